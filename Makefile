@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture bench clean
+.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -68,7 +68,7 @@ lint: env image-lint
 	@$(PY) -m ruff format --check .
 
 image-lint: env
-	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile
+	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
 
 types: env
 	@$(PY) -m mypy
@@ -107,6 +107,9 @@ SEED ?= 1
 RUNS ?= 500
 soak: env
 	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
+
+soak-manager: env
+	@$(PY) -m tests.soak.managers --seed $(SEED)
 
 # Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
 # many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from crawler_lifecycle.domain.names import EVENTS_ONCE, event_key
+from crawler_lifecycle.domain.names import EVENTS_ONCE
 from crawler_lifecycle.ports import Event
 
 SOURCE = "crawler-lifecycle"
@@ -25,8 +25,11 @@ ENTRY_TIME = 14
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
-#: Which run it is and what became of it: never left out.
-CORE = ("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "started")
+#: Which run or manager it is and what became of it: never left out.
+CORE = (
+    *("run_id", "run_uid", "attempt", "crawler", "trigger", "status", "outcome", "started"),
+    *("manager_id", "manager_uid", "name", "flow_id"),
+)
 #: The field of ``data`` that says so.
 TRUNCATED = "truncated"
 
@@ -36,15 +39,10 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """The id by which receivers recognise a repeated delivery.
 
-    What happens once in an attempt is named by run, attempt and type; what repeats has its sequence number, too.
+    What happens once in an attempt is named by its subject, attempt and type; what repeats has its sequence number,
+    too.
     """
-    key = event_key(event.run, event.attempt, event.type)
-    return key if event.type in EVENTS_ONCE else f"{key}/{event.seq}"
-
-
-def subject(event: Event) -> str:
-    """What the event is about."""
-    return f"runs/{event.run_id}"
+    return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 
 
 def cloud_event(event: Event) -> dict[str, object]:
@@ -58,7 +56,7 @@ def cloud_event(event: Event) -> dict[str, object]:
         "source": SOURCE,
         "type": event.type,
         "time": event.created_at.isoformat(),
-        "subject": subject(event),
+        "subject": event.subject,
         "sequence": f"{event.seq:019d}",
         "datacontenttype": "application/json",
         "data": _clean(event.body),
@@ -88,7 +86,7 @@ def bus_text(event: Event) -> str:
     The event file has the same text, so that nobody meets a cut document for the first time in production.
     Raises ``TypeError`` and ``ValueError`` as ``event_text`` does.
     """
-    around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, subject(event)))
+    around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)
 
 

@@ -6,14 +6,17 @@ import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.managers import ManagerActivities
+from crawler_lifecycle.activities.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
@@ -32,6 +35,7 @@ from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import (
     Catalogue,
     Cluster,
@@ -43,6 +47,7 @@ from crawler_lifecycle.ports import (
     LiveFiles,
     Notifier,
     Observer,
+    PlanHosts,
     SchedulerClient,
     Store,
     TaskBundles,
@@ -54,6 +59,7 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 
 if TYPE_CHECKING:
@@ -61,7 +67,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
-WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow)
+WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow, CrawlManagerWorkflow)
 
 #: A worker's role -> the task queue it serves.
 ROLES: dict[str, str] = {
@@ -70,7 +76,11 @@ ROLES: dict[str, str] = {
     "control": names.QUEUE_CONTROL,
     "export": names.QUEUE_EXPORT,
     "audit": names.QUEUE_AUDIT,
+    "plans": names.QUEUE_PLANS,
 }
+
+#: The role that executes users' code, in processes of its own; it serves a queue for each worker as well.
+PLANS = "plans"
 
 #: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
@@ -78,7 +88,8 @@ OBSERVER = "observer"
 #: Roles whose activities ask the cluster. The others get no client of it, and in ``deploy/`` no token.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof.
+#: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
+#: of a manager what reads that it is to be stopped, and ends it.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
     "get_history_statuses_to_sync",
@@ -87,6 +98,8 @@ ON_CONTROL_TOO = (
     "sync_statuses",
     "count_alive_tasks",
     "update_run_status",
+    "open_manager",
+    "end_manager",
 )
 
 
@@ -104,6 +117,11 @@ class Parts:
     archive: FileArchive
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
+    hosts: PlanHosts | None = None
+    """The processes with users' code; whoever serves the role ``plans`` brings them."""
+    cloud: Cloud = field(default_factory=Cloud)
+    buffer: int = 1000
+    """Items of a manager's source that wait for a slot at most."""
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -122,6 +140,8 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         archive=build_archive(settings),
         directory=directory,
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
+        cloud=settings.plans.cloud(),
+        buffer=settings.plans.buffer,
     )
 
 
@@ -359,6 +379,9 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
+        ManagerAudit(s.audits, s.findings, p.directory, p.audit),
+        ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
+        ManagerActivities(s.managers, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.pod import Owned
+from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
+from crawler_lifecycle.domain.scrapy_cloud import Cloud
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -196,6 +208,62 @@ class WorkerSettings(_Section):
         return self.deployment or DEPLOYMENT, build
 
 
+class PlansSettings(_Section):
+    """Users' managers: their code, and what their words from Scrapy Cloud mean here."""
+
+    modules: list[str] = Field(
+        default_factory=list, description="modules with managers that workers of the role plans offer, as for import"
+    )
+    folder: Path = Field(default_factory=Path.cwd, description="where these modules are looked for first")
+    environment: list[str] = Field(
+        default_factory=list, description="names of variables of the worker that users' code gets too"
+    )
+    hook_s: float = Field(default=60.0, gt=0, le=600, description="seconds that a hook or one cycle of a manager gets")
+    page_s: float = Field(default=300.0, gt=0, le=900, description="seconds that a source gets for one page of items")
+    processes: int = Field(default=50, ge=1, le=1000, description="processes with users' code at once in one worker")
+    memory: str = Field(default="1Gi", description="private memory of one such process")
+    buffer: int = Field(default=1000, ge=1, le=100_000, description="items of a source that wait for a slot at most")
+    unit_cpu: str | None = Field(default=None, description="processors of one unit; none: units ask for none")
+    unit_memory: str = Field(default="1Gi", description="memory of one unit")
+    projects: dict[str, str] = Field(
+        default_factory=dict, description="number or alias of a project -> prefix of the names of its crawlers"
+    )
+
+    @field_validator("modules")
+    @classmethod
+    def _modules(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) or len(name) > 150:
+                raise ValueError(f"{name!r:.80} names no module; write it as for import, for example shop.managers")
+        return list(dict.fromkeys(value))
+
+    @field_validator("environment")
+    @classmethod
+    def _no_secrets(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name.upper().startswith((PREFIX, "TEMPORAL_")):
+                raise ValueError(f"{name!r:.80} is for our own processes; users' code gets none of these")
+        return value
+
+    @field_validator("unit_cpu", "unit_memory", "memory")
+    @classmethod
+    def _quantity(cls, value: str | None, info: ValidationInfo) -> str | None:
+        (parse_cpu if info.field_name == "unit_cpu" else parse_memory)(value)
+        return value
+
+    @field_validator("projects")
+    @classmethod
+    def _prefixes(cls, value: dict[str, str]) -> dict[str, str]:
+        for project, prefix in value.items():
+            if not project or not re.fullmatch(r"[a-z0-9_.-]{0,62}", prefix):
+                raise ValueError(f"{project!r:.80}: {prefix!r:.80} begins no crawler's name; give {{project: prefix}}")
+        return value
+
+    def cloud(self) -> Cloud:
+        """The same as the rules of ``domain.scrapy_cloud`` take it."""
+        return Cloud(Resources(cpu=self.unit_cpu, memory=self.unit_memory), self.projects)
+
+
 class AuditSettings(_Section):
     """Audits: database, cluster and Temporal compared, and put right where they differ. Seconds."""
 
@@ -241,6 +309,7 @@ class Settings(BaseSettings):
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)

@@ -26,7 +26,8 @@ from crawler_lifecycle.cli.output import milliseconds, moment, span
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
-from examples.story_checks import CHECKS, Places, Untrue, expect, task_processes
+from examples.managers import PAGES as WALKS
+from examples.story_checks import CHECKS, Places, Untrue, check_manager, expect, task_processes
 from examples.story_view import TERMINAL, View
 
 #: What are minutes in production are seconds here: looks are 1 to 3 s apart.
@@ -52,6 +53,7 @@ class Story:
         self.view = view
         self.ids: dict[str, int] = {}
         self.corrections: list[Run] = []
+        self.manager_id: int | None = None
         self._key = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
 
     # --- the acts --------------------------------------------------------------------------------------------------
@@ -68,6 +70,12 @@ class Story:
         # Few requests at once: Scrapy lets those on their way come back before it leaves.
         slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
         self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
+        request = {"plan": "examples.managers:Walks", "flow_id": f"story-{self._key}", "requested_by": STORYTELLER}
+        self.manager_id = int(self.gateway.start_manager(request, f"story-{self._key}-walks")["manager_id"])
+        text = (
+            f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
+        )
+        self.view.say("manager", text)
 
     def act_stop(self) -> None:
         """A run is stopped through the gateway while one task executes and three wait."""
@@ -112,6 +120,7 @@ class Story:
     def act_end(self) -> None:
         """Every run comes to its end, with nothing lost."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
+        self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
         cancelled = runs["stopped"]["tasks"]
@@ -127,6 +136,8 @@ class Story:
         """Stop what the story itself has started and not finished; other runs of this directory are none of its."""
         for run_id in self.ids.values():
             self.gateway.stop(run_id, force=True, reason="the story ends early", requested_by=STORYTELLER)
+        if self.manager_id is not None:
+            self.gateway.steer_manager(self.manager_id, "stop", {"force": True, "requested_by": STORYTELLER})
 
     def verify(self) -> list[str]:
         """Check every run at every source; what is untrue."""
@@ -139,6 +150,12 @@ class Story:
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
+        try:
+            told = check_manager(self._places(), self._manager())
+            self.view.say("ok", f"manager {self.manager_id}: {told}", "green")
+        except (Untrue, OSError, KeyError, ValueError) as error:
+            failed.append(f"manager {self.manager_id}: {error or type(error).__name__}")
+            self.view.say("FAILED", failed[-1], "bold red")
         return failed
 
     def summary(self) -> None:
@@ -173,6 +190,10 @@ class Story:
 
     def _run(self, name: str) -> Run:
         return self.gateway.run(self.ids[name])
+
+    def _manager(self) -> Run:
+        assert self.manager_id is not None  # the first act starts it
+        return self.gateway.manager(self.manager_id)
 
     def _places(self) -> Places:
         return Places(self.stack.state_dir, self.stack.addresses)
@@ -262,6 +283,8 @@ def main() -> int:
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
+    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers"]'
+    os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
     with View() as view:

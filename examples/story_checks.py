@@ -9,11 +9,13 @@ import sqlite3
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from crawler_lifecycle.cli.stack import processes
+from examples.managers import PAGES
 
 Run = Mapping[str, Any]
 
@@ -151,3 +153,22 @@ CHECKS: dict[str, Callable[[Places, Run], str]] = {
     "archive": check_archive,
     "events": check_events,
 }
+
+
+def check_manager(places: Places, manager: Run) -> str:
+    """What the crawlers of a manager wrote themselves: each walk once, in the order of the class, two at a time."""
+    expect((manager["status"], manager["outcome"]) == ("COMPLETED", "finished"), f"it is {manager['cause']}")
+    name = f"manager/{manager['name']}/{manager['flow_id']}"
+    runs = [row[0] for row in query(places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name)]
+    tasks = places.state_dir / "cluster" / "tasks"
+    ledger = [json.loads(file.read_text()) for run in runs for file in tasks.glob(f"{run}/*/*/files/summary.json")]
+    walks = [summary["max_pages"] for summary in ledger]
+    expect(walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}")
+    steps = [(summary["started_at"], 1) for summary in ledger] + [(summary["finished_at"], -1) for summary in ledger]
+    live = list(accumulate(step for _, step in sorted(steps)))
+    expect(max(live) <= 2, f"{max(live)} crawlers executed at once")
+    items = sum(summary["items"] for summary in ledger)
+    expect(manager["state"] == {"items": items}, f"its hooks counted {manager['state']}, the crawlers {items} items")
+    return (
+        f"{len(walks)} runs in their order, at most {max(live)} at once, {len(PAGES) - len(walks)} known ones left out"
+    )

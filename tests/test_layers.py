@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability": {"domain", "settings"},
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "process_contract", "runner", "background"},
-    "fakes": {"domain", "ports", "cloudevents"},
+    "fakes": {"domain", "ports", "cloudevents", "managers"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
@@ -34,17 +34,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability", "background"),
     },
     "gateway": {
-        *("domain", "ports", "adapters", "settings", "compose", "temporal", "web", "task_tokens", "observability"),
-        "background",
+        *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
+        *("observability", "background"),
     },
+    "plans": {"domain", "ports", "adapters", "settings", "managers", "background"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
-        *("observability", "background"),
+        *("observability", "background", "plans"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
         *("worker", "scheduler", "gateway"),
     },
+    "managers": {"domain"},
     "runner": set(),
     "generic": set(),
 }
@@ -137,6 +139,18 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
                 injected = head in ("scrapy", "twisted") and "inject" in path.parts
                 known = head in sys.stdlib_module_names or head == "crawler_lifecycle" or injected
                 assert known, f"{path}:{line}: imports {module}"
+
+
+def test_importing_the_managers_loads_nothing_heavy() -> None:
+    """Every process that holds a user's class has it, and a user's laptop needs no more to try one."""
+    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts")
+    code = f"""
+import sys
+import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
+print(sorted(m for m in {heavy!r} if m in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_the_workflows_loads_no_adapter_library() -> None:

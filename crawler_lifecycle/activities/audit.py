@@ -24,24 +24,28 @@ from crawler_lifecycle.domain.audit import (
     EndedRun,
     FindingKind,
     LiveRun,
-    Noted,
     OpenWorkflow,
     Reported,
     Unknown,
     WorkflowState,
-    due,
-    most_urgent,
-    ready_at,
     reportable,
 )
-from crawler_lifecycle.domain.audit_judgement import judge_deliveries, judge_end, judge_live, judge_task, judge_workflow
+from crawler_lifecycle.domain.audit_judgement import (
+    judge_counted,
+    judge_deliveries,
+    judge_end,
+    judge_live,
+    judge_manager_workflow,
+    judge_task,
+    judge_workflow,
+)
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
-    LifecycleError,
     RowUnreadable,
     RunNotFound,
+    TemporalUnavailable,
 )
 from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
@@ -64,33 +68,10 @@ from crawler_lifecycle.ports import (
 from . import meters
 from .adoption import Adoption, run_of
 from .audit_ending import AuditEnding, Mend
+from .audit_settling import PAGE, AuditPage, AuditPart, Settling
 from .shared import Clock, alive, beating, utc_now
 
 log = logging.getLogger(__name__)
-
-PAGE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """Input of the comparing activities: one page of one source. ``after`` is where it begins."""
-
-    repair: bool = False
-    after: str | None = None
-    unknown: Unknown = Unknown.LEAVE
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPart:
-    """What one page showed. ``next`` is where the following page begins, ``None`` at the end."""
-
-    looked: int = 0
-    found: dict[str, int] = field(default_factory=dict)
-    repaired: dict[str, int] = field(default_factory=dict)
-    findings: list[Reported] = field(default_factory=list)
-    next: str | None = None
-    noted_at: datetime | None = None
-    """Before what was found came on record, by the clock that gives findings their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +179,10 @@ class AuditActivities:
                 if judged is not None:
                     findings.append(judged)
                     mends[judged.subject] = self._resumer(judged, run)
+                uncounted = judge_counted(run)
+                if uncounted is not None:
+                    findings.append(uncounted)
+                    mends[uncounted.subject] = self._waker(uncounted)
             part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
@@ -251,6 +236,14 @@ class AuditActivities:
 
         return begin
 
+    def _waker(self, finding: AuditFinding) -> Mend:
+        def wake() -> str:
+            if not self.directory.wake(finding.workflow_id or ""):
+                raise TemporalUnavailable(f"no workflow {finding.workflow_id!r} is open")
+            return "its manager was woken"
+
+        return wake
+
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
         """Start or take over a run whose look is overdue and that nobody works for: what was found, and what was done.
 
@@ -276,29 +269,37 @@ class AuditActivities:
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
-            there = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
-            suspects = [w for w in listed if judge_workflow(w, there.get(w.run_id or 0)) is not None]
+            suspects = [w for w, finding in self._judged_workflows(listed) if finding is not None]
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
                 # The list lags behind: the workflow itself says whether it is open and what it works for.
                 workflow = self.directory.confirm(listed_one)
-                if workflow is None:
-                    continue
-                uids = {} if workflow.run_id is None else self.audits.existing_runs([workflow.run_id])
-                finding = judge_workflow(workflow, uids.get(workflow.run_id or 0))
-                if finding is not None:
-                    found.append((finding, workflow))
+                again = [] if workflow is None else self._judged_workflows([workflow])
+                found += [(finding, workflow) for workflow, finding in again if finding is not None]
             adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
             mends = {
-                finding.subject: adoption.of(run_of(workflow))
-                if page.unknown is Unknown.ADOPT
-                else self._terminator(finding, workflow)
+                finding.subject: self._without_row(finding, workflow, page.unknown, adoption)
                 for finding, workflow in found
             }
             findings = [finding for finding, _ in found]
             part = self._settle(findings, page, len(listed), lambda finding: mends[finding.subject])
         return replace(part, next=following)
+
+    def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
+        runs = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
+        managers = self.audits.existing_managers([w.workflow_id for w in listed if w.of_manager])
+        return [
+            (w, judge_manager_workflow(w, w.workflow_id in managers))
+            if w.of_manager
+            else (w, judge_workflow(w, runs.get(w.run_id or 0)))
+            for w in listed
+        ]
+
+    def _without_row(self, finding: AuditFinding, workflow: OpenWorkflow, unknown: Unknown, adoption: Adoption) -> Mend:
+        if unknown is not Unknown.ADOPT:
+            return self._terminator(finding, workflow)
+        return _no_adoption if workflow.of_manager else adoption.of(run_of(workflow))
 
     def _terminator(self, finding: AuditFinding, workflow: OpenWorkflow) -> Mend:
         def end() -> str:
@@ -418,44 +419,7 @@ class AuditActivities:
         mend_of: Callable[[AuditFinding], Mend],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
-        now = self.clock()
-        worth = [finding for finding in findings if reportable(finding, now, self.rules)]
-        noted = self.findings.note_findings(worth) if worth else {}
-        wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], now, self.rules)}
-        if page.unknown is not Unknown.LEAVE:
-            wanted |= {f.subject for f in worth if f.unknown}
-        if prepare is not None and wanted:
-            prepare([finding for finding in worth if finding.subject in wanted])
-        found: dict[str, int] = {}
-        repaired: dict[str, int] = {}
-        told = []
-        for finding in worth:
-            on_record = noted[finding.subject]
-            if on_record.settled:
-                continue
-            one = self._tell(finding, on_record, mend_of(finding) if finding.subject in wanted else None)
-            told.append(one)
-            found[finding.kind] = found.get(finding.kind, 0) + 1
-            if one.repaired:
-                repaired[finding.kind] = repaired.get(finding.kind, 0) + 1
-            meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
-            log.warning("audit: %s%s", finding.detail, f"; {one.repair}" if one.repair else "", extra=_about(finding))
-        return AuditPart(looked, found, repaired, most_urgent(told), noted_at=now)
-
-    def _tell(self, finding: AuditFinding, noted: Noted, mend: Mend | None) -> Reported:
-        words, done = finding.spared, False
-        if mend is not None:
-            try:
-                words, done = mend(), True
-            except LifecycleError as error:
-                words = f"could not be repaired: {error}"
-            self.findings.note_repair(finding.subject, words, done=done)
-        person = finding.kind.repair is None or finding.spared is not None
-        left = None if done or person else ready_at(finding, noted, self.rules)
-        return Reported(
-            finding.kind, finding.detail, finding.run_id, finding.task_id, finding.workflow_id, words, done, left
-        )
+        return Settling(self.findings, self.rules, self.clock()).settle(findings, page, looked, mend_of, prepare)
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:
@@ -466,9 +430,8 @@ class AuditActivities:
         meters.corrected(written)
 
 
-def _about(finding: AuditFinding) -> dict[str, object]:
-    known = {"run_id": finding.run_id, "task_id": finding.task_id, "finding": str(finding.kind)}
-    return {name: value for name, value in known.items() if value is not None}
+def _no_adoption() -> str:
+    raise InvalidRequest("the jobs of a manager stand in its rows alone; end it, and start its flow id again")
 
 
 def _key(text: str | None) -> tuple[int, int, int] | None:

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from crawler_lifecycle.cloudevents import SOURCE, bus_text, subject
+from crawler_lifecycle.cloudevents import SOURCE, bus_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports import Event
 
@@ -97,7 +97,7 @@ class EventBridgeSink:
             "Time": event.created_at,
             "Source": SOURCE,
             "DetailType": event.type,
-            "Resources": [subject(event)],
+            "Resources": [event.subject],
             "Detail": detail,
         }
         self._check_answer(self._call("put_events", Entries=[entry]))

@@ -175,6 +175,47 @@ class Gateway:
         """Have the cluster asked about a run now."""
         return self._send("POST", f"/v1/runs/{run_id}/look")
 
+    # --- managers -------------------------------------------------------------------------------------------------
+
+    def start_manager(self, request: Mapping[str, object], request_id: str) -> Document:
+        """Start a manager; the same ``request_id`` again finds it."""
+        try:
+            return self._send("POST", "/v1/managers", json=dict(request), headers={"Idempotency-Key": request_id})
+        except CommandFailed as failure:
+            if failure.code is Exit.UNREACHABLE:
+                failure.next_step = f"try again with --request-id {request_id}: it starts the manager at most once"
+            raise
+
+    def managers(self, *, limit: int | None = None, **filters: str | None) -> list[Document]:
+        """Managers, newest first, at most ``limit``."""
+        return self._pages("/v1/managers", "managers", {name: one for name, one in filters.items() if one}, limit)
+
+    def manager(self, manager_id: int) -> Document:
+        """One manager with everything that is known about it."""
+        return self._send("GET", f"/v1/managers/{manager_id}")
+
+    def manager_jobs(self, manager_id: int, *, state: str | None, limit: int | None = None) -> list[Document]:
+        """Jobs of a manager, oldest row first; in this state, if one is given."""
+        return self._pages(f"/v1/managers/{manager_id}/jobs", "jobs", {"state": state} if state else {}, limit)
+
+    def add_jobs(self, manager_id: int, body: Mapping[str, object], key: str) -> Document:
+        """Give a manager a page of jobs; the same ``key`` again adds nothing and answers the same."""
+        headers = {"Idempotency-Key": key}
+        return self._send("POST", f"/v1/managers/{manager_id}/jobs", json=dict(body), headers=headers)
+
+    def steer_manager(self, manager_id: int, action: str, body: Mapping[str, object] | None = None) -> Document:
+        """``stop``, ``pause``, ``resume`` or ``cap`` a manager."""
+        options = {} if body is None else {"json": dict(body)}
+        return self._send("POST", f"/v1/managers/{manager_id}/{action}", **options)
+
+    def manager_log(self, manager_id: int) -> str:
+        """What the class of a manager printed last."""
+        return self._request("GET", f"/v1/managers/{manager_id}/logs").text
+
+    def plans(self) -> Document:
+        """The classes that can be started."""
+        return self._send("GET", "/v1/plans")
+
     # --- audits ---------------------------------------------------------------------------------------------------
 
     def audit(self, *, repair: bool, unknown: str = "leave") -> Document:

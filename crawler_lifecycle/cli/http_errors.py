@@ -52,9 +52,24 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
     return CommandFailed(code, what, why, _next_step(code, name, path, answer))
 
 
+def _next_of_manager(code: Exit, name: object, words: list[str]) -> str | None:
+    """The same about a crawl manager."""
+    if name == "manager_not_found":
+        return "crawlctl manager list"
+    if name in ("unknown_plan", "plan_unusable"):
+        return "crawlctl manager plan"
+    if name == "unknown_crawler":
+        return "crawlctl crawler list"
+    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and len(words) > 3:
+        return f"crawlctl manager describe {words[3]}"
+    return None
+
+
 def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
     words = path.split("/")
     run_id = words[3] if len(words) > 3 and words[2] == "runs" else None
+    if len(words) > 2 and words[2] == "managers" and (found := _next_of_manager(code, name, words)):
+        return found
     if code is Exit.NOT_FOUND and run_id:
         return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"
     if code is Exit.NOT_IN_THIS_STATE and run_id:

@@ -48,6 +48,21 @@ CRAWLER = {
     "list": ("runs.show:crawlers", "List the crawlers that can be run."),
     "describe": ("runs.show:describe_crawler", "Show one crawler of the catalogue."),
 }
+MANAGER = {
+    "start": ("managers.start:start", "Start a manager: of a class, or a crawler once for each item."),
+    "list": ("managers.show:list_managers", "List managers, newest first."),
+    "describe": ("managers.show:describe", "Show everything about a manager, and its jobs."),
+    "watch": ("managers.watch:watch", "Watch a manager to its end."),
+    "wait": ("managers.control:wait", "Wait for a manager; the exit code tells how it ended."),
+    "stop": ("managers.control:stop", "Ask managers to end, with their runs."),
+    "force-stop": ("managers.control:force_stop", "End managers and their runs at once."),
+    "pause": ("managers.control:pause", "Have managers start nothing more for now."),
+    "resume": ("managers.control:resume", "Let a paused manager go on, or one that has ended begin its next attempt."),
+    "add": ("managers.adding:add", "Give a manager more jobs."),
+    "cap": ("managers.control:cap", "Set how many runs a manager may have at once."),
+    "logs": ("managers.show:logs", "Show what the class of a manager printed last."),
+    "plan": ("managers.plan:plan", "Show what a class would schedule; without one, list the classes there are."),
+}
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
@@ -81,11 +96,12 @@ def build() -> App:
             _add(app, name, function, text, title, ALIASES.get(name))
     groups = (
         ("crawler", CRAWLER, "The catalogue of crawlers."),
+        ("manager", MANAGER, "Crawl managers: streams of runs."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )
     for group, verbs, text in groups:
-        below = App(name=group, help=text, group="Runs" if group == "crawler" else "Services")
+        below = App(name=group, help=text, group="Runs" if group in ("crawler", "manager") else "Services")
         for name, (function, line) in verbs.items():
             _add(below, name, function, line, None, None)
         app.command(below)

@@ -56,3 +56,22 @@ class Polling:
                 return
             time.sleep(self._pause_s)
             self._pause_s = min(self._longest_s, self._pause_s * GROWTH)
+
+
+def patiently(ask: Callable[[], T], silence: Callable[[CommandFailed], None]) -> T:
+    """The answer, through an outage of up to ``OUTAGE_S``; ``silence`` is told of its beginning.
+
+    For what may be repeated. Raises ``CommandFailed``.
+    """
+    silent_since: float | None = None
+    while True:
+        try:
+            return ask()
+        except CommandFailed as failure:
+            now = time.monotonic()
+            first, silent_since = silent_since is None, silent_since or now
+            if failure.code is not Exit.UNREACHABLE or now - silent_since > OUTAGE_S:
+                raise
+            if first:
+                silence(failure)
+        time.sleep(LONGEST_PAUSE_S / 2)

@@ -50,7 +50,7 @@ _DATA = {
             "--parent",
         )
     },
-    **{name: name for name in ("--file", "--download", "--name", "--flow", "--parent")},
+    **{name: name for name in ("--file", "--download", "--name", "--each", "--spider")},
 }
 
 #: Options of every verb that take a value: as written -> by which name they are kept.

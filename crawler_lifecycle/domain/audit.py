@@ -28,6 +28,7 @@ class FindingKind(StrEnum):
     STILL_ALIVE = "still_alive"
     NO_WORKFLOW = "no_workflow"
     NOT_STARTED = "not_started"
+    NOT_COUNTED = "not_counted"
     NO_ROW = "no_row"
     UNRECORDED = "unrecorded"
     UNDELIVERED = "undelivered"
@@ -48,9 +49,10 @@ class FindingKind(StrEnum):
 MEANINGS: Mapping[FindingKind, str] = {
     FindingKind.ORPHAN: "A task executes that no row of the database knows.",
     FindingKind.STILL_ALIVE: "A task executes that is recorded as ended, or whose run is.",
-    FindingKind.NO_WORKFLOW: "A run is open and its workflow is not.",
-    FindingKind.NOT_STARTED: "A run was accepted and no workflow ever took it up.",
-    FindingKind.NO_ROW: "A workflow is open whose run is not in the database.",
+    FindingKind.NO_WORKFLOW: "A run or a manager is open and its workflow is not.",
+    FindingKind.NOT_STARTED: "A run or a manager was accepted and no workflow ever took it up.",
+    FindingKind.NOT_COUNTED: "A manager began a run and does not count it.",
+    FindingKind.NO_ROW: "A workflow is open whose run or manager is not in the database.",
     FindingKind.UNRECORDED: "A workflow is open and has not recorded its run.",
     FindingKind.UNDELIVERED: "A run has ended and something of it was not delivered.",
     FindingKind.LATE_EVIDENCE: "There is evidence now that a task ended differently than was recorded.",
@@ -62,6 +64,7 @@ REPAIRS: Mapping[FindingKind, str] = {
     FindingKind.STILL_ALIVE: "ended",
     FindingKind.NO_WORKFLOW: "taken over by a new workflow",
     FindingKind.NOT_STARTED: "started",
+    FindingKind.NOT_COUNTED: "its manager is woken and counts it",
     FindingKind.NO_ROW: "taken up again, or its workflow terminated, as a person says",
     FindingKind.UNDELIVERED: "sent again",
     FindingKind.LATE_EVIDENCE: "written down as a correction",
@@ -96,6 +99,16 @@ class AuditRules:
 
 
 @dataclass(frozen=True, slots=True)
+class ManagerJob:
+    """The job of a manager that a run names by its request."""
+
+    manager_id: int
+    workflow_id: str
+    state: str | None
+    """``None``: the manager has no such job."""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveRun:
     """A row of a run that has not ended."""
 
@@ -117,10 +130,26 @@ class LiveRun:
     """Whether a look is planned."""
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
+    uncounted: ManagerJob | None = None
+    """The job whose run it says it is, where the manager has not written that down."""
 
     @property
     def ref(self) -> RunRef:
         return RunRef(self.run_id, self.run_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveManager:
+    """A row of a manager that has not ended."""
+
+    manager_id: int
+    workflow_id: str
+    status: str
+    attempt: int
+    updated_at: datetime
+    owner_run_id: str | None = None
+    unreadable: str | None = None
+    """What in the row cannot be; then nobody may go by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +188,7 @@ class WorkflowState:
 
 @dataclass(frozen=True, slots=True)
 class OpenWorkflow:
-    """A lifecycle workflow that is open."""
+    """A workflow of a run or of a manager that is open."""
 
     workflow_id: str
     first_run_id: str
@@ -167,6 +196,8 @@ class OpenWorkflow:
     run_id: int | None = None
     """The run that it says it works for; ``None`` before it has recorded one."""
     run_uid: str | None = None
+    of_manager: bool = False
+    """Whether it works for a manager, which its id names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +288,12 @@ class Noted:
 # --- when to repair
 
 
+_TAKE_TIME = (FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED)
+
+
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
     """Whether a finding is worth a word yet: what is only just beginning or only just over is no finding at all."""
-    if finding.kind in (FindingKind.NOT_STARTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED):
+    if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 

@@ -7,7 +7,18 @@ from datetime import datetime
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
-from .audit import AuditFinding, ClusterTask, EndedRun, FindingKind, LiveRun, OpenWorkflow, RecordedTask, WorkflowState
+from .audit import (
+    AuditFinding,
+    ClusterTask,
+    EndedRun,
+    FindingKind,
+    LiveManager,
+    LiveRun,
+    OpenWorkflow,
+    RecordedTask,
+    WorkflowState,
+)
+from .manager import JobState
 from .run import RunStatus, StopIntent
 from .task import Observation, Phase, TaskStatus, read_end
 
@@ -17,6 +28,10 @@ _UNKNOWN = (
 )
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
 _FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
+_MANAGER = (
+    "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
+    "crawlctl audit --end-unknown ends it, and crawlctl manager start under the same flow id begins it again"
+)
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)
@@ -36,6 +51,66 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
     evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
     return _of_run(FindingKind.NO_WORKFLOW, run, detail, evidence, workflow.closed_at)
+
+
+def judge_counted(run: LiveRun) -> AuditFinding | None:
+    """A run that a manager began: whether that counts it."""
+    job = run.uncounted
+    if job is None or run.unreadable is not None:
+        return None
+    why = "has no such job" if job.state is None else f"has its job as {job.state}, without a run"
+    spared = None if job.state == JobState.STARTING else f"left alone: crawlctl stop {run.run_id} ends the run"
+    if job.state == JobState.QUEUED:
+        spared = f"left alone: a resume of the manager counts it; crawlctl stop {run.run_id} ends the run"
+    return AuditFinding(
+        f"{FindingKind.NOT_COUNTED}/run/{run.run_id}",
+        FindingKind.NOT_COUNTED,
+        f"run {run.run_id} ({run.crawler}) is {run.status}, and manager {job.manager_id}, which began it, {why}",
+        run.run_id,
+        run.attempt,
+        workflow_id=job.workflow_id,
+        evidence=_without_none({"manager": job.manager_id, "job": job.state, "status": run.status}),
+        since=run.created_at,
+        spared=spared,
+    )
+
+
+def judge_manager(manager: LiveManager, workflow: WorkflowState) -> AuditFinding | None:
+    """A manager that has not ended, and its workflow."""
+    number, subject = manager.manager_id, f"manager/{manager.manager_id}"
+    if manager.unreadable is not None:
+        problem: dict[str, object] = {"problem": manager.unreadable}
+        kind = FindingKind.UNREADABLE
+        return AuditFinding(f"{kind}/{subject}", kind, manager.unreadable, evidence=problem)
+    if workflow.open:
+        return None
+    name = f"manager {number} ({manager.workflow_id})"
+    evidence: dict[str, object] = {"manager": number, "status": manager.status, "attempt": manager.attempt}
+    if manager.owner_run_id is None:
+        kind, since = FindingKind.NOT_STARTED, manager.updated_at
+        detail = f"{name} is {manager.status} and was never taken up by a workflow"
+    else:
+        kind, how = FindingKind.NO_WORKFLOW, f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+        detail = f"{name} is {manager.status}, but its workflow {how}"
+        since = workflow.closed_at or manager.updated_at
+        evidence |= _without_none({"closed": workflow.how})
+    subject = f"{kind}/{subject}/{manager.attempt}"
+    return AuditFinding(subject, kind, detail, workflow_id=manager.workflow_id, evidence=evidence, since=since)
+
+
+def judge_manager_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
+    """An open workflow of a manager; ``known``: there is a row of the manager that its id names."""
+    if known:
+        return None
+    return AuditFinding(
+        f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
+        FindingKind.NO_ROW,
+        f"workflow {workflow.workflow_id!r} works for a manager that is not in the database",
+        workflow_id=workflow.workflow_id,
+        evidence={"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()},
+        spared=_MANAGER,
+        unknown=True,
+    )
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:

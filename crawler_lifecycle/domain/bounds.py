@@ -6,6 +6,7 @@ taken for what it is, and what cannot be is unknown, because a value that no col
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ def check_time(field: str, value: datetime | None) -> None:
 COUNT_MAX = ID_MAX // TASKS_PER_RUN_MAX
 #: Linux has 64 signals, some of its ports 128.
 SIGNAL_MAX = 128
+#: Bytes of JSON of a crawler's own statistics, and characters of their names.
+STATISTICS_MAX, STATISTIC_NAME_MAX = 8192, 120
 #: Characters of a text in a summary, and of a note on resumption, that are kept.
 TEXT_MAX, NOTE_MAX = 1000, 200
 
@@ -140,6 +143,22 @@ def exit_code(value: object) -> int | None:
 def exit_signal(value: object) -> int | None:
     """The number of a signal; anything else, 0 included, is none."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
+
+
+def statistics(value: object) -> dict[str, int | float]:
+    """A crawler's own statistics: the numbers among them, in their order, until there are enough of them."""
+    good: dict[str, int | float] = {}
+    left = STATISTICS_MAX - 2
+    for name, number in value.items() if isinstance(value, dict) else ():
+        if not isinstance(name, str) or not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable():
+            continue
+        if type(number) not in (int, float) or not -ID_MAX <= number <= ID_MAX:  # which no NaN is
+            continue
+        left -= len(json.dumps({name: number}))
+        if left < 0:
+            break
+        good[name] = number
+    return good
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:

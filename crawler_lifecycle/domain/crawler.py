@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from .arguments import Argument, check_declared, check_value
+from .arguments import Argument, ArgumentType, check_declared, check_value
 from .crawl_settings import check_allowed, check_settings
 from .errors import InvalidRequest
 from .pod import PodOptions, check_secret
@@ -15,6 +15,9 @@ from .run import Limits, Resources, RunRequest, check_sizes
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
+#: Arguments that every crawler may be given although it does not declare them: managers say so which retry it is. A
+#: spider that takes no such argument does not get it (``runner/inject``).
+GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
 
 
 class CrawlerKind(StrEnum):
@@ -118,12 +121,13 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
     merged = _defaults(crawler)
     for layer in layers:
         for name, value in layer.items():
-            if name not in crawler.args:
+            declared = crawler.args.get(name) or GIVEN_TO_ALL.get(name)
+            if declared is None:
                 known = ", ".join(sorted(crawler.args)) or "none"
                 raise InvalidRequest(f"args.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
             if "\0" in value:
                 raise InvalidRequest(f"args.{name}: {value!r} holds a NUL character, which no process can receive")
-            check_value(f"args.{name}", crawler.args[name], value)
+            check_value(f"args.{name}", declared, value)
             merged[name] = value
     for name, arg in crawler.args.items():
         if arg.required and name not in merged:

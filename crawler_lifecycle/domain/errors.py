@@ -60,7 +60,7 @@ class Fenced(LifecycleError):
 
 
 class Overtaken(LifecycleError):
-    """A look came too late: one that was ordered after it is on record. A new try is a new look, which may write."""
+    """A look or a manager's cycle came too late: a later one is on record. A new try looks anew, and may write."""
 
     retryable = True
 

@@ -20,6 +20,8 @@ EXPORT_WORKFLOW = "RunExportWorkflow"
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 #: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
+#: Keeps a stream of runs going (``domain/manager.py``).
+MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -31,14 +33,20 @@ QUEUE_CONTROL = "crawler-lifecycle-control"
 QUEUE_EXPORT = "crawler-lifecycle-export"
 #: Audits: workflow and activities, with threads and connections of their own, so that they never hold up a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
+#: Users' code: one cycle of a manager. A worker that holds a manager's process serves ``plans_queue`` as well.
+QUEUE_PLANS = "crawler-lifecycle-plans"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
+SIGNAL_MANAGER_ENDED = "manager_ended"
+#: Has a manager look into its rows now; it says nothing else.
+SIGNAL_WAKE = "wake"
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
+UPDATE_ADD_JOB = "add_job"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 SEARCH_ATTRIBUTES: dict[str, str] = {
@@ -51,6 +59,7 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
     "CrawlOutcome": "Keyword",
     "CrawlFlow": "Keyword",
     "CrawlParent": "Keyword",
+    "CrawlName": "Keyword",
 }
 
 #: The history property under which the id of the owning workflow is kept.
@@ -69,8 +78,10 @@ EVENT_RUN_STOPPED = "run.stopped"
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
+EVENT_MANAGER_CHANGED = "manager.changed"
+EVENT_MANAGER_ENDED = "manager.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
-EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED})
+EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED})
 
 #: The highest number of a run that is believed when anything outside of the database bears it. A thousand new runs a
 #: second reach it after 31 years, and a name of a stranger that is a number (a moment in milliseconds, a row of nines)
@@ -90,6 +101,11 @@ def workflow_id(crawler: str, request_id: str) -> str:
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
     """The workflow id of one attempt of a run, where the plain one may still be taken by an earlier attempt."""
     return f"{workflow_id(crawler, request_id)}/{attempt}"
+
+
+def plans_queue(worker_id: str) -> str:
+    """The task queue of one worker process of the role ``plans``: calls go where the user's object lives."""
+    return f"{QUEUE_PLANS}/{worker_id}"
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:
@@ -123,6 +139,16 @@ def request_fingerprint(text: str) -> str:
 def event_key(run: RunRef, attempt: int, type: str) -> str:
     """The stable id of an event that happens once in an attempt. Receivers know repeats by it, so it is of one run."""
     return f"{run}/{attempt}/{type}"
+
+
+def run_subject(run_id: int) -> str:
+    """What an event about a run names as its subject."""
+    return f"runs/{run_id}"
+
+
+def manager_subject(manager_id: int) -> str:
+    """What an event about a manager names as its subject."""
+    return f"managers/{manager_id}"
 
 
 def archive_key(run_id: int, attempt: int) -> str:

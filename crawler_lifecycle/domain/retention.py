@@ -97,11 +97,14 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
 #: The tables that rows leave, in the order in which they are gone through, and what these rows are.
 GOES: Mapping[str, str] = MappingProxyType(
     {
-        "outbox_event": "run.changed of runs that ended long ago",
+        "outbox_event": "run.changed and manager.changed of what ended long ago",
         "outbox_delivery": "how these were pushed",
         "task_log": "the end of what tasks printed in runs that ended long ago",
+        "task_stats": "what crawlers told of themselves at their end, in runs that ended long ago",
         "task_observation": "what a look staged and nobody applied, of runs that ended long ago",
         "task_finding": "the same, ready to be applied",
+        "manager_item": "jobs of managers that ended long ago; a resume begins anew without them",
+        "manager_addition": "pages of jobs that were given to such managers",
         "audit_finding": "findings that were closed long ago",
     }
 )
@@ -119,6 +122,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "task_addition": "a resume counts its tasks by it",
         "export_record": "says where archives are",
         "outbox_counter": "one row: the number of the newest event",
+        "manager": "the record of managers; a resume goes on from it",
+        "plan": "what may be started",
         "audit_report": "audits keep 30 days of it themselves",
         "task_change": "empty between two transactions",
         "schema_compatibility": "one row: which builds the schema serves",
@@ -129,7 +134,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 class Stays(StrEnum):
     """Why a row of such a table stays."""
 
-    LIVE = "its run is live"
+    LIVE = "its run or manager is live"
     RECENT = "too recent"
     ONCE = "happened once in an attempt: timeline, describe and export --resend tell of it"
     UNSENT = "its push failed; crawlctl export RUN --resend may still make it"

@@ -24,6 +24,9 @@ INLINE_TASKS_BYTES = 128 * 1024
 #: is read in pages of 500 objects, whose answer may have 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
+#: Tags of one run, and the characters of each.
+TAGS_MAX, TAG_MAX = 50, 200
+
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
@@ -278,8 +281,8 @@ class RunRequest:
                 raise refusal("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
-        if len(self.tags) > 20 or any(not 0 < len(tag) <= 100 for tag in self.tags):
-            raise refusal("tags", self.tags, "give at most 20 tags of 1 to 100 characters")
+        if len(self.tags) > TAGS_MAX or any(not 0 < len(tag) <= TAG_MAX for tag in self.tags):
+            raise refusal("tags", self.tags, f"give at most {TAGS_MAX} tags of 1 to {TAG_MAX} characters")
 
     def _check_identity(self) -> None:
         if self.crawler is None and self.run_id is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +50,8 @@ class Behaviour:
     deploy_reason: str | None = None
     peak_memory: int | None = None
     log: str | None = "a line of log\n"
+    statistics: Mapping[str, int | float] | None = None
+    """What it tells at its end."""
     resumed: bool | None = None
     """What its runner says, of a later attempt, about going on with saved state; ``resume_note`` in words."""
     resume_note: str | None = None
@@ -232,7 +234,9 @@ class FakeCluster:
                 task = self._find(run, ref)
                 if task is not None and not task.gone:
                     counters = self._counters(task, now)
-                    found.append(Details(ref.task_id, task.behaviour.log, counters, task.behaviour.peak_memory))
+                    told = task.behaviour
+                    statistics = told.statistics if task.ended is not None else None
+                    found.append(Details(ref.task_id, told.log, counters, told.peak_memory, statistics))
             return found
 
     def stop(self, run: RunRef, task: TaskRef) -> None:

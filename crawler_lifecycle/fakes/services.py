@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import (
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.names import cluster_name, run_number
-from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import (
     Deployed,
@@ -176,6 +176,9 @@ class FakeDirectory:
         self.workflows: list[OpenWorkflow] = []
         self.records: dict[str, WorkflowRecord] = {}
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
+        self.managers_begun: dict[str, int] = {}
+        self.woken: list[str] = []
+        self.stopped: dict[str, list[StopRequest]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
         self.ended: dict[str, str] = {}
         self.hurried: list[Owner] = []
@@ -203,6 +206,22 @@ class FakeDirectory:
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
+
+    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+        self.faults.strike()
+        self.managers_begun[workflow_id] = manager_id
+
+    def wake(self, workflow_id: str) -> bool:
+        self.faults.strike()
+        self.woken.append(workflow_id)
+        return any(owner.workflow_id == workflow_id for owner in self.open)
+
+    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        self.faults.strike()
+        if all(owner.workflow_id != workflow_id for owner in self.open):
+            return False
+        self.stopped.setdefault(workflow_id, []).append(stop)
+        return True
 
     def hurry(self, owner: Owner) -> None:
         self.faults.strike()

@@ -27,9 +27,12 @@ from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.events import add_stream
 from crawler_lifecycle.gateway.api.files import add_files
 from crawler_lifecycle.gateway.api.logs import add_logs
+from crawler_lifecycle.gateway.api.managers import add_manager_commands, add_manager_readers
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.api.runs import add_readers
 from crawler_lifecycle.gateway.api.uploads import Uploads
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.sweep import ManagerSweep
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -74,6 +77,7 @@ def create_app(
     """
     crawlers = Crawlers(scheduler)
     commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
+    manager_commands = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
     metrics = Metrics()
     feed = Feed(store.events, store.runs, metrics, clock)
     reader = LogReader(store.runs, store.tasks, logs, metrics)
@@ -87,7 +91,7 @@ def create_app(
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
         sweep = Sweep(store.sweep, store.runs, workflows, commands, every_s=sweep_s, clock=clock)
-        tasks.append(sweep.run)
+        tasks += [sweep.run, ManagerSweep(store.managers, manager_commands, every_s=sweep_s, clock=clock).run]
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -120,8 +124,10 @@ def create_app(
     add_readers(app, store, blocked, feed, clock)
     add_logs(app, reader, store.runs, store.tasks)
     add_files(app, files, store.runs, store.tasks)
-    add_stream(app, feed, store.runs)
+    add_stream(app, feed, store.runs, store.managers)
     add_audit(app, store.findings, workflows)
+    add_manager_commands(app, manager_commands)
+    add_manager_readers(app, store.managers, store.plans, blocked, clock)
     _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)

@@ -36,7 +36,10 @@ EVENT_MAX, FIELD_MAX, EXCEPTION_MAX = 8 * 1024, 2 * 1024, 24 * 1024
 #: How long a process that ends waits for the reader of its last lines, in seconds.
 FLUSH_S = 2.0
 #: Fields that come first in a line, in this order; the others follow.
-FIRST = ("timestamp", "level", "event", "service", "pid", "run_id", "attempt", "task_id", "activity", "try")
+FIRST = (
+    *("timestamp", "level", "event", "service", "pid"),
+    *("run_id", "manager_id", "attempt", "task_id", "activity", "try"),
+)
 #: Libraries that say more than anybody wants to know.
 CHATTY = (
     "httpx",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.run import ExportResult, RunRequest
+from crawler_lifecycle.domain.manager import Decision, Facts, Page, Start
+from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .values import (
@@ -57,7 +59,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         ...
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the lifecycle workflows that are open, and where the next one begins (``None``: nowhere).
+        """A page of the workflows of runs and managers that are open, and where the next one begins (``None``: none).
 
         It may lag behind by seconds: ``confirm`` each one before anything is decided.
         """
@@ -77,6 +79,18 @@ class WorkflowDirectory(KnowsRuns, Protocol):
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+        ...
+
+    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+        """Start the workflow of a stored manager, or find it open."""
+        ...
+
+    def wake(self, workflow_id: str) -> bool:
+        """Have a manager look into its rows now; ``False`` when no workflow of this id is open."""
+        ...
+
+    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        """Signal a stop to a workflow; ``False`` when none of this id is open."""
         ...
 
     def hurry(self, owner: Owner) -> None:
@@ -201,3 +215,65 @@ class Catalogue(Protocol):
     def get(self, name: str) -> CrawlerDefinition | None: ...
 
     def all(self) -> list[CrawlerDefinition]: ...
+
+
+class PlanHost(Protocol):
+    """The process that holds the object of a manager's class: users' code. One call at a time.
+
+    While a call is under way the class may ask for more: ``answer`` gets the name of the question and its arguments.
+    Raises ``PlanFailed``. What it answers was checked: it has the promised form and size, and nothing else.
+    """
+
+    fingerprint: str
+    """Of the source of the class, as it was loaded."""
+    on_code_change: str
+    """``replay``, ``continue`` or ``fail``: what the class wants when that differs from the one on record."""
+    on_item_error: str
+    """``stop`` or ``skip``: what the class wants for a yield that cannot be a job."""
+    failed_outcomes: frozenset[str]
+    """Outcomes that are failures for the object; empty until ``begin``."""
+    generation: int | None
+    """Under which its writes count; ``None`` until ``begin``."""
+    settled: bool
+    """Whether all that it did is on record. Whoever commits sets it; a process that is not settled is given up."""
+
+    def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
+        """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
+        ...
+
+    def page(self, after: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> Page:
+        """The yields of its source after this position."""
+        ...
+
+    def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
+        """One ``workflow_loop``. What it decided must be committed as a whole, or the process given up."""
+        ...
+
+    def finish(self, reason: str, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
+        """``on_close``, when the manager ends with this close reason."""
+        ...
+
+
+class PlanHosts(Protocol):
+    """The processes with users' code of one worker, each of one manager."""
+
+    @property
+    def queue(self) -> str:
+        """The task queue that this worker alone serves."""
+        ...
+
+    def use(
+        self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
+    ) -> AbstractContextManager[PlanHost]:
+        """The process of this manager, and of nobody else until the block ends; a new one when there is none of this
+        attempt and generation.
+
+        ``alive`` is called now and then while anything is waited for; what it raises ends the wait, and the process. A
+        block that ends by an error ends a process that is not settled. Raises ``PlanFailed`` when the class cannot be
+        loaded.
+        """
+        ...
+
+    def drop(self, manager_id: int) -> None:
+        """End the manager's process, if there is one."""
+        ...

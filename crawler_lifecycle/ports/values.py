@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState, TaskStatus
@@ -497,6 +498,8 @@ class Details:
     log_tail: str | None = None
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
+    statistics: Mapping[str, int | float] | None = None
+    """What the crawler's own statistics were at its end, within their bounds; ``None``: nobody told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,16 +568,27 @@ class Event:
     """One row of ``outbox_event``."""
 
     seq: int
-    run_id: int
-    run_uid: str
+    run_id: int | None
+    """The run that it is about, if it is about one."""
+    subject_uid: str
+    """Whose number the subject's is: numbers come again where a database was restored."""
     attempt: int
     type: str
     body: Mapping[str, object]
     created_at: datetime
+    subject: str = ""
+    """What it is about: ``runs/7``, ``managers/3``; left out: the run."""
+
+    def __post_init__(self) -> None:
+        if not self.subject:
+            object.__setattr__(self, "subject", run_subject(self.run_id or 0))
 
     @property
-    def run(self) -> RunRef:
-        return RunRef(self.run_id, self.run_uid)
+    def key(self) -> str:
+        """Names subject, attempt and type, in this database and every other: ``event_key``."""
+        number = self.subject.partition("/")[2]
+        prefix = "" if self.run_id is not None else self.subject.removesuffix(number)
+        return f"{prefix}{number}-{self.subject_uid}/{self.attempt}/{self.type}"
 
 
 class FilesMissing(Exception):
@@ -606,3 +620,13 @@ class Ticket:
     url: str
     headers: Mapping[str, str]
     expires_at: datetime
+
+
+class PlanFailed(Exception):
+    """Users' code could not do what it was asked to. The text says what and where, and the cure where there is one."""
+
+    def __init__(self, text: str, *, item_id: int | None = None, lives: bool = False, for_good: bool = False) -> None:
+        """``item_id``: the job whose hooks were at work. ``lives``: its process is still there. ``for_good``: another
+        try leads to the same until the code or the options change."""
+        super().__init__(text)
+        self.item_id, self.lives, self.for_good = item_id, lives, for_good

@@ -18,6 +18,9 @@ Json = dict[str, Any]
 SUMMARY_MAX = 4096
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
+#: Bytes of JSON of a crawler's own statistics, characters of their names, and the largest number:
+#: ``statistics`` of ``crawler_lifecycle.domain.bounds``.
+STATISTICS_MAX, STATISTIC_NAME_MAX, STATISTIC_MAX = 8192, 120, 2**63 - 1
 #: The largest counter that anybody believes: ``COUNT_MAX`` of ``crawler_lifecycle.domain.bounds``.
 COUNT_MAX = (2**63 - 1) // 100_000
 
@@ -219,4 +222,22 @@ def valid_stats(data: Json) -> Json:
     for name in ("resumable", "resumed"):
         if type(data.get(name)) is bool:
             good[name] = data[name]
+    if type(data.get("scrapystats")) is dict:
+        good["scrapystats"] = valid_statistics(data["scrapystats"])
+    return good
+
+
+def valid_statistics(data: Json) -> Json:
+    """Of a crawler's own statistics the numbers, in its order, until there are enough of them."""
+    good: Json = {}
+    left = STATISTICS_MAX - 2
+    for name, value in data.items():
+        if not 0 < len(name) <= STATISTIC_NAME_MAX or not name.isprintable() or type(value) not in (int, float):
+            continue
+        if not -STATISTIC_MAX <= value <= STATISTIC_MAX:  # which no NaN is
+            continue
+        left -= len(json.dumps({name: value}))
+        if left < 0:
+            break
+        good[name] = value
     return good

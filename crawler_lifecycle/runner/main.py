@@ -61,6 +61,7 @@ class Runner:
         self._stats_raw: contract.Json | None = None
         self._began = False
         self._message: str | None = None
+        self._statistics: contract.Json = {}
         self._started_at = contract.now()
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
         # Counted from now on by the clock that nobody sets.
@@ -202,6 +203,7 @@ class Runner:
         self._stats_raw = raw
         fresh = contract.valid_stats(raw)
         self._message = fresh.pop("message", self._message)
+        self._statistics = fresh.pop("scrapystats", self._statistics)
         said = fresh.pop("resumed", None)
         if said is not None and self._resumption and self._state is None:  # of Scrapy's state we know ourselves
             self._resumption = {"resumed": said, "resume_note": WENT_ON if said else ANEW}
@@ -224,9 +226,7 @@ class Runner:
     def _print_progress(self, more: contract.Json | None = None) -> None:
         quiet = self._signs.quiet_s()
         signs = {} if quiet is None else {"quiet_s": quiet}
-        line = json.dumps({"crawl_progress": {**self._stats, **self._resumption, **signs, **(more or {})}}) + "\n"
-        with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(1, line.encode())
+        _print({"crawl_progress": {**self._stats, **self._resumption, **signs, **(more or {})}})
 
     # --- the end
 
@@ -249,8 +249,11 @@ class Runner:
             # The same words as when the service itself stops a run for this limit.
             code, reason = contract.FAILED, TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
-        if self._stats:
-            self._write_stats({**self._stats, **finish})
+        statistics = {"scrapystats": self._statistics} if self._statistics else {}
+        if self._stats or statistics:
+            self._write_stats({**self._stats, **finish, **statistics})
+        if statistics and not self._terms.log_file:  # where we keep the log, the file is read as well
+            _print({"crawl_stats": self._statistics})
         self._print_progress(finish)
         counters = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
         summary = {
@@ -331,6 +334,12 @@ def _scratch(terms: contract.Contract) -> str:
         with contextlib.suppress(OSError):
             return tempfile.mkdtemp(prefix=".crawl-" if place else "crawl-", dir=place)
     raise contract.BadConfiguration("CRAWL_STATS_FILE: not set, and no folder for temporary files can be written")
+
+
+def _print(line: contract.Json) -> None:
+    """One line of JSON on standard output, for who reads the log."""
+    with contextlib.suppress(OSError):  # nobody listens any more
+        os.write(1, f"{json.dumps(line)}\n".encode())
 
 
 def say(text: str) -> None:

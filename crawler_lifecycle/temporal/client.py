@@ -29,6 +29,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.manager import ManagerOrder
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
@@ -53,6 +54,7 @@ _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
 _OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
+_OPEN_WORK = f"({_RUNS} OR WorkflowType = '{names.MANAGER_WORKFLOW}') AND ExecutionStatus = 'Running'"
 
 
 class Workflows:
@@ -153,6 +155,10 @@ class Workflows:
                 **options,
             )
 
+    async def start_manager(self, manager_id: int, workflow_id: str) -> str:
+        """Start the workflow of a manager whose row is stored, or find it open; the first run id of its chain."""
+        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id))
+
     # --- signal and end ------------------------------------------------------------------------------------------
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
@@ -162,6 +168,10 @@ class Workflows:
     async def look_now(self, workflow_id: str) -> bool:
         """Ask for a look at once; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
+
+    async def wake(self, workflow_id: str) -> bool:
+        """Have a manager look into its rows now; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
         async with self._asking() as client:
@@ -225,7 +235,7 @@ class Workflows:
             found = await _described(client, workflow.workflow_id)
         if found is None or not _is_open(found):
             return None
-        return OpenWorkflow(found.id, _first(found), found.start_time, *_run_of(found))
+        return _open(found, _first(found))
 
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
@@ -251,12 +261,12 @@ class Workflows:
             return await problems(client)
 
     async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the lifecycle workflows that are open, as the visibility store lists them."""
+        """A page of the workflows of runs and managers that are open, as the visibility store lists them."""
         token = base64.b64decode(after) if after else None
         async with self._asking() as client:
-            pages = client.list_workflows(_OPEN_RUNS, page_size=limit, next_page_token=token)
+            pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
             await pages.fetch_next_page()
-        found = [OpenWorkflow(row.id, row.run_id, row.start_time, *_run_of(row)) for row in pages.current_page or ()]
+        found = [_open(row, row.run_id) for row in pages.current_page or ()]
         return found, base64.b64encode(pages.next_page_token).decode() if pages.next_page_token else None
 
     async def of_run(self, run: RunRef) -> OpenWorkflow | None:
@@ -316,6 +326,12 @@ def _chain(handle: WorkflowHandle[Any, Any]) -> str:
 
 def _first(found: WorkflowExecutionDescription) -> str:
     return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+
+
+def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
+    of_manager = found.workflow_type == names.MANAGER_WORKFLOW
+    run = (None, None) if of_manager else _run_of(found)
+    return OpenWorkflow(found.id, first_run_id, found.start_time, *run, of_manager=of_manager)
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:

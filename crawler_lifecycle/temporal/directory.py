@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
 
@@ -48,6 +48,15 @@ class TemporalDirectory:
 
     def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
         self._ask(self.workflows.start(request, workflow_id, repair=repair))
+
+    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+        self._ask(self.workflows.start_manager(manager_id, workflow_id))
+
+    def wake(self, workflow_id: str) -> bool:
+        return self._ask(self.workflows.wake(workflow_id))
+
+    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+        return self._ask(self.workflows.stop(workflow_id, stop))
 
     def hurry(self, owner: Owner) -> None:
         self._ask(self.workflows.hurry(owner))

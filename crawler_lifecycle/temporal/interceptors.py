@@ -75,13 +75,13 @@ def bounded(record: logging.LogRecord) -> bool:
 
 
 def subject(args: Sequence[object]) -> dict[str, object]:
-    """Which run, attempt and task the arguments of an activity are about, as far as they say."""
+    """Which run or manager, attempt and task the arguments of an activity are about, as far as they say."""
     found: dict[str, object] = {}
     for arg in args[:1]:
         if isinstance(arg, int):  # where an activity takes nothing but a number, it is the run's
             found["run_id"] = arg
         places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
-        for name in ("run_id", "attempt", "task_id"):
+        for name in ("run_id", "manager_id", "attempt", "task_id"):
             value = next((v for place in places if (v := getattr(place, name, None)) is not None), None)
             if value is not None:
                 found[name] = value
@@ -159,8 +159,10 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
-        # A wake-up comes for every change on the cluster; the look that follows it says what was found.
-        level = logging.DEBUG if input.signal == names.SIGNAL_LOOK_NOW else logging.INFO
+        # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
+        # cycle that follows it says what was found.
+        wakes = (names.SIGNAL_LOOK_NOW, names.SIGNAL_RUN_ENDED, names.SIGNAL_WAKE)
+        level = logging.DEBUG if input.signal in wakes else logging.INFO
         if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
@@ -188,5 +190,5 @@ class _Calls(WorkflowOutboundInterceptor):
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         about = subject(input.args)
-        self._fields.update((name, about[name]) for name in ("run_id", "attempt") if name in about)
+        self._fields.update((name, about[name]) for name in ("run_id", "manager_id", "attempt") if name in about)
         return super().start_activity(input)

@@ -170,6 +170,21 @@ CODES: Mapping[str, Kind] = {
         "No report of this audit is kept: it is still going on, or its report is older than 30 days.",
         "Ask again in a few seconds. `GET /v1/audit` without an id has the newest report.",
     ),
+    "manager_not_found": Kind(
+        (404,), "Manager not found", "No crawl manager has this id.", "`GET /v1/managers` lists what there is."
+    ),
+    "unknown_plan": Kind(
+        (422,),
+        "Unknown plan",
+        "No plans worker has registered this class. Nothing else can be started, whatever a request names.",
+        "`GET /v1/plans` lists the classes; `LIFECYCLE_PLANS__MODULES` of the worker names their modules.",
+    ),
+    "plan_unusable": Kind(
+        (422,),
+        "Plan unusable",
+        "A plans worker knows this class and cannot use it: its module cannot be imported, or it has no name.",
+        "`detail` has the worker's words. Mend the class; the worker looks again when it starts.",
+    ),
     "unknown_crawler": Kind(
         (422,),
         "Unknown crawler",

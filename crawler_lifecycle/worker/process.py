@@ -34,6 +34,7 @@ from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.compose import (
     OBSERVER,
+    PLANS,
     ROLES,
     Parts,
     activities_of,
@@ -48,6 +49,7 @@ from crawler_lifecycle.compose import (
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
+from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.ports import Observer, ObserverHealth, StoreHealth
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import tracing
@@ -101,6 +103,9 @@ class Health:
     """Whether everything that bears numbers of runs has said which ones. New ones are given out all the same."""
     overdue: Callable[[], Mapping[str, object]] | None = None
     """How many looks are overdue, and what was done about them."""
+    plans: Callable[[], Mapping[str, object]] | None = None
+    """How many processes with users' code there are, which plans are served, and which are broken. A broken one is no
+    reason to take no work: the others are served."""
 
     def app(self, listens: str) -> Starlette:
         """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
@@ -120,6 +125,8 @@ class Health:
                 body["numbers"] = dict(self.numbers())
             if self.overdue is not None:
                 body["overdue"] = dict(self.overdue())
+            if self.plans is not None:
+                body["plans"] = dict(self.plans())
             return JSONResponse(body, status_code=503 if self.missing else 200)
 
         gate = Middleware(Gate, check=programs_only(listens))
@@ -355,11 +362,12 @@ def _worker(
     settings: WorkerSettings,
     threads: ThreadPoolExecutor,
     deployment: WorkerDeploymentConfig | None,
+    queue: str | None = None,
 ) -> Worker:
-    """What polls the queue of one role."""
+    """What polls the queue of one role, or another one for the same activities."""
     return Worker(
         client,
-        task_queue=ROLES[role],
+        task_queue=queue or ROLES[role],
         workflows=workflows_of(role),
         activities=activities_of(role, parts),
         activity_executor=threads,
@@ -400,10 +408,21 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             health.numbers = numbers.state
             beside.start(numbers.run())
             await _unless(over, numbers.first.wait(), FIRST_S)
+        plans = UsersCode(settings.plans, parts[PLANS].store.plans) if PLANS in parts else None
+        if plans is not None:
+            stack.callback(plans.close)
+            parts[PLANS].hosts = plans.hosts
+            health.plans = plans.state
+            beside.start(plans.registering())
         workers = []
         for role in queued:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
             worker = _worker(client, role, parts[role], settings.worker, threads, deployment)
+            workers.append(await stack.enter_async_context(worker))
+        if plans is not None:
+            threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix="plans-own"))
+            # Of no deployment: what is called here is the object in this very process, whatever build is current.
+            worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, None, plans.hosts.queue)
             workers.append(await stack.enter_async_context(worker))
         only: Callable[[], dict[str, str]] = dict
         if observer is not None:

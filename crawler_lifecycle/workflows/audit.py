@@ -1,9 +1,10 @@
 """``CrawlAuditWorkflow``: one audit, page by page.
 
 1. What waits and executes on the cluster, compared with the rows: tasks that nobody owns.
-2. The runs that are open, compared with their workflows.
-3. The open workflows, compared with the runs.
-4. The runs that ended lately: what was delivered, and what evidence says now.
+2. The runs that are open, compared with their workflows, and whether the managers that began them count them.
+3. The managers that are open, compared with their workflows.
+4. The open workflows, compared with the runs and managers.
+5. The runs that ended lately: what was delivered, and what evidence says now.
 
 Each source is compared alone. One that cannot be read is told in the report, and the others are compared all the same.
 Only counts and the first findings travel through here; everything found is in the database.
@@ -20,7 +21,9 @@ from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
+from crawler_lifecycle.activities.audit import AuditActivities, CloseAudit
+from crawler_lifecycle.activities.audit_managers import ManagerAudit
+from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
 from crawler_lifecycle.domain.undecoded import Undecoded
@@ -29,12 +32,17 @@ from .calls import WithoutSignals, call, reason
 from .leaving import MustLeave, may_leave
 from .requests import read_carried, undecoded
 
-#: A source, how it is called in a report, and the kinds of findings of which it shows all.
-_SOURCES: tuple[tuple[str, Callable[[AuditActivities, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
+#: A source, how it is called in a report, and the kinds of findings of which it shows all, with others that name them.
+_SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
     ("cluster_tasks", AuditActivities.audit_cluster, (FindingKind.ORPHAN, FindingKind.STILL_ALIVE)),
     (
         "open_runs",
         AuditActivities.audit_runs,
+        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNREADABLE),
+    ),
+    (
+        "open_managers",
+        ManagerAudit.audit_managers,
         (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.UNREADABLE),
     ),
     ("open_workflows", AuditActivities.audit_workflows, (FindingKind.NO_ROW, FindingKind.UNRECORDED)),
@@ -135,7 +143,7 @@ class CrawlAuditWorkflow(WithoutSignals):
             findings=s.findings,
             troubles=s.troubles,
         )
-        await call(AuditActivities.close_audit, CloseAudit(report, s.complete, s.noted_from))
+        await call(AuditActivities.close_audit, CloseAudit(report, _complete(s.complete), s.noted_from))
         return report
 
     async def _compare(self, order: AuditOrder) -> None:
@@ -154,6 +162,12 @@ class CrawlAuditWorkflow(WithoutSignals):
         if part.next is None:
             s.complete = [*s.complete, *kinds]
             s.source += 1
+
+
+def _complete(shown: list[FindingKind]) -> list[FindingKind]:
+    """The kinds that every source of theirs has shown."""
+    needed = [kind for _, _, kinds in _SOURCES for kind in kinds]
+    return [kind for kind in FindingKind if 0 < shown.count(kind) == needed.count(kind)]
 
 
 def _read(order: Any) -> AuditOrder:

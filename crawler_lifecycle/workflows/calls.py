@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType
+from temporalio.exceptions import TimeoutError as ServerTimeout
 
 from crawler_lifecycle.domain.names import QUEUE_CONTROL
 
@@ -26,11 +27,21 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
+class NotTaken(Exception):
+    """No worker of a task queue took an activity in time."""
+
+
 def start(
-    method: Callable[[Any, A], R], arg: A, *, control: bool = False, summary: str | None = None
+    method: Callable[[Any, A], R],
+    arg: A,
+    *,
+    control: bool = False,
+    summary: str | None = None,
+    queue: str | None = None,
+    taken_s: float | None = None,
 ) -> workflow.ActivityHandle[R]:
     """Start an activity by the policy table."""
-    options = config(method.__name__, control=control, summary=summary)
+    options = config(method.__name__, control=control, summary=summary, queue=queue, taken_s=taken_s)
     # By name and raw: an answer that cannot be read would fail the workflow task before our code could ask again.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(
         method.__name__, arg, result_type=RawValue, **options
@@ -46,9 +57,11 @@ async def call(
     summary: str | None = None,
     wake: Callable[[], bool] | None = None,
     seconds: float | None = None,
+    queue: str | None = None,
+    taken_s: float | None = None,
 ) -> R:
-    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed, and
-    ``MustLeave`` when this execution can go on no longer.
+    """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed,
+    ``MustLeave`` when this execution can go on no longer, and ``NotTaken`` when no worker took it in ``taken_s``.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
     fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
@@ -57,11 +70,11 @@ async def call(
     tries, left, began = 0, seconds, workflow.now()
     while True:
         try:
-            return await _once(method, arg, control, summary, wake, left)
+            return await _once(method, arg, control, summary, wake, left, queue, taken_s)
         except _Unreadable as error:
             tries += 1
-            queue = config(method.__name__, control=control)["task_queue"]
-            most = ASK_AGAIN_STOPPING_S if queue == QUEUE_CONTROL else ASK_AGAIN_MAX_S
+            asked = config(method.__name__, control=control)["task_queue"]
+            most = ASK_AGAIN_STOPPING_S if asked == QUEUE_CONTROL else ASK_AGAIN_MAX_S
             again = min(float(2**tries), most)
             _tell(method, error, again)
         await pause(again if left is None else min(again, left), wake or (lambda: False), "asking again")
@@ -78,12 +91,14 @@ async def _once(
     summary: str | None,
     wake: Callable[[], bool] | None,
     seconds: float | None,
+    queue: str | None,
+    taken_s: float | None,
 ) -> R:
     if wake is not None and wake():
         raise Interrupted
     if must_leave():
         raise MustLeave
-    handle = start(method, arg, control=control, summary=summary)
+    handle = start(method, arg, control=control, summary=summary, queue=queue, taken_s=taken_s)
     try:
         await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
     except MustLeave:
@@ -100,6 +115,8 @@ async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle
         raw: RawValue | None = await handle
     except ActivityError as error:
         cause = error.cause
+        if isinstance(cause, ServerTimeout) and cause.type is TimeoutType.SCHEDULE_TO_START:
+            raise NotTaken from error
         if isinstance(cause, ApplicationError) and cause.type:
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
         raise

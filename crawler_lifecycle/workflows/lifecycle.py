@@ -155,7 +155,7 @@ class CrawlerLifecycleWorkflow:
     async def _steps(self, request: RunRequest) -> RunResult | None:
         s = self._s
         while s.outcome is None:
-            if s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
+            if s.run_id and s.stage is not Stage.COMPLETION:  # told together with the verdict, which comes at once
                 publish(s)
             try:
                 if s.stage is Stage.INITIATION:
@@ -408,6 +408,9 @@ class CrawlerLifecycleWorkflow:
 
     async def _complete(self) -> RunResult:
         s = self._s
+        if not s.parent_told:
+            await tell_parent(s)
+            s.parent_told = True
         steps: list[Callable[[Any, Fence], object]] = []
         if s.stopped:
             steps.append(CancellationActivities.signal_pusher_stopped)
@@ -419,7 +422,5 @@ class CrawlerLifecycleWorkflow:
         export = await best_effort(s, CompletionActivities.export_supporting_files)
         # An update that came too late gets its refusal before the workflow is over.
         await workflow.wait_condition(workflow.all_handlers_finished)
-        result = s.result(export)
-        await tell_parent(s, result)
         publish(s)
-        return result
+        return s.result(export)

@@ -13,7 +13,14 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
 from crawler_lifecycle.domain.errors import not_retryable
-from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_EXPORT, QUEUE_MAIN
+from crawler_lifecycle.domain.names import (
+    QUEUE_AUDIT,
+    QUEUE_CLUSTER,
+    QUEUE_CONTROL,
+    QUEUE_EXPORT,
+    QUEUE_MAIN,
+    QUEUE_PLANS,
+)
 
 
 def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0) -> RetryPolicy:
@@ -60,6 +67,11 @@ RECORD_STOP = Policy(QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, bea
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
+#: A pass of 20 s over what was picked, and a call of the database and of Temporal that hangs at its end.
+BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
+#: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
+CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+
 POLICIES: dict[str, Policy] = {
     "create_history_id": DATABASE,
     "add_workflow_id": DATABASE,
@@ -90,18 +102,35 @@ POLICIES: dict[str, Policy] = {
     "resend_pushes": PUSHES_AGAIN,
     "audit_cluster": AUDIT,
     "audit_runs": AUDIT,
+    "audit_managers": AUDIT,
     "audit_workflows": AUDIT,
     "audit_ended": AUDIT,
     "close_audit": CLOSE_AUDIT,
+    "run_manager_cycle": CYCLE,
+    "open_manager": DATABASE,
+    "begin_manager_runs": BEGIN_RUNS,
+    "note_manager": DATABASE,
+    "add_manager_jobs": DATABASE,
+    "record_manager_stop": RECORD_STOP,
+    "stop_manager_runs": STOP,
+    "end_manager": DATABASE,
 }
 
 
-def config(name: str, *, control: bool = False, summary: str | None = None) -> ActivityConfig:
+def config(
+    name: str,
+    *,
+    control: bool = False,
+    summary: str | None = None,
+    queue: str | None = None,
+    taken_s: float | None = None,
+) -> ActivityConfig:
     """The call options of an activity. ``control`` moves it to the control queue: from a stop to its proof everything
-    runs there, so that a stop never waits behind looks that hang."""
+    runs there, so that a stop never waits behind looks that hang. ``queue`` is another one, and ``taken_s`` the
+    seconds within which a worker must take each try."""
     policy = POLICIES[name]
     options = ActivityConfig(
-        task_queue=QUEUE_CONTROL if control else policy.queue,
+        task_queue=QUEUE_CONTROL if control else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
         retry_policy=policy.retry,
     )
@@ -109,6 +138,8 @@ def config(name: str, *, control: bool = False, summary: str | None = None) -> A
         options["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
     if policy.total_s is not None:
         options["schedule_to_close_timeout"] = timedelta(seconds=policy.total_s)
+    if taken_s is not None:
+        options["schedule_to_start_timeout"] = timedelta(seconds=taken_s)
     if summary is not None:
         options["summary"] = summary
     return options

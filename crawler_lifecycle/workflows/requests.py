@@ -17,7 +17,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
+from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.domain.undecoded import Undecoded
 
@@ -26,6 +28,8 @@ S = TypeVar("S")
 
 _REQUEST = TypeAdapter(RunRequest)
 _TASKS = TypeAdapter(AddTasks)
+_ORDER = TypeAdapter(ManagerOrder)
+_JOBS = TypeAdapter(AddJobs)
 
 
 def read_request(value: object) -> RunRequest:
@@ -33,17 +37,47 @@ def read_request(value: object) -> RunRequest:
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
-    if isinstance(value, Undecoded):
-        raise undecoded("request", value)
-    if value is None:
-        text = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
-    if isinstance(value, RunRequest):
-        return value
+    missing = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
+    return value if isinstance(value, RunRequest) else _input(_REQUEST, "request", value, missing)
+
+
+def read_order(value: object) -> ManagerOrder:
+    """What a manager's workflow was started with. Raises ``ApplicationError`` as ``read_request`` does."""
+    missing = 'order: missing; start the workflow with the manager of a stored row, for example {"manager_id": 7}'
+    order = value if isinstance(value, ManagerOrder) else _input(_ORDER, "order", value, missing)
     try:
-        return _strictly(_REQUEST, value)
+        check_number("manager_id", order.manager_id, LIMITS["run_id"])
+    except InvalidRequest as error:
+        raise _invalid(str(error)) from None
+    return order
+
+
+def read_jobs(value: object) -> AddJobs:
+    """The payload of the update ``add_job``. Raises ``ApplicationError`` as ``read_request`` does."""
+    missing = 'jobs: missing; send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'
+    return _update(_JOBS, "jobs", value, missing)
+
+
+def _input(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:
+    if isinstance(value, Undecoded):
+        raise undecoded(what, value)
+    return _update(adapter, what, value, missing)
+
+
+def _update(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:
+    """A value from outside, read strictly."""
+    if isinstance(value, Undecoded):
+        raise _invalid(f"{what}: {value}")
+    if value is None:
+        raise _invalid(missing)
+    try:
+        return _strictly(adapter, value)
     except ValidationError as error:
-        raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
+        raise _invalid(in_words(error)) from None
+
+
+def _invalid(text: str) -> ApplicationError:
+    return ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
 
 
 def read_carried(kind: TypeAdapter[S], value: object, surplus: Sequence[object]) -> S | None:
@@ -94,16 +128,8 @@ def _adapter(method: Callable[..., Any]) -> TypeAdapter[Any]:
 
 def read_tasks(value: object) -> AddTasks:
     """The payload of the update ``add_tasks``. Raises ``ApplicationError`` as ``read_request`` does."""
-    if isinstance(value, Undecoded):
-        text = f"tasks: {value}"
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
-    if value is None:
-        text = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
-    try:
-        return _strictly(_TASKS, value)
-    except ValidationError as error:
-        raise ApplicationError(in_words(error), type=InvalidRequest.code, non_retryable=True) from None
+    missing = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
+    return _update(_TASKS, "tasks", value, missing)
 
 
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:

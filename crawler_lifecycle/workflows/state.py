@@ -110,7 +110,8 @@ class Inbox:
     ) -> None:
         """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
-            fields = self._fields(name, args, converter)
+            known = ("request_id", "requested_by", "reason", "force")
+            fields = self.fields(name, args, converter, known)
             force = name == names.SIGNAL_FORCE_STOP or fields.get("force") is True
             by, reason = _text(fields.get("requested_by")), _text(fields.get("reason"))
             intent = StopIntent(requested_at=now, force=force, requested_by=by, reason=reason)
@@ -127,7 +128,10 @@ class Inbox:
         more = [f"{self.unknown} unknown signals ignored in all"] if self.unknown > 1 else []
         return [*self.notes, *more]
 
-    def _fields(self, name: str, args: Sequence[RawValue], converter: PayloadConverter) -> dict[str, object]:
+    def fields(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, known: Sequence[str]
+    ) -> dict[str, object]:
+        """What a signal says, as far as it can be read: whatever it carries, the signal counts."""
         if len(args) > 1:
             self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
         if not args:
@@ -144,7 +148,7 @@ class Inbox:
         if not isinstance(value, dict):
             self.note(f"payload of signal {name!r} is no object, the signal counts")
             return {}
-        unknown = sorted(str(k) for k in set(value) - {"request_id", "requested_by", "reason", "force"})
+        unknown = sorted(str(k) for k in set(value) - set(known))
         if unknown:
             self.note(f"signal {name!r}: unknown fields {', '.join(unknown)[:100]} ignored")
         return value
@@ -207,6 +211,8 @@ class RunState:
     stop_log: list[HeardStop] = field(default_factory=list)
     """Recorded stops whose row in the cancellation log still lacks the time we acted on it."""
     inbox: Inbox = field(default_factory=Inbox)
+    parent_told: bool = False
+    """Whether the workflow that asked for it was told of the end."""
     completed: int = 0
     """Steps of the completion that were taken."""
     published: dict[str, str] = field(default_factory=dict)

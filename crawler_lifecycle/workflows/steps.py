@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -17,7 +18,7 @@ from crawler_lifecycle.activities.reconciliation import (
     Sync,
 )
 from crawler_lifecycle.domain import ladder, names
-from crawler_lifecycle.domain.run import RunResult, StopIntent
+from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Fence
 
 from .calls import call, fire_and_forget, reason, start
@@ -122,20 +123,31 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
         return None
 
 
-async def tell_parent(s: RunState, result: RunResult) -> None:
-    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error."""
+async def tell_parent(s: RunState) -> None:
+    """Signal ``run_ended`` to the workflow that asked to be told; one that closed meanwhile is no error.
+
+    It comes with the verdict and before the deliveries: these may take days, and a parent waits for the end alone.
+    """
     if s.parent is None:
         return
     try:
-        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, result)
+        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, s.result(None))
     except ApplicationError as error:
         s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
 
 
-def publish(s: RunState) -> None:
+class Published(Protocol):
+    """The state of a workflow as the Temporal UI shows it."""
+
+    published: dict[str, str]
+
+    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]: ...
+
+    def details(self) -> str: ...
+
+
+def publish(s: Published) -> None:
     """Let the Temporal UI tell the story: search attributes where they changed, details always."""
-    if not s.run_id:
-        return
     wanted = [(key, value) for key, value in s.search_attributes() if value is not None]
     changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
     if changed:

@@ -75,6 +75,7 @@ class Crawl:
         self.known: set[str] = {self.site}
         self.stopping = False
         self.resumed = False
+        self.started_at = _now()
         self._files = _folder("CRAWL_FILES_DIR")
         self._state = _folder("CRAWL_STATE_DIR")
         self._told = 0.0
@@ -194,7 +195,9 @@ class Crawl:
         self._tell(finish_reason=reason, finished_at=_now(), resumable=resumable)
         if self._files:
             counters = {"pages": self.pages, "items": self.items, "errors": self.errors, "left": len(self.waiting)}
-            _replace(self._files / "summary.json", {"site": self.site, "finish_reason": reason} | counters)
+            walk = {"site": self.site, "max_pages": self.max_pages, "finish_reason": reason}
+            times = {"started_at": self.started_at, "finished_at": _now()}
+            _replace(self._files / "summary.json", walk | counters | times)
         print(f"{reason}: {self.pages} pages, {self.errors} errors, {len(self.waiting)} addresses left", flush=True)
 
 

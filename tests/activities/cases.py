@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.activities.audit import AuditPage, CloseAudit
+from crawler_lifecycle.activities.audit import CloseAudit
+from crawler_lifecycle.activities.audit_settling import AuditPage
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
+from crawler_lifecycle.activities.managers import CycleAnswer
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
@@ -671,4 +673,32 @@ AUDIT = [
     Case("close_audit", "one gone", _prepare_close, _closed, same=_nothing),
 ]
 
-CASES = INITIATION + DEPLOYMENT + RECONCILIATION + CANCELLATION + COMPLETION + AUDIT
+# --- managers --------------------------------------------------------------------------------------------------------
+
+
+def _cycled(w: World, answer: CycleAnswer) -> None:
+    assert (answer.picked, answer.live, answer.over) == (2, 2, False)
+    states = [(str(job.state), job.seq) for job in w.store.managers.list_jobs(1)]
+    assert states == [("starting", 1), ("starting", 2), ("buffered", None)]
+
+
+#: After a crash another process decides, of a higher generation, and each generation is an event.
+ANOTHER_PROCESS = frozenset({"manager.generation", "outbox_event", "outbox_counter.seq"})
+#: Each cycle says what it decided.
+DECIDED_AGAIN = ANOTHER_PROCESS | {
+    *("manager.updated_at", "manager.waiting_for", "manager.stats", "manager.state"),
+    *("outbox_event.body", "outbox_event.created_at", "outbox_event.seq"),
+}
+
+MANAGERS = [
+    Case(
+        "run_manager_cycle",
+        "first",
+        lambda w: w.managed(),
+        _cycled,
+        renews=DECIDED_AGAIN,
+        same=lambda answer: (answer.picked, answer.live, answer.over, answer.queue),
+    ),
+]
+
+CASES = INITIATION + DEPLOYMENT + RECONCILIATION + CANCELLATION + COMPLETION + AUDIT + MANAGERS

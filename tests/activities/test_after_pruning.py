@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart
+from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.adapters.database import open_pruner
 from crawler_lifecycle.domain.audit import AuditRules

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart, CloseAudit
+from crawler_lifecycle.activities.audit import AuditActivities, CloseAudit
+from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
 from crawler_lifecycle.domain.audit import AuditReport, AuditRules, FindingKind
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.workflows.audit import AuditState

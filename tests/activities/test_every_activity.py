@@ -10,11 +10,22 @@ from typing import Any
 import pytest
 from temporalio import activity
 
-from crawler_lifecycle.activities import audit, cancellation, completion, deployment, reconciliation
+from crawler_lifecycle.activities import (
+    audit,
+    audit_managers,
+    cancellation,
+    completion,
+    deployment,
+    managing,
+    reconciliation,
+)
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.activities.cases import CASES, GONE, WAITED, Case
+from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
+from tests.activities.cases import CASES as OF_RUNS
+from tests.activities.manager_cases import MANAGING
 from tests.activities.world import Breaker, Crash, World, differences
 
 NewWorld = Callable[[], World]
@@ -51,9 +62,18 @@ OURS = {
     "resend_pushes",
     "audit_cluster",
     "audit_runs",
+    "audit_managers",
     "audit_workflows",
     "audit_ended",
     "close_audit",
+    "open_manager",
+    "begin_manager_runs",
+    "note_manager",
+    "add_manager_jobs",
+    "record_manager_stop",
+    "stop_manager_runs",
+    "end_manager",
+    "run_manager_cycle",
 }
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
 HOW_IT_WAS_FOUND = {"status_transition.evidence"}
@@ -61,6 +81,7 @@ HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
+CASES = [*OF_RUNS, *MANAGING]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -99,7 +120,7 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         yield
 
     argument = case.prepare(world)
-    for module in (audit, cancellation, completion, deployment, reconciliation):
+    for module in (audit, audit_managers, cancellation, completion, deployment, managing, reconciliation):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]
@@ -142,7 +163,9 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(new_world:
             found = world.tables()
             # A delivery that was tried twice says so.
             found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
-            assert differences(tables, found) <= HOW_IT_WAS_FOUND | (case.renews & GONE) | waited, where
+            assert differences(tables, found) <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited, (
+                where
+            )
 
 
 def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
@@ -157,7 +180,7 @@ def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]
 
 
 def _with_fence(argument: Any, **changes: Any) -> Any:
-    if isinstance(argument, Fence):
+    if isinstance(argument, Fence | ManagerFence):
         return dataclasses.replace(argument, **changes)
     return dataclasses.replace(argument, fence=dataclasses.replace(argument.fence, **changes))
 
@@ -170,6 +193,11 @@ def _is_fenced(case: Case) -> bool:
         "count_alive_tasks",  # reads
         "signal_pusher_changed",  # pushes what is recorded, whoever owns the run by now
         "resend_pushes",  # the same
+        "open_manager",  # takes the manager: refused to strangers by its workflow id
+        "add_manager_jobs",  # adds jobs, whoever owns the manager
+        "record_manager_stop",  # a stop counts, whoever owns the manager
+        "stop_manager_runs",  # carries out a stop that is on record
+        "run_manager_cycle",  # its order has a fence of its own (test_manager_cycle.py)
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now

@@ -19,7 +19,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities, AuditPage, AuditPart
+from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import MainJob, Started
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules

@@ -7,7 +7,7 @@ import itertools
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from crawler_lifecycle import compose
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
+from crawler_lifecycle.activities.managers import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.adapters.database import SqlStore, open_store
 from crawler_lifecycle.adapters.database.schema.tables import metadata
@@ -27,6 +28,7 @@ from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
+from crawler_lifecycle.fakes.plans import FakeHosts
 from crawler_lifecycle.fakes.services import (
     FakeArchive,
     FakeCatalogue,
@@ -35,7 +37,9 @@ from crawler_lifecycle.fakes.services import (
     FakeScheduler,
     FakeSink,
 )
+from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
+from crawler_lifecycle.ports.store.managers import NewManager
 from tests.support.run_refs import run_ref
 from tests.support.store_ports import behind
 
@@ -46,6 +50,22 @@ CRAWLERS = [
     CrawlerDefinition("books", args={"shelf": Argument(default="a")}, resumable=True, limits={"run_timeout_s": 7200.0}),
     CrawlerDefinition("shops", args={"shelf": Argument(default="a")}, partial_ok=True),
 ]
+
+MANAGER = Owner("manager/shelves/f", "chain-m")
+
+
+class Shelves(GeneratorCrawlManager):
+    """A manager of three books, two at once."""
+
+    name = "shelves"
+    spider = "books"
+    default_max_jobs = 2
+    loop_mode = 60
+
+    def set_parameters_gen(self) -> Iterator[dict[str, str]]:
+        for shelf in "abc":
+            yield {"shelf": shelf}
+
 
 #: Table -> its rows, in order of their keys.
 Tables = dict[str, list[dict[str, Any]]]
@@ -103,6 +123,7 @@ class World:
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
         self.directory = FakeDirectory()
         self.catalogue = FakeCatalogue(CRAWLERS)
+        self.hosts = FakeHosts({"shelves:Shelves": Shelves})
 
     @classmethod
     def over(cls, empty: Path, folder: Path) -> World:
@@ -136,7 +157,8 @@ class World:
         names = ("cluster", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
         wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
-        found = compose.all_activities(compose.Parts(store, *wrapped))
+        hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
+        found = compose.all_activities(compose.Parts(store, *wrapped, hosts=hosts))
         for method in found.values():
             owner = method.__self__  # type: ignore[attr-defined]
             if hasattr(owner, "clock"):
@@ -217,6 +239,13 @@ class World:
         """The run taken over by another workflow, its tasks not queued again yet."""
         handle = self.call("create_history_id", self.order(None, "", owner, crawler=None, run_id=run_id, **more))
         return Fence(run_id, handle.attempt, owner.first_run_id, handle.run_uid)
+
+    def managed(self) -> CycleOrder:
+        """A manager that its workflow has claimed, and no process has seen."""
+        self.store.managers.new_uid = lambda: run_ref(1).uid
+        row, _ = self.store.managers.reserve_manager(NewManager("shelves", "f", "shelves:Shelves"))
+        self.store.managers.claim_manager(row.manager_id, MANAGER)
+        return CycleOrder(row.manager_id, row.attempt, MANAGER.first_run_id)
 
     def files(self, *indexes: int) -> None:
         """Give tasks of run 1 supporting files."""

@@ -242,3 +242,78 @@ def problem(status: int, code: str, detail: str, *errors: dict[str, str]) -> htt
     return httpx.Response(
         status, json=body | {"errors": list(errors)}, headers={"content-type": "application/problem+json"}
     )
+
+
+MANAGER: dict[str, Any] = {
+    "manager_id": 3,
+    "name": "shops",
+    "flow_id": "nightly-7",
+    "workflow_id": "manager/shops/nightly-7",
+    "plan": "crawler_lifecycle.managers.built_in:RunEach",
+    "crawler": "operations",
+    "argv": ["operations", "--max-running-jobs", "20"],
+    "status": "PROCESSING",
+    "outcome": None,
+    "cause": None,
+    "attempt": 1,
+    "live": 20,
+    "cap": None,
+    "paused": False,
+    "waiting": "20 of 20 runs are live",
+    "error": None,
+    "stop": None,
+    "leave": False,
+    "jobs": {
+        **{"buffered": 0, "delayed": 0, "queued": 1400, "starting": 2, "started": 18, "ended": 612},
+        **{"yields": 2032, "duplicates": 9, "skipped": 1, "scheduled": 632, "retried": 14, "good": 601, "bad": 11},
+    },
+    "position": 0,
+    "exhausted": False,
+    "sealed": True,
+    "close_reason": None,
+    "tags": ["night"],
+    "requested_by": "tester",
+    "parent": None,
+    "created_at": "2026-11-20T11:50:00Z",
+    "started_at": "2026-11-20T11:50:01Z",
+    "ended_at": None,
+    "updated_at": "2026-11-20T11:59:58Z",
+    "state": {"page": 3},
+    "stats": {"scheduled/total": 632},
+    "generation": 1,
+    "fingerprint": None,
+}
+MANAGER_ENDED = MANAGER | {
+    "status": "FAILED",
+    "outcome": "cancelled",
+    "cause": "Stopped by eve: wrong list\x1b[2J",
+    "live": 0,
+    "waiting": None,
+    "ended_at": "2026-11-20T11:59:58Z",
+}
+JOB: dict[str, Any] = {
+    "item_id": 41,
+    "state": "ended",
+    "seq": 12,
+    "retry": 1,
+    "position": None,
+    "job": {"spider": "operations", "spider_args": {"letters": "a-f"}, "job_settings": {}, "tags": ["night"]},
+    "run_id": 7,
+    "outcome": "finished",
+    "error": None,
+}
+LEFT_OUT = JOB | {
+    **{"item_id": 42, "state": "skipped", "seq": None, "retry": 0, "job": None, "run_id": None, "outcome": None},
+    "error": "position 13: set_parameters_gen yielded 7, which is no dict; yield a dict of parameters",
+}
+PLAN: dict[str, Any] = {
+    "plan": "shops.managers:ShopsManager",
+    "kind": "manager",
+    "name": "shops",
+    "description": "Every shop once a night",
+    "options": [],
+    "error": None,
+    "fingerprint": "f1",
+    "seen_at": "2026-11-20T11:59:50Z",
+    "served": True,
+}

@@ -17,6 +17,11 @@ from tests.cli.cli_answers import (
     EXPORT,
     FAILED,
     HAPPENED,
+    JOB,
+    LEFT_OUT,
+    MANAGER,
+    MANAGER_ENDED,
+    PLAN,
     RESUMED,
     RUN,
     STOPPED,
@@ -82,6 +87,22 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         ("GET", "/v1/runs/7/tasks", {"tasks": TASKS}),
         ("GET", "/v1/runs/7/corrections", {"corrections": [CORRECTION]}),
     ],
+    "manager list": [("GET", "/v1/managers", {"managers": [MANAGER, MANAGER_ENDED | {"manager_id": 2}]})],
+    "manager describe 3 --jobs all": [
+        ("GET", "/v1/managers/3", MANAGER),
+        ("GET", "/v1/managers/3/jobs", {"jobs": [JOB, LEFT_OUT]}),
+    ],
+    "manager start --crawler operations --flow nightly-7": [
+        ("POST", "/v1/managers", MANAGER | {"status": "INITIALIZING", "note": "No plans worker has registered yet."})
+    ],
+    "manager stop 3 --by eve": [("POST", "/v1/managers/3/stop", MANAGER | {"status": "STOPPING", "note": None})],
+    "manager cap 3 40": [("POST", "/v1/managers/3/cap", MANAGER | {"cap": 40, "note": None})],
+    "manager add 3 -a letters=a-f": [
+        ("POST", "/v1/managers/3/jobs", {"manager_id": 3, "jobs": 1, "new": 0, "sealed": False, "note": None})
+    ],
+    "manager wait 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
+    "manager watch 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
+    "manager plan": [("GET", "/v1/plans", {"plans": [PLAN], "note": None})],
     "tasks 7 --watch": [("GET", "/v1/runs/7", FAILED), ("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
 }
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")

@@ -145,9 +145,9 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
 
     assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
     fixed = doctor("--fix")
-    assert fixed["search attrs"].startswith("ok: all 9 are registered; registered CrawlCrawler")
-    assert fixed["workers"].startswith("bad: nobody polls"), "nobody works in that namespace"
-    assert doctor()["search attrs"] == "ok: all 9 are registered"
+    assert fixed["search attrs"].startswith("ok: all 10 are registered; registered CrawlCrawler")
+    assert fixed["workers"].startswith("bad: no worker of the role plans polls"), "nobody works in that namespace"
+    assert doctor()["search attrs"] == "ok: all 10 are registered"
 
     # A worker that is killed stays on the server's list for minutes; ten seconds are enough to tell, and also when it
     # had not yet sent its first heartbeat.
@@ -157,7 +157,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
             wait_until(lambda: "polling" in doctor()["workers"])
         finally:
             worker.kill()
-    wait_until(lambda: doctor()["workers"].startswith("bad: nobody polls"))
+    wait_until(lambda: doctor()["workers"].startswith("bad: no worker of the role plans polls"))
     assert re.search(r": last seen (8|9|\d\d) s ago", doctor()["workers"])
 
 

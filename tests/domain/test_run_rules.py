@@ -196,6 +196,14 @@ def test_arguments_are_layered_and_checked() -> None:
         effective_args(crawler, {"site": "a\0b"})
 
 
+def test_every_crawler_may_be_told_which_retry_it_is() -> None:
+    assert effective_args(CrawlerDefinition("c"), {"retry_num": "2"}) == {"retry_num": "2"}
+    with pytest.raises(errors.InvalidRequest, match=r"args.retry_num: 'often' is not allowed; give a whole number"):
+        effective_args(CrawlerDefinition("c"), {"retry_num": "often"})
+    declared = CrawlerDefinition("c", args={"retry_num": Argument(choices=["few", "many"])})
+    assert effective_args(declared, {"retry_num": "few"}) == {"retry_num": "few"}, "its own declaration holds"
+
+
 def test_a_task_carries_so_much_and_no_more() -> None:
     """Arguments and settings together, as the JSON that the process gets: the run's, the task's and the catalogue's."""
     half = {"a": "x" * 32_000}

@@ -69,6 +69,8 @@ class FakeWorkflows:
     listed: dict[str, str] = field(default_factory=dict)
     audits: list[bool] = field(default_factory=list)
     report: AuditReport | None = None
+    managers: list[tuple[str, int]] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list)
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -80,6 +82,21 @@ class FakeWorkflows:
             self.started.append((workflow_id, request))
         await self._lose()
         return self.open[workflow_id]
+
+    async def start_manager(self, manager_id: int, workflow_id: str) -> str:
+        await self._reach()
+        if workflow_id not in self.open:
+            self.open[workflow_id] = f"chain-{next(self.numbers)}"
+            self.managers.append((workflow_id, manager_id))
+        await self._lose()
+        return self.open[workflow_id]
+
+    async def wake(self, workflow_id: str) -> bool:
+        await self._reach()
+        if workflow_id in self.open:
+            self.woken.append(workflow_id)
+        await self._lose()
+        return workflow_id in self.open
 
     async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
         await self._reach()

@@ -33,18 +33,21 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities import audit
+from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
+from crawler_lifecycle.domain.manager import Job
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
-from tests.support.lab import CRAWLERS, Lab, laboratory
+from tests.support.lab import CRAWLERS, Lab, laboratory, workflow_clock
+from tests.support.managing import manager_lab, quick
 from tests.support.run_refs import run_ref
-from tests.support.temporal import temporal_server
+from tests.support.temporal import in_real_time, temporal_server
 
 FOLDER = Path(__file__).parent
 SUMS = FOLDER / "SHA256SUMS"
@@ -486,6 +489,53 @@ async def _audit(lab: Lab) -> AuditReport:
     return await handle.result()
 
 
+async def managed(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A manager to the end of its source: a job from outside, one that no crawler takes, a worker of its class late."""
+    lab.cluster.behaviour = Behaviour(executes=0)
+    m = manager_lab(lab, source=[quick(1), Job("nobody")], stays=True)
+    handle = await m.start(parent="nobody")
+    await m.snapshot_where(handle, lambda s: s.waiting is not None)
+    async with m.plans():
+        await lab.until(lambda: m.row().counts.bad == 1)
+        await handle.execute_update("add_job", {"jobs": [{"spider": "quick", "spider_args": {"n": "7"}}]})
+        await lab.until(lambda: m.row().counts.good == 2)
+        m.plan.stays = False
+        await handle.signal("wake")
+        await handle.result()
+    return handle
+
+
+async def managed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A manager that is stopped while its runs execute, by force in the end."""
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    m = manager_lab(lab, source=[quick(n) for n in range(5)], window=2)
+    async with m.plans():
+        handle = await m.start()
+        await lab.until(lambda: len(lab.cluster.alive()) == 2)
+        await handle.signal("stop", {"requested_by": "ada"})
+        await lab.until(lambda: all(lab.cluster.signals(n) for n in (1, 2)))
+        await handle.signal("force_stop")
+        await handle.result()
+    return handle
+
+
+async def managed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A manager that continues as new."""
+    lab.cluster.behaviour = Behaviour(executes=0)
+    m = manager_lab(lab, source=[quick(n) for n in range(8)], window=2)
+    async with m.plans():
+        handle = await m.start()
+        await lab.client.get_workflow_handle(handle.id).result()
+    return handle
+
+
+#: Managers and their runs are workflows of their own, each with a clock of its own where time is skipped.
+IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
+    managed,
+    managed_until_stopped,
+    managed_for_long,
+]
+
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, continued, grown, pushed, exported,
     never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying, stopped_waiting,
@@ -493,6 +543,7 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
     woken, woken_in_a_wave, looked_at_once, many, confused, rejected, not_ours, rerun, stop_taken_over,
     nothing_to_prove, stopped_before_verdict,
     repaired, audited, audited_long,
+    *IN_REAL_TIME,
 ]  # fmt: skip
 
 
@@ -586,11 +637,13 @@ async def main(words: list[str]) -> int:
 
 
 async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
-    forgetful = (continued, audited_long, updated_for_long)
+    forgetful = (continued, audited_long, updated_for_long, managed_for_long)
     few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in forgetful else None
     async with temporal_server(skipping=True, dynamic=few) as env:
+        real = scenario in IN_REAL_TIME
+        client, clock = ((await in_real_time(env)).client, utc_now) if real else (env.client, workflow_clock)
         with tempfile.TemporaryDirectory() as folder:
-            async with laboratory(env.client, Path(folder)) as lab:
+            async with laboratory(client, Path(folder), clock=clock) as lab:
                 handle = await scenario(lab)
                 for old in recordings(name):
                     old.unlink()

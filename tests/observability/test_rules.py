@@ -60,10 +60,11 @@ HOSTILE = ("' OR '1'='1", "x'; DROP TABLE run_history; --", '" OR 1=1 --', "%", 
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("name", ["stage", "crawler", "trigger", "outcome", "flow_id", "tag"])
+@pytest.mark.parametrize("name", ["stage", "crawler", "trigger", "outcome", "flow_id", "parent"])
 def test_a_filter_is_a_value_and_nothing_else(store: Store, name: str, text: str) -> None:
     assert store.runs.list_runs(**{name: text}) == []  # type: ignore[arg-type]
     assert store.runs.list_runs(status=[text]) == []
+    assert store.runs.list_runs(tags=["t", text]) == []
     assert store.runs.find_run(text) is None
     assert len(store.runs.list_runs()) == 1
 

@@ -56,7 +56,7 @@ def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> Non
         "crawler_lifecycle/adapters/database/migrations/versions/0001_first_schema.py",
         "crawler_lifecycle/runner/inject/crawl_runner_boot.py",
     } <= names
-    assert not [name for name in names if "__pycache__" in name or "/test" in name]
+    assert not [name for name in names if "__pycache__" in name or "/test_" in name or "/tests/" in name]
 
 
 def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distribution) -> None:

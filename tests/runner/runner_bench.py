@@ -130,8 +130,12 @@ class RunnerBench:
         return data
 
     def progress(self) -> list[dict[str, Any]]:
-        lines = [line for line in self.output.decode().splitlines() if line.startswith('{"crawl_progress"')]
-        return [json.loads(line)["crawl_progress"] for line in lines]
+        return self.lines("crawl_progress")
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """What was printed under this name."""
+        lines = [line for line in self.output.decode().splitlines() if line.startswith(f'{{"{kind}"')]
+        return [json.loads(line)[kind] for line in lines]
 
     def close(self) -> None:
         """End every group we started."""

@@ -87,6 +87,42 @@ class Echo(Base):
             json.dump(self.given, file)
 
 
+class Picky(scrapy.Spider):
+    name = "picky"
+
+    def __init__(self, port):
+        super().__init__()
+        with open(os.environ["CRAWL_FILES_DIR"] + "/seen", "w") as file:
+            file.write("picky")
+
+    @classmethod
+    def check_arguments(cls, port):
+        pass
+
+    async def start(self):
+        return
+        yield
+
+
+class Counts(Base):
+    name = "counts"
+
+    def parse(self, response):
+        told = self.crawler.stats.set_value
+        for n in range(300):
+            told(f"aaa/{n:0100}", n)
+        told("mine", 0.5), told(7, 7), told("nan", float("nan")), told("huge", 10**30), told("text", "x")
+        told("flag", True), told("a" * 121, 1), told("line\\n", 1), told("retry/count", 3)
+        yield {"url": response.url}
+
+
+class Mute(Base):
+    name = "mute"
+
+    def parse(self, response):
+        self.crawler.stats.get_stats = lambda: 1 / 0
+
+
 class Banned(Base):
     name = "banned"
 

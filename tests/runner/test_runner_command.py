@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NOT_ASKED, UNKNOWN, WENT_ON
@@ -203,6 +204,32 @@ def test_progress_is_printed_every_now_and_then(
     runner._tick()
     line = json.loads(capfd.readouterr().out)
     assert line["crawl_progress"]["pages"] == 1
+
+
+def test_a_command_may_tell_statistics_of_its_own(bench: RunnerBench) -> None:
+    code = """
+import json, os
+told = {"a": 1, "b": 0.5, "deep": {"a": 1}, "none": None, "n" * 121: 1, "nan": float("nan"), "many": 2**63}
+open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"scrapystats": told}))
+"""
+    assert bench.python(code) == 0
+    assert bench.stats()["scrapystats"] == {"a": 1, "b": 0.5}
+    assert bench.lines("crawl_stats") == [{"a": 1, "b": 0.5}]
+    assert bench.python(code, CRAWL_LOG_FILE=str(bench.files / "log")) == 0
+    assert bench.lines("crawl_stats") == [], "who keeps the log reads the file"
+
+
+_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(2**63)
+
+
+@settings(max_examples=examples(100))
+@given(told=st.dictionaries(st.text(max_size=130), _values, max_size=80))
+def test_the_runner_and_the_service_take_the_same_statistics(told: dict[str, Any]) -> None:
+    taken = contract.valid_statistics(told)
+    assert bounds.statistics(told) == taken
+    assert bounds.statistics(taken) == taken
+    assert len(json.dumps(taken)) <= bounds.STATISTICS_MAX
+    assert json.loads(json.dumps(taken, allow_nan=False)) == taken
 
 
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)

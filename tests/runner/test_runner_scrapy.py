@@ -180,6 +180,35 @@ def test_arguments_arrive_as_they_are(scrapy_bench: ScrapyBench) -> None:
     assert json.loads((scrapy_bench.files / "seen").read_text()) == args
 
 
+def test_its_last_stats_hold_the_numbers_of_the_collector(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("counts", {"n": "2"}) == 0
+    [printed] = scrapy_bench.lines("crawl_stats")
+    told = scrapy_bench.stats()["scrapystats"]
+    assert told == printed
+    assert (told["item_scraped_count"], told["downloader/response_status_count/200"], told["retry/count"]) == (2, 2, 3)
+    assert told["elapsed_time_seconds"] > 0
+    assert all(type(number) in (int, float) for number in told.values())
+    assert not {"nan", "huge", "text", "flag", "a" * 121, "line\n", "start_time", "finish_reason"} & told.keys()
+    size = len(json.dumps(told))
+    assert 8192 - 120 < size <= 8192, "as many as fit, the counters that matter first"
+    assert "mine" not in told, "by its name it comes after those that are too many"
+    assert scrapy_bench.output.decode().splitlines()[-1].startswith('{"crawl_progress"')
+
+
+def test_a_collector_that_does_not_tell_costs_nothing_else(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("mute", {"n": "1"}) == 0
+    assert scrapy_bench.summary()["finish_reason"] == "finished"
+    assert "scrapystats" not in scrapy_bench.stats()
+    assert b"The statistics cannot be read: ZeroDivisionError" in scrapy_bench.output
+
+
+def test_a_spider_gets_the_number_of_its_retry_only_where_it_takes_one(scrapy_bench: ScrapyBench) -> None:
+    assert scrapy_bench.crawl("echo", {"n": "1", "retry_num": "2"}) == 0
+    assert json.loads((scrapy_bench.files / "seen").read_text()) == {"retry_num": "2"}
+    assert scrapy_bench.crawl("picky", {"retry_num": "2"}) == 0
+    assert (scrapy_bench.files / "seen").read_text() == "picky"
+
+
 def test_the_crawler_alone_is_killed(scrapy_bench: ScrapyBench) -> None:
     process = scrapy_bench.start_spider("slow", {"n": ENDLESS})
     wait_until(lambda: scrapy_bench.pages_so_far() >= 1)

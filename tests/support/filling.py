@@ -130,6 +130,7 @@ def fill_records(connection: sa.Connection, first_run: int, runs: int) -> None:
     task = {"task_id": "t.task_id", "run_id": "t.run_id", "attempt": "1", "task_index": "t.task_index"}
     _insert(connection, "task_observation", task, f"task_history AS t WHERE t.run_id >= {first_run}")
     _insert(connection, "task_log", {"task_id": "t.task_id", "log_tail": "'x'"}, "task_history AS t")
+    _insert(connection, "task_stats", {"task_id": "t.task_id", "stats": "'{\"a\": 1}'"}, "task_history AS t")
     fill_events(connection, first_run, runs)
 
 
@@ -140,7 +141,8 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     columns = {
         "seq": f"n + {first}",
         "run_id": f"n + {first_run}",
-        "run_uid": "'filled'",
+        "subject": _name(connection, "runs/", f"n + {first_run}"),
+        "subject_uid": "'filled'",
         "attempt": "1",
         "type": "'run.ended'",
         "event_key": _name(connection, "filled/", f"n + {first}"),

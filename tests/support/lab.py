@@ -164,9 +164,9 @@ class Lab:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Workers of every role, for as long as this is open."""
+        """Workers of every role that executes no users' code, for as long as this is open."""
         async with AsyncExitStack() as stack:
-            await start_workers(stack, self)
+            await start_workers(stack, self, roles=[role for role in ROLES if role != "plans"])
             yield
 
     @property

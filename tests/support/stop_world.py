@@ -21,11 +21,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
+from crawler_lifecycle.activities.run_commands import begin_request, own_workflow_id
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
 from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.gateway.runs.commands import Commands, begin_request, own_workflow_id
+from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.temporal.client import Workflows

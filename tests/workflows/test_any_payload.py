@@ -24,16 +24,18 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
+from crawler_lifecycle.domain.manager import AddJobs
 from crawler_lifecycle.domain.run import AddTasks, RunRequest, RunSnapshot, StopRequest
 from crawler_lifecycle.workflows.audit import AuditOrder
 from tests.support.examples import examples
 from tests.support.lab import Lab
+from tests.support.managing import manager_lab, quick
 from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Fields that something reads, of whatever type it then is.
-FIELDS = sorted({f.name for kind in (RunRequest, StopRequest, AddTasks, AuditOrder) for f in fields(kind)})
+FIELDS = sorted({f.name for kind in (RunRequest, StopRequest, AddTasks, AuditOrder, AddJobs) for f in fields(kind)})
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("books")
 JSON = st.recursive(
     VALUES,
@@ -47,6 +49,7 @@ ANY = PAYLOADS | st.sampled_from(list(POISON.values()))
 #: A start that a lost key would open waits for that key (``test_poison``); every other one is answered.
 INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value is not ENCRYPTED])
 KNOWN = ["stop", "force_stop", "look_now", "add_tasks", "status", "record", "__stack_trace", "__temporal_x"]
+KNOWN += ["add_job", "wake", "run_ended"]
 NAMES = st.sampled_from(KNOWN) | st.text(max_size=30)
 CALLS = st.sampled_from(["signal", "update", "query"])
 STEPS = st.lists(st.tuples(CALLS, NAMES, st.lists(ANY, max_size=3)), max_size=8)
@@ -54,6 +57,7 @@ QUEUES = {
     names.LIFECYCLE_WORKFLOW: names.QUEUE_MAIN,
     names.EXPORT_WORKFLOW: names.QUEUE_MAIN,
     names.AUDIT_WORKFLOW: names.QUEUE_AUDIT,
+    names.MANAGER_WORKFLOW: names.QUEUE_MAIN,
 }
 STARTS = st.lists(st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2)
 
@@ -96,6 +100,30 @@ async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(
     with pytest.raises(WorkflowFailureError):
         await lab.ended(handle)
     assert lab.store.runs.list_runs() == []
+
+
+@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
+    real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
+) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    number = real_lab.store.managers.list_managers(limit=1)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(3)], window=2)
+    row = m.reserve(f"flow {number[0].manager_id if number else 0}")
+    async with m.plans():
+        handle = await m.start(row=row)
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
+        for step in steps:
+            await send(handle, *step)
+        if not any(how == "signal" and name in ("stop", "force_stop") for how, name, _ in steps):
+            assert len(real_lab.cluster.alive()) == 2
+            seen = await m.snapshot_where(handle, lambda s: s.live == 2)
+            assert (seen.status, seen.stop, seen.error) == (None, None, None)
+        result = await stopped(real_lab, handle)
+    assert (result.manager_id, result.status, result.outcome) == (row.manager_id, "FAILED", "cancelled")
+    assert real_lab.cluster.alive() == []
+    assert max(m.plan.lives) == 2
 
 
 @settings(max_examples=examples(5), suppress_health_check=list(HealthCheck))

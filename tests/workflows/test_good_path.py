@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.ports import Event
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -101,7 +104,7 @@ async def test_limits_of_the_catalogue_hold_where_the_caller_left_the_default(la
 
 async def test_debugging_information_is_on_record(lab: Lab) -> None:
     end = End(exit_code=137, signal=9, reason="OOMKilled", memory_limit="64Mi")
-    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n")
+    lab.cluster.behaviour = Behaviour(end=end, peak_memory=67_108_864, log="tail of the log\n", statistics={"a": 1})
     result = await lab.run({"crawler": "books"})
     assert (result.outcome, result.cause) == ("killed by oom", "Out of memory (limit 64Mi), SIGKILL, exit 137")
     task = lab.store.tasks.list_tasks(result.run_id)[0]
@@ -110,6 +113,7 @@ async def test_debugging_information_is_on_record(lab: Lab) -> None:
     assert task.started_at is not None
     assert task.ended_at is not None
     assert lab.store.tasks.log_tail(task.task_id) == "tail of the log\n"
+    assert lab.store.tasks.statistics(result.run_id) == {"a": 1}
 
 
 async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
@@ -140,15 +144,26 @@ async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab
     assert ended.tasks == lab.store.tasks.count_tasks(1).by_status
 
 
-async def test_an_ended_run_tells_its_parent(lab: Lab) -> None:
+async def test_an_ended_run_tells_its_parent_with_its_verdict(lab: Lab) -> None:
+    """And not after its deliveries, which may take days."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=None if run == 1 else 1)
     parent = await lab.start({"crawler": "books"}, id="parent")
     # Whose row comes first is run 1, so the child may not begin before that.
     await lab.snapshot_where(parent, lambda s: s.run_id == 1)
-    result = await lab.run({"crawler": "books", "parent": "parent"})
-    assert result.status == "COMPLETED"
+    told, send = threading.Event(), lab.outside.send
+
+    def hang(event: Event) -> None:
+        assert told.wait(60)
+        send(event)
+
+    lab.outside.send = hang  # type: ignore[method-assign]
+    child = await lab.start({"crawler": "books", "parent": "parent"})
     snapshot = await lab.snapshot_where(parent, lambda s: s.notes)
     assert "run_ended" in snapshot.notes[0]
+    assert lab.store.runs.get_run(2).status == "COMPLETED"
+    assert not lab.outside.sent
+    told.set()
+    assert (await lab.ended(child)).status == "COMPLETED"
     await parent.signal("stop")
     gone = await lab.run({"crawler": "books", "parent": "nobody"})
     assert gone.status == "COMPLETED"

@@ -9,10 +9,11 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from crawler_lifecycle.activities.run_commands import own_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
-from crawler_lifecycle.gateway.runs.commands import Commands, own_workflow_id
+from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.temporal.client import Workflows

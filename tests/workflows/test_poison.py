@@ -44,6 +44,7 @@ from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from crawler_lifecycle.workflows.state import RunState
 from tests.support.lab import Lab
+from tests.support.managing import manager_lab, quick
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -401,6 +402,33 @@ async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
     assert lab.cluster.alive() == []
     assert strangers.answers == 8
     assert f"the answer of {name} could not be read, it is asked again in 15 s" in notes[7]
+
+
+OF_A_MANAGER = ["open_manager", "begin_manager_runs", "record_manager_stop", "stop_manager_runs", "end_manager"]
+
+
+@pytest.mark.parametrize("name", [*OF_A_MANAGER, "run_manager_cycle"])
+async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lab, strangers = lab_without_workers, Strangers(name, times=3)
+    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
+    lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(lab, source=[quick(n) for n in range(3)], window=2)
+    answers = [POISON["bytes"]] * 3 if name == "run_manager_cycle" else []
+    m.plan.answered = lambda answer: answers.pop() if answers else answer  # type: ignore[return-value]
+    async with lab.working(), m.plans():
+        handle = await m.start()
+        await lab.until(lambda: len(lab.cluster.alive()) == 2)
+        await handle.signal("stop")
+        result = await lab.ended(handle)
+        notes = (await m.snapshot_where(handle, bool)).notes
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    assert lab.cluster.alive() == []
+    assert max(m.plan.lives) == 2
+    assert not answers
+    assert strangers.answers == (0 if name == "run_manager_cycle" else 3)
+    assert any(f"the answer of {name} could not be read" in note for note in notes)
 
 
 async def test_the_time_to_start_is_over_although_answers_stay_unreadable(

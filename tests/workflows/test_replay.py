@@ -138,6 +138,10 @@ async def test_the_histories_of_a_chain_carry_the_state_on() -> None:
         ("audited", "audit_workflows"),
         ("audited", "close_audit"),
         ("continued-2", "get_history_statuses_to_sync"),
+        ("managed", "begin_manager_runs"),
+        ("managed", "note_manager"),
+        ("managed_until_stopped", "stop_manager_runs"),
+        ("managed_for_long-2", "run_manager_cycle"),
     ],
 )
 async def test_the_gate_bites(name: str, activity: str) -> None:

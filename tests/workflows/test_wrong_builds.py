@@ -61,7 +61,7 @@ LOGGED = """        if s.stop_rung == 0 or heard:
             s.stop_log = []
 """
 EXPORTED = "        await courtesy(s, CompletionActivities.initiate_export_signal)\n"
-TOLD = "        await tell_parent(s, result)\n"
+TOLD = "            await tell_parent(s)\n"
 CHANGED = "        workflow.upsert_search_attributes(changed)\n"
 
 #: A wrong change -> the edits, and a recording that must notice.

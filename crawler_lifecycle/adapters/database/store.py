@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
 from crawler_lifecycle.adapters.database.reads.audits import SqlAudits, SqlOverdue
+from crawler_lifecycle.adapters.database.reads.manager_jobs import SqlManagerJobs
+from crawler_lifecycle.adapters.database.reads.managers import SqlManagerReads
 from crawler_lifecycle.adapters.database.reads.runs import SqlRuns
 from crawler_lifecycle.adapters.database.reads.tasks import SqlTasks
 from crawler_lifecycle.adapters.database.reads.wake_ups import SqlSweep, SqlWakeUps
@@ -21,6 +23,8 @@ from crawler_lifecycle.adapters.database.writes.findings import SqlFindings
 from crawler_lifecycle.adapters.database.writes.initiation import SqlInitiation
 from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCounters
 from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
+from crawler_lifecycle.adapters.database.writes.managers import SqlManagers
+from crawler_lifecycle.adapters.database.writes.plans import SqlPlans
 from crawler_lifecycle.adapters.database.writes.run_numbers import SqlRunNumbers
 from crawler_lifecycle.adapters.database.writes.stops import SqlStops
 from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
@@ -39,6 +43,10 @@ class SqlHealth(StorePart):
             wrong = schema_of(conn).problem
         if wrong is not None:
             raise StoreUnavailable(wrong)
+
+
+class SqlManagerStore(SqlManagers, SqlManagerReads, SqlManagerJobs):
+    """``ManagerStore``."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class SqlStore(Store):
             corrections=SqlCorrections(database, clock, told),
             audits=SqlAudits(database, clock, told),
             findings=SqlFindings(database, clock, told),
+            managers=SqlManagerStore(database, clock, told),
+            plans=SqlPlans(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,
         )

@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audit import ClusterTask
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
@@ -179,7 +180,10 @@ class LocalCluster:
                 seen[place] = self._observe(run, tasks[place], now, doubted=True)
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Log tail (at most 16 KiB), counters, peak memory; tasks about which nothing can be read are left out."""
+        """Log tail (at most 16 KiB), counters, peak memory, statistics of the crawler's own.
+
+        Tasks about which nothing can be read are left out.
+        """
         found = []
         for task in tasks:
             folder = self._folder(run, task)
@@ -187,7 +191,9 @@ class LocalCluster:
                 if not folder.exists() or folder.foreign() is not None:
                     continue
                 counters, _ = folder.counters(final=True)
-                found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory()))
+                said = (folder.read(files.STATS) or {}).get("scrapystats")
+                statistics = None if said is None else bounds.statistics(said)
+                found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory(), statistics))
             except OSError:
                 continue
         return found

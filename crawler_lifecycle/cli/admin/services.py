@@ -49,8 +49,9 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        What it serves: workflows, cluster, control, export, audit; all of them when none is given. The role observer
-        only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is false.
+        What it serves: workflows, cluster, control, export, audit, plans; all of them when none is given. The role
+        observer only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is
+        false.
     """
     hide()
     keep_files_private()

@@ -25,6 +25,7 @@ USES: Mapping[str, frozenset[str]] = {
     "worker-control": _STORES | {"catalogue"},
     "worker-export": _STORES | {"catalogue", "archive", "files"},
     "worker-audit": _STORES | {"catalogue"},
+    "worker-plans": _STORES | {"catalogue", "plans"},
     "worker-observer": _STORES | {"catalogue"},
     "gateway": _STORES | {"scheduler", "tokens", "files"},
     "scheduler": frozenset({"catalogue"}),

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from crawler_lifecycle.cli.doctor.clock import clock_line
 from crawler_lifecycle.cli.doctor.line import Line, counted
-from crawler_lifecycle.compose import ROLES
+from crawler_lifecycle.compose import PLANS, ROLES
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.server import Server
 from crawler_lifecycle.temporal.task_queues import POLLED_S, Queue, Version
 
 #: Work that waited longer than this was forgotten by somebody.
 BACKLOG_AGE_S = 60.0
+_PLANS_CURE = "crawlctl worker plans, with the modules of your managers in LIFECYCLE_PLANS__MODULES"
 
 
 async def check_queues(server: Server, unreachable: str) -> list[Line]:
@@ -46,6 +47,9 @@ def queue_line(queue: Queue) -> Line:
         return Line("workers", "bad", text, cure)
     if number == 0:
         seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
+        if role == PLANS:
+            text = f"no worker of the role plans polls {what}{seen}{waiting}: managers do not go on"
+            return Line("workers", "bad", text, f"{_PLANS_CURE}; not needed where nobody starts managers")
         return Line("workers", "bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
         cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_WORKER__THREADS"

@@ -100,7 +100,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, run_numbers, services, temporal
+    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, plans, run_numbers, services, temporal
     from crawler_lifecycle.cli.doctor.report import Check
     from crawler_lifecycle.cli.doctor.sources import check_variables
 
@@ -114,6 +114,7 @@ def _checks() -> Sequence[Check]:
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
         Check("numbers", run_numbers.check_numbers),
+        Check("plans", plans.check_plans),
         Check("cluster", cluster.check_cluster),
         Check("files", files.check_files),
         Check("catalogue", services.check_catalogue),

@@ -33,8 +33,9 @@ def list_runs(
     crawler: Annotated[str | None, Parameter(help="only runs of this crawler")] = None,
     trigger: Annotated[str | None, Parameter(help="scheduled, manual or api")] = None,
     outcome: Annotated[str | None, Parameter(help="finished, cancelled, failed …")] = None,
-    tag: Annotated[str | None, Parameter(help="only runs with this tag")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="only runs with this tag, or with all of several")] = None,
     flow: Annotated[str | None, Parameter(help="only runs of this flow")] = None,
+    parent: Annotated[str | None, Parameter(help="only runs that this workflow started")] = None,
     since: Annotated[str | None, Parameter(help="created in the last 24h, 7d …, or since a time")] = None,
     until: Annotated[str | None, Parameter(help="created before so long ago, or before a time")] = None,
     limit: Limit = 50,
@@ -51,6 +52,7 @@ def list_runs(
         "outcome": outcome,
         "tag": tag,
         "flow_id": flow,
+        "parent": parent,
         "created_from": None if since is None else time_of("--since", since, now),
         "created_until": None if until is None else time_of("--until", until, now),
     }

@@ -116,7 +116,7 @@ def _write(session: Session, seen: Seen, lines: Sequence[str]) -> None:
         print(as_json({**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}, indent=None))
         sys.stdout.flush()
     else:
-        _lines(session, lines)
+        write_lines(session, lines)
 
 
 def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> int:
@@ -226,10 +226,11 @@ def _write_rows(session: Session, rows: Sequence[Document], line: Callable[[Docu
             print(as_json(row, indent=None))
         sys.stdout.flush()
     else:
-        _lines(session, [line(row) for row in rows])
+        write_lines(session, [line(row) for row in rows])
 
 
-def _lines(session: Session, lines: Sequence[str]) -> None:
+def write_lines(session: Session, lines: Sequence[str]) -> None:
+    """Write lines as they come, each with its time."""
     moment = f"{output.now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:
         if session.for_people:

@@ -56,7 +56,9 @@ def dev(
     """Run the Temporal dev server, database, scheduler service, gateway, worker and demonstration site until Ctrl-C.
 
     A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
-    them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site.
+    them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site. Crawl
+    managers of modules in this folder can be started (crawlctl manager plan), and are read again when they change;
+    LIFECYCLE_PLANS__MODULES names others.
 
     With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
@@ -71,6 +72,26 @@ def examples_dir() -> Path | None:
     """The examples of a source checkout; ``None`` when only the package is installed."""
     folder = Path(__file__).resolve().parents[3] / "examples"
     return folder if (folder / "site" / "__main__.py").is_file() else None
+
+
+#: What a module with a crawl manager has in it.
+_MANAGERS = "crawler_lifecycle.managers"
+
+
+def modules_with_managers(folder: Path) -> list[str]:
+    """Modules right in this folder that use our managers, and those of the examples in a source checkout.
+
+    They are read, not imported: that is for processes of their own.
+    """
+    found = []
+    for file in sorted(folder.glob("*.py")):
+        with contextlib.suppress(OSError):
+            if file.stem.isidentifier() and file.stem.isascii() and _MANAGERS in file.read_text(errors="replace"):
+                found.append(file.stem)
+    examples = examples_dir()
+    if examples is not None and examples.parent == folder.resolve():
+        found.append(f"{examples.name}.managers")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +192,7 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
+        env.setdefault("LIFECYCLE_PLANS__MODULES", json.dumps(modules_with_managers(Path.cwd())))
         if "metrics" in self.ports:
             env |= {
                 "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
@@ -10,10 +11,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
+from crawler_lifecycle.domain.names import manager_subject, run_subject
+from crawler_lifecycle.gateway.managers.commands import not_found as manager_not_found
+from crawler_lifecycle.gateway.runs.commands import not_found as run_not_found
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports import RunReader
+from crawler_lifecycle.ports.store.managers import ManagerReader
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
@@ -26,9 +31,18 @@ class StreamChoice(BaseModel):
 
     after: int | None = Field(default=None, ge=0, le=ID_MAX)
     run_id: int | None = Field(default=None, ge=1, le=ID_MAX)
+    manager: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+    def subject(self) -> str | None:
+        """What the stream is about, if it is about one thing. Raises ``InvalidRequest`` for two."""
+        if self.run_id is not None and self.manager is not None:
+            raise InvalidRequest("manager: goes without run_id; open a stream for each, or one for everything")
+        if self.manager is not None:
+            return manager_subject(self.manager)
+        return None if self.run_id is None else run_subject(self.run_id)
 
 
-def add_stream(app: FastAPI, feed: Feed, runs: RunReader) -> None:
+def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReader) -> None:
     """Add ``GET /v1/events``."""
 
     @app.get(
@@ -44,16 +58,20 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader) -> None:
         """Events as they are committed: ``hello``, then those after ``Last-Event-ID`` or ``after`` (default: new ones).
 
         ``id`` is the event's number, ``event`` its type, ``data`` the whole of it as JSON. Nothing is left out or
-        repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run. ``hello`` tells where
+        repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run,
+        ``manager`` to one manager. ``hello`` tells where
         the stream begins; with ``reset`` it is not where the client left off, because what followed was removed or
         belongs to another database: it should read everything anew. Such a ``hello`` may come later, too. ``after=0``
         begins with the oldest event that is on record.
         """
         after = _last(last_event_id) if last_event_id else choice.after
+        subject = choice.subject()
         if choice.run_id is not None:
-            await _check_run(runs, choice.run_id)
+            await _check(lambda: runs.get_run(choice.run_id or 0), run_not_found(choice.run_id))
+        if choice.manager is not None:
+            await _check(lambda: managers.get_manager(choice.manager or 0), manager_not_found(choice.manager))
         return Streamed(
-            feed.stream(after, choice.run_id),
+            feed.stream(after, subject),
             "text/event-stream",
             _HEADERS,
             entered=feed.enter,
@@ -70,10 +88,10 @@ def _last(text: str) -> int:
     raise Problem(422, "invalid_request", f"Last-Event-ID: {message}", errors=[error])
 
 
-async def _check_run(runs: RunReader, run_id: int) -> None:
+async def _check(find: Callable[[], object], missing: Exception) -> None:
     try:
-        row = await run_in_threadpool(runs.get_run, run_id)
-    except StoreUnavailable:
+        row = await run_in_threadpool(find)
+    except (StoreUnavailable, RowUnreadable):
         return  # the stream outlasts an outage, so it may begin in one: browsers do not come back after an error
     if row is None:
-        raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+        raise missing

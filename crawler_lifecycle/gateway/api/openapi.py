@@ -63,6 +63,27 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "end": {"summary": "The end", "value": {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}},
     },
+    "startManager": {
+        "items": {
+            "summary": "A crawler, once for each item that is added",
+            "value": {"crawler": "plain", "flow_id": "shops-2026-11-20", "options": {"max_running": 20, "retries": 3}},
+        },
+        "class": {
+            "summary": "A class of a plans worker",
+            "value": {"plan": "shops.managers:ShopsManager", "argv": ["--max-running-jobs", "20"], "tags": ["nightly"]},
+        },
+    },
+    "addJobs": {
+        "page": {
+            "summary": "The last two items",
+            "value": {"jobs": [{"spider_args": {"max_pages": 2}}, {"spider_args": {"max_pages": 3}}], "seal": True},
+        }
+    },
+    "stopManager": {
+        "graceful": {"summary": "With its runs", "value": {"reason": "wrong list"}},
+        "leave": {"summary": "Its runs go on", "value": {"leave": True}},
+    },
+    "capManager": {"ten": {"summary": "At most ten at once", "value": {"cap": 10}}},
     "audit": {
         "tell": {"summary": "Say what does not agree", "value": {}},
         "repair": {"summary": "Put right what is due", "value": {"repair": True}},
@@ -102,13 +123,13 @@ _PROBLEMS: Mapping[str, _Expected] = {
     ),
     "NotFound": _Expected(
         404,
-        "There is no such run, task, log or archive",
+        "There is no such run, task, manager, log or archive",
         "run_not_found",
         "run 4711 does not exist; GET /v1/runs lists what there is",
     ),
     "Conflict": _Expected(
         409,
-        "The state of the run does not allow this",
+        "The state of the run or manager does not allow this",
         "not_in_this_state",
         "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
     ),
@@ -154,7 +175,7 @@ _STREAM_EVENT = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
-        "event": {"type": "string", "examples": ["hello", "run.changed", "run.ended"]},
+        "event": {"type": "string", "examples": ["hello", "run.changed", "run.ended", "manager.changed"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
         "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
     },
@@ -184,7 +205,7 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
     else:
         operation["security"] = [{"bearer": [access.role.value]}]
         names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
-        if "{run_id}" in path:
+        if "{run_id}" in path or "{manager_id}" in path:
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []
     responses = operation["responses"]

@@ -39,7 +39,7 @@ class Paging(BaseModel):
 
 
 class RunFilters(Paging):
-    """Filters of ``GET /v1/runs``; ``status`` may be given several times."""
+    """Filters of ``GET /v1/runs``; ``status`` (any of them) and ``tag`` (all of them) may be given several times."""
 
     status: Annotated[list[RunStatus], Field(default_factory=list)]
     stage: Stage | None = None
@@ -47,7 +47,8 @@ class RunFilters(Paging):
     trigger: Trigger | None = None
     outcome: str | None = None
     flow_id: str | None = None
-    tag: str | None = None
+    parent: str | None = None
+    tag: Annotated[list[str], Field(default_factory=list, max_length=10)]
     created_from: Moment | None = None
     created_until: Moment | None = None
 

@@ -60,7 +60,7 @@ def found(runs: RunReader, run_id: int) -> RunRow:
 def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
     @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
-        """Runs, newest first, that fit every given filter; ``status`` may be given several times."""
+        """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times."""
         filters.check()
         rows = store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
@@ -71,7 +71,8 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
             trigger=filters.trigger,
             outcome=filters.outcome,
             flow_id=filters.flow_id,
-            tag=filters.tag,
+            parent=filters.parent,
+            tags=filters.tag,
             created_from=filters.created_from,
             created_until=filters.created_until,
         )

@@ -1,4 +1,4 @@
-"""Runs whose workflow is blocked: found by one query for all, explained for one.
+"""Runs and managers whose workflow is blocked: found by one query for all, explained for one.
 
 Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
 
@@ -19,9 +19,12 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.store.managers import ManagerRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
@@ -30,6 +33,7 @@ FRESH_S, PATIENCE_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 WORDS_MAX = 300
+_OPEN = frozenset(status for status in RunStatus if not status.terminal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,20 @@ class Blocked:
 
     def listed(self, row: RunRow) -> str | None:
         """Why this run does not go on, as far as the last query told."""
-        for name in _names(row):
+        return self._listed(*_names(row))
+
+    def listed_manager(self, row: ManagerRow) -> str | None:
+        """The same for a manager."""
+        return self._listed(manager_workflow_id(row.name, row.flow_id))
+
+    async def of_manager(self, row: ManagerRow) -> str | None:
+        """As ``of``, for a manager."""
+        name = manager_workflow_id(row.name, row.flow_id)
+        why = None if row.status not in _OPEN else await self._explain(name)
+        return why or self._listed(name)
+
+    def _listed(self, *names: str) -> str | None:
+        for name in names:
             if name in self._known:
                 kept = self._kept.get(name)
                 return (kept.text if kept else None) or _unexplained(self._known[name])

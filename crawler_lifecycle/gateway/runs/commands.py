@@ -16,19 +16,19 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, workflow_ids
 from crawler_lifecycle.domain.arguments import check_texts
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound, TemporalUnavailable
-from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
+from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
-from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .crawlers import Crawlers
-from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun
+from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun, same_id, texts
 
 logger = logging.getLogger(__name__)
 
@@ -42,30 +42,6 @@ class Outcome:
     note: str | None = None
 
 
-def own_workflow_id(row: RunRow) -> str:
-    """The id under which we start a workflow for this run."""
-    return workflow_id(row.crawler, row.request_id)
-
-
-def next_workflow_id(row: RunRow) -> str:
-    """The id under which we start the next workflow for this run.
-
-    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
-    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
-    keeps a repeat from starting two.
-    """
-    own = own_workflow_id(row)
-    if row.owner_run_id is None:
-        return row.owner_workflow_id or own
-    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
-    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
-
-
-def workflow_ids(row: RunRow) -> list[str]:
-    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
-    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
-
-
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
@@ -76,15 +52,6 @@ def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
 
 def not_found(run_id: int) -> RunNotFound:
     return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
-
-
-def begin_request(row: RunRow, **more: Any) -> RunRequest:
-    """The input of a workflow for a run that is stored already: its id says everything."""
-    priority = row.request.get("priority")
-    # Temporal orders by it before the workflow has read the stored request.
-    return RunRequest(
-        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
-    )
 
 
 class Commands:
@@ -119,7 +86,7 @@ class Commands:
 
     async def start(self, body: StartRun, key: str | None) -> Outcome:
         """Reserve the run, then start its workflow; the same key and body again find that run."""
-        request_id = _own_id(_same_id(body.request_id, key))
+        request_id = _own_id(same_id(body.request_id, key))
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
@@ -245,7 +212,7 @@ class Commands:
         """Append child tasks to a live run, then have its workflow look, so that free slots get them at once."""
         row = await self.find(run_id)
         check_own(row.ref)
-        request_id = _own_id(_same_id(body.request_id, key))
+        request_id = _own_id(same_id(body.request_id, key))
         args = [texts(task.args) for task in body.tasks]
         crawler = await self._crawlers.get(row.crawler)
         check_json_types(crawler, body)
@@ -331,17 +298,6 @@ def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) 
     check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
     for n, task in enumerate(body.tasks or ()):
         check_texts(crawler.args, task.args, f"tasks[{n}].")
-
-
-def _same_id(given: str | None, key: str | None) -> str | None:
-    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
-    if key is None:
-        return given
-    # The draft standard writes the header as a quoted string; most clients send it bare.
-    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-    if given not in (None, key):
-        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
-    return key
 
 
 def _own_id(given: str | None) -> str:

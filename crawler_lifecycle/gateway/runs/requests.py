@@ -12,6 +12,7 @@ from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, Trigger
 from crawler_lifecycle.ports import AddedTask
+from crawler_lifecycle.web.problems import Problem
 
 #: Tasks of one run that the gateway takes; it stores them, so that none of them has to travel through Temporal.
 TASKS_MAX = 10_000
@@ -115,3 +116,14 @@ class AddedTasks(BaseModel):
     run_id: int
     tasks: list[AddedTask]
     note: str | None
+
+
+def same_id(given: str | None, key: str | None) -> str | None:
+    """The id of a request that may carry it in its body, in the header ``Idempotency-Key``, or in both."""
+    if key is None:
+        return given
+    # The draft standard writes the header as a quoted string; most clients send it bare.
+    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+    if given not in (None, key):
+        raise Problem(422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one")
+    return key

@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.activities.run_commands import workflow_ids
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
 from crawler_lifecycle.temporal.client import Workflows
 
-from .commands import Commands, workflow_ids
+from .commands import Commands
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from pydantic_core import to_json
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import Event, EventReader, RunReader
@@ -57,7 +58,7 @@ class Frame:
     """One event as it goes over the wire."""
 
     seq: int
-    run_id: int
+    subject: str
     wire: bytes
 
 
@@ -65,8 +66,9 @@ def encode(event: Event) -> Frame:
     """The event as ``text/event-stream``: its number as id, its type as name, all of it as JSON."""
     data = {
         "seq": event.seq,
+        "subject": event.subject,
         "run_id": event.run_id,
-        "run_uid": event.run_uid,
+        "run_uid": event.subject_uid if event.run_id is not None else None,
         "attempt": event.attempt,
         "type": event.type,
         "created_at": event.created_at,
@@ -74,7 +76,7 @@ def encode(event: Event) -> Frame:
     }
     # ASCII alone: Python's own idea of a line ends at U+2028 too, and so do the lines of clients written in it.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
-    return Frame(event.seq, event.run_id, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
+    return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
 def _build() -> str:
@@ -120,7 +122,7 @@ class Feed:
         self._since = 0
         self._ring_bytes = 0
         #: What readers at the same place were given since the last news.
-        self._given: dict[tuple[int, int | None], tuple[bytes, int]] = {}
+        self._given: dict[tuple[int, str | None], tuple[bytes, int]] = {}
         # Threads of their own: the feed and those who catch up must not wait for each other, nor for requests.
         self._thread = CapacityLimiter(1)
         self._catch_up_threads = CapacityLimiter(2)
@@ -171,10 +173,10 @@ class Feed:
         """The place up to which is known now, and whether anything of the run stands after ``place``."""
         if self._head is None or self._head <= place:
             return place, False
-        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
-        return self._head, place < self._since or any(frame.run_id == run_id for frame in self._ring[first:])
+        first, subject = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq), run_subject(run_id)
+        return self._head, place < self._since or any(frame.subject == subject for frame in self._ring[first:])
 
-    async def stream(self, after: int | None, run_id: int | None) -> AsyncGenerator[bytes, None]:
+    async def stream(self, after: int | None, subject: str | None) -> AsyncGenerator[bytes, None]:
         """The wire: ``hello``, then every event with a number greater than ``after`` (default: from now on).
 
         It goes on through outages of the database, with comments, and ends only when the feed closes. Who comes back
@@ -186,7 +188,7 @@ class Feed:
         while place is None and not self._closed:
             try:
                 if self._head is not None:
-                    place, reset = await self._place(after, run_id)
+                    place, reset = await self._place(after, subject)
                 elif not await self.heard(self._news, self._ping_s):
                     yield _WAITING
             except StoreUnavailable:
@@ -199,7 +201,7 @@ class Feed:
         while not self._closed:
             news = self._news
             try:
-                chunk, place = await self._next(place, run_id, whole)
+                chunk, place = await self._next(place, subject, whole)
             except Gone:
                 place = place if self._head is None else self._head
                 chunk = self._hello(place, True)
@@ -215,7 +217,7 @@ class Feed:
             elif self._head is None or place >= self._head:
                 await self.heard(news, told_at + self._ping_s - self._now())
 
-    async def _place(self, after: int | None, run_id: int | None) -> tuple[int, bool]:
+    async def _place(self, after: int | None, subject: str | None) -> tuple[int, bool]:
         """Where a reader begins, and whether that is not where it left off: what follows is gone, or never was here."""
         assert self._head is not None, "the database has answered"
         if after is None:
@@ -224,16 +226,19 @@ class Feed:
             # It may have read elsewhere what we have not read yet; else the database is another one by now.
             newest = await self._ask(self._events.last_event_seq, limiter=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
-        gone = 0 < after < self._since and await self._is_gone(after, run_id)
+        gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
-    async def _is_gone(self, place: int, run_id: int | None) -> bool:
+    async def _is_gone(self, place: int, subject: str | None) -> bool:
         """Whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
         limiter = self._catch_up_threads
-        if run_id is None:
+        if subject is None:
             # Every number was given to an event, so one that is missing was removed.
             following = await self._ask(self._events.events_after, place, 1, None, limiter=limiter)
             return not following or following[0].seq != place + 1
+        run_id, _ = _numbers(subject)
+        if run_id is None:  # events of managers stay as long as these do
+            return False
         through = pruned_through(await self._ask(self._runs.properties, run_id, limiter=limiter))
         return through is not None and place < through
 
@@ -241,7 +246,7 @@ class Feed:
         data = {"server_time": self._clock(), "version": self._build, "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
-    async def _next(self, place: int, run_id: int | None, whole: bool) -> tuple[bytes, int]:
+    async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         """What follows ``place``, at most about ``CHUNK`` bytes, and the place after it.
 
         Raises ``Gone`` when it has to be ``whole`` and is not.
@@ -250,26 +255,26 @@ class Feed:
         if head is None or place >= head:
             return b"", place
         if place < self._since:
-            return await self._catch_up(place, head, run_id, whole)
-        known = self._given.get((place, run_id))
+            return await self._catch_up(place, head, subject, whole)
+        known = self._given.get((place, subject))
         if known is None:
             if len(self._given) >= GIVEN:
                 self._given.clear()
             first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
-            known = self._given[place, run_id] = _cut(self._ring, first, run_id, head)
+            known = self._given[place, subject] = _cut(self._ring, first, subject, head)
         return known
 
-    async def _catch_up(self, place: int, head: int, run_id: int | None, whole: bool) -> tuple[bytes, int]:
+    async def _catch_up(self, place: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
-        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, run_id, limiter=limiter)
+        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, *_numbers(subject), limiter=limiter)
         full = len(found) == CATCH_UP_PAGE
-        if whole and run_id is None:
+        if whole and subject is None:
             found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
             full = True  # up to the last of them, and no further
             if not found:
                 raise Gone
         # Asked after the reading: what was removed in between is marked by now.
-        elif whole and await self._is_gone(place, run_id):
+        elif whole and await self._is_gone(place, subject):
             raise Gone
         frames = [encode(event) for event in found]
         # A page that is not full holds everything up to the event that was known to be there before it was read.
@@ -358,12 +363,19 @@ class Feed:
         return await to_thread.run_sync(lambda: question(*args), abandon_on_cancel=True, limiter=limiter)
 
 
-def _cut(frames: list[Frame], first: int, run_id: int | None, end: int) -> tuple[bytes, int]:
+def _numbers(subject: str | None) -> tuple[int | None, int | None]:
+    """The run or the manager that a subject names, as the database is asked for it."""
+    kind, _, number = (subject or "").partition("/")
+    found = int(number) if number else None
+    return (None, found) if kind == "managers" else (found, None)
+
+
+def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:
     """As many frames as make a chunk, and the place after them; ``end`` is the place when none is left."""
     wires: list[bytes] = []
     size, last = 0, end
     for frame in frames[first:] if first else frames:
-        if run_id is None or frame.run_id == run_id:
+        if subject is None or frame.subject == subject:
             if wires and size + len(frame.wire) > CHUNK:
                 return b"".join(wires), last
             wires.append(frame.wire)

@@ -17,6 +17,7 @@ from .events import EventReader, EventStore
 from .health import StoreHealth
 from .initiation import AcceptanceStore, AdditionStore, AdoptionStore, InitiationStore, RunNumberStore
 from .looks import DetailStore, LiveCounterStore, LookStore
+from .managers import ManagerReader, ManagerStore, PlanStore
 from .readers import RunReader, TaskReader
 from .stops import StopIntentStore, StopStore
 from .wake_ups import OverdueStore, SweepStore, WakeUpStore
@@ -41,7 +42,10 @@ __all__ = [
     "InitiationStore",
     "LiveCounterStore",
     "LookStore",
+    "ManagerReader",
+    "ManagerStore",
     "OverdueStore",
+    "PlanStore",
     "RunNumberStore",
     "RunReader",
     "StopIntentStore",
@@ -79,4 +83,6 @@ class Store:
     corrections: CorrectionStore
     audits: AuditStore
     findings: FindingStore
+    managers: ManagerStore
+    plans: PlanStore
     health: StoreHealth

@@ -6,7 +6,15 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, EndedRun, LiveRun, Noted, RecordedTask
+from crawler_lifecycle.domain.audit import (
+    AuditFinding,
+    AuditReport,
+    EndedRun,
+    LiveManager,
+    LiveRun,
+    Noted,
+    RecordedTask,
+)
 from crawler_lifecycle.ports.values import Correction, CorrectionRow, CorrectionSummary, Fence, FindingRow
 
 
@@ -47,6 +55,14 @@ class AuditStore(Protocol):
 
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
         """Runs that have not ended, by id, with what in their rows cannot be."""
+        ...
+
+    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveManager]:
+        """Managers that have not ended, by id, with what in their rows cannot be."""
+        ...
+
+    def existing_managers(self, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflow ids whose manager there is."""
         ...
 
     def ended_runs(

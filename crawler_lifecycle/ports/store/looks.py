@@ -64,7 +64,7 @@ class LookStore(DetailStore, Protocol):
         ...
 
     def apply_details(self, fence: Fence) -> int:
-        """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks."""
+        """Write staged observations and details into ``task_history``, ``task_log``, ``task_stats``; how many tasks."""
         ...
 
     def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:

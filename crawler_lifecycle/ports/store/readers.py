@@ -34,11 +34,13 @@ class RunReader(Protocol):
         trigger: str | None = None,
         outcome: str | None = None,
         flow_id: str | None = None,
-        tag: str | None = None,
+        parent: str | None = None,
+        tags: Sequence[str] = (),
         created_from: datetime | None = None,
         created_until: datetime | None = None,
     ) -> list[RunRow]:
-        """Runs, newest first, that fit every given filter. ``created_from`` is included, ``created_until`` is not."""
+        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
+        ``created_until`` is not."""
         ...
 
     def resumption(self, run_id: int) -> list[Resumption]:
@@ -70,3 +72,10 @@ class TaskReader(Protocol):
         ...
 
     def log_tail(self, task_id: int) -> str | None: ...
+
+    def statistics(self, run_id: int) -> dict[str, int | float]:
+        """The crawlers' own statistics, summed over the run's tasks that are not superseded; empty where none told.
+
+        At most 8 KiB as JSON (``bounds.statistics``).
+        """
+        ...

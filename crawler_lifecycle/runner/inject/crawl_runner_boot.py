@@ -23,6 +23,8 @@ BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
 #: A spider that takes longer to open is stopped the hard way.
 _GATE_SECONDS = 20.0
+#: Arguments that a crawler may be given without having declared them: as ``domain/crawler.py`` has it.
+_GIVEN_TO_ALL = ("retry_num",)
 
 
 def _refuse(text: str) -> None:
@@ -143,18 +145,26 @@ class StopGate:
         return False
 
 
-def _check_arguments(spider: Any, args: dict[str, str]) -> None:
-    """Refuse arguments that can never work; a spider may have a class method ``check_arguments`` to say which."""
+def _check_arguments(spider: Any, args: dict[str, str]) -> dict[str, str]:
+    """The arguments for the spider: all but those which managers give to every crawler, where it does not take them.
+
+    Refuses what can never work; a spider may have a class method ``check_arguments`` to say what that is.
+    """
     try:
-        inspect.signature(spider.__init__).bind(None, **args)
+        signature = inspect.signature(spider.__init__)
+        takes = signature.parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD or one.name in _GIVEN_TO_ALL for one in takes):
+            args = {name: value for name, value in args.items() if name not in _GIVEN_TO_ALL}
+        signature.bind(None, **args)
     except TypeError as error:
         _refuse(f"the spider does not take these arguments: {error}")
     check = getattr(spider, "check_arguments", None)
     if check is not None:
         try:
-            check(**args)
+            check(**{name: value for name, value in args.items() if name not in _GIVEN_TO_ALL})
         except ValueError as error:
             _refuse(str(error))
+    return args
 
 
 def main() -> None:
@@ -170,7 +180,7 @@ def main() -> None:
     except KeyError:
         known = ", ".join(sorted(process.spider_loader.list())) or "none"
         _refuse(f"no spider {name!r} in this project; there are: {known}")
-    _check_arguments(spider, args)
+    args = _check_arguments(spider, args)
     StopGate.guard(process)
     crawler = process.create_crawler(spider)
     _keep_feeds(crawler.settings)

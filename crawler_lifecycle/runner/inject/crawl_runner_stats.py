@@ -3,12 +3,14 @@
 Imported by Scrapy inside the user's process: standard library and Scrapy's public signals only. A thread writes, so
 that it works with every reactor and with none. Counters: pages = responses received, items = items scraped, errors =
 log records of level ERROR and above (an exception in a spider's callback is one of them), bytes = response bytes.
-A robots.txt is no page. The stat ``message`` of a spider, if it sets one, is its last word for people.
+A robots.txt is no page. The stat ``message`` of a spider, if it sets one, is its last word for people. When the spider
+closes, all its numbers stand beside these (``scrapystats``), those first that matter most.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from datetime import datetime, timezone
@@ -24,6 +26,25 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
+#: Statistics that are told first; then the others by name, until there are enough of them.
+_FIRST = (
+    "item_scraped_count",
+    "response_received_count",
+    "item_dropped_count",
+    "log_count/",
+    "elapsed_time_seconds",
+    "spider_exceptions/",
+    "downloader/response_status_count/",
+    "downloader/response_",
+    "downloader/request_",
+    "downloader/exception_",
+    "retry/",
+    "scrapy-zyte-api/",
+    "zyte_api_proxy/",
+    "scheduler/",
+)
+#: Bytes of JSON of them all, and characters of a name: what the runner takes (``contract.py``).
+_ALL_MAX, _NAME_MAX = 8192, 120
 
 
 class StatsFile:
@@ -77,6 +98,7 @@ class StatsFile:
             record["updated_at"] = datetime.now(timezone.utc).isoformat()  # noqa: UP017 - images may have Python 3.9
             if self._reason is not None:
                 record["finish_reason"] = self._reason
+                record["scrapystats"] = self._numbers()
             beside = f"{self._path}.tmp"
             try:
                 with open(beside, "w", encoding="utf-8") as file:
@@ -84,3 +106,29 @@ class StatsFile:
                 os.replace(beside, self._path)
             except OSError:  # a full disk must not end the crawl from here
                 pass
+
+    def _numbers(self) -> dict[str, float]:
+        """All numbers of the collector that fit; none where a collector of the project's own does not tell them."""
+        try:
+            found = {name: number for name, number in dict(self._stats.get_stats()).items() if _is_number(name, number)}
+        except Exception as error:  # whatever the project's collector does: how the spider closed must be told
+            print(f"The statistics cannot be read: {error!r}"[:300], flush=True)
+            return {}
+        told: dict[str, float] = {}
+        left = _ALL_MAX - 2
+        for name in sorted(found, key=_rank):
+            left -= len(json.dumps({name: found[name]}))  # two more than it takes: the braces are a comma and a space
+            if left < 0:
+                break
+            told[name] = found[name]
+        return told
+
+
+def _is_number(name: object, value: object) -> bool:
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return next((place for place, begin in enumerate(_FIRST) if name.startswith(begin)), len(_FIRST)), name

@@ -21,10 +21,13 @@ from crawler_lifecycle.adapters.database.engine import spoken
 from crawler_lifecycle.adapters.database.schema.tables import metadata, run_history
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
-from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.manager import Added, Page, SourceItem
+from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Deployed, Details
+from crawler_lifecycle.ports.store.managers import NewManager, PlanRow
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
+from tests.contracts.store.managing import Managed, job
 from tests.contracts.store.world import Clock, World, seen
 from tests.support.store_ports import behind
 
@@ -123,7 +126,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.stops.acted_on_stop(fence, clock.now)
     end = End(1, 9, MARKER, MARKER, clock.now, MARKER, disruption=MARKER)
     world.stage(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks])
-    store.looks.save_details(fence, [Details(task.task_id, MARKER) for task in tasks])
+    store.looks.save_details(fence, [Details(task.task_id, MARKER, statistics={MARKER: 1}) for task in tasks])
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     world.end(fence)
@@ -134,6 +137,14 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.exports.record_export(fence, "done", ExportResult(MARKER, 1, 1, "0" * 64), None)
     store.findings.note_findings([AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})])
     world.resume(fence)
+    marked_job = job(1, spider=MARKER, tags=[MARKER])
+    managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
+    store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))
+    store.managers.add_jobs(managed.id, [job(2, spider=MARKER)], MARKER)
+    managed.commit(added=[Added(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
+    store.managers.record_manager_stop(managed.id, stop)
+    store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
+    store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
     written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
     assert written - refused == set(), "each of these is written by some call above"
 

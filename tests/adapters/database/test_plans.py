@@ -21,12 +21,15 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.manager import Added, JobState
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Store, TaskRecord
+from crawler_lifecycle.ports.store.managers import PlanRow
 from tests.adapters.database.plans import Plans
+from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.support.databases import wait_patiently
 from tests.support.filling import (
@@ -47,6 +50,8 @@ RUNS, EACH, LARGE = 20_000, 5, 10_000
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
     ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
     ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
@@ -124,6 +129,7 @@ def _explain(url: str) -> tuple[Plans, set[str]]:
             large_life(watched, filled)  # type: ignore[arg-type]
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
+            managing(World(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
@@ -147,7 +153,7 @@ def large_life(store: Store, filled: Filled) -> None:
     store.live_counters.record_counts(
         fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
     )
-    store.looks.save_details(fence, [Details(t.task_id, "log") for t in tasks])
+    store.looks.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
     store.looks.apply_details(fence)
     store.looks.apply_findings(fence, "look")
     store.deployment.mark_started(fence, now)
@@ -229,6 +235,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.runs.properties(run_id)
     store.events.deliveries(run_id)
     store.tasks.log_tail(77)
+    store.tasks.statistics(run_id)
     store.events.find_event("filled/77")
     store.events.get_event(77)
     store.events.last_event(run_id, "run.ended")
@@ -241,6 +248,56 @@ def readers(store: Store, filled: Filled) -> None:
     store.sweep.unheard_stops(START + timedelta(days=1))
     store.wake_ups.wake_targets(range(1, 501))
     store.health.ping()
+
+
+def managing(world: World) -> None:
+    """A manager of 20,000 jobs, from its start to its end and once more."""
+    managers = world.store.managers
+    managers.find_manager("filled", "flow-7")
+    managers.list_managers(7)
+    managers.list_managers(7, status="COMPLETED", name="filled")
+    managers.reserve_manager(NEW)
+    managed = Managed.begun(world)
+    for n in range(40):
+        managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
+    managed.pick(500)
+    managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
+    [first, *_] = runs = managed.begin()
+    managed.pick(2)
+    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    for fence in runs:
+        world.finish(fence)
+    managed.handle()
+    world.resume(first, rerun=True)
+    managers.facts(managed.fence, 10)
+    waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
+    managed.commit(
+        added=[Added(-1, job(10**6)), Added(-2, job(5), unique=False, seq=1, retry=1)],
+        delayed=[one.item_id for one in waiting],
+    )
+    managers.live_jobs(managed.id)
+    managers.live_runs(managed.id)
+    managers.list_jobs(managed.id, 500)
+    managers.list_jobs(managed.id, states=[JobState.ENDED])
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.job_metadata(managed.id, str(first.run_id))
+    managers.job_metadata(managed.id, f"manager/{managed.id}/501")
+    for after in (None, "live:7", f"ended:{START.isoformat()}:7"):
+        managers.owned_jobs(managed.id, ["running", "finished"], after=after)
+        managers.owned_jobs(managed.id, ["pending", "finished"], spider="services", project_id="7", after=after)
+    managers.note_error(managed.fence, "odd")
+    managers.steer_manager(managed.id, paused=True, cap=3)
+    managers.record_manager_stop(managed.id, world.stop())
+    managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
+    managers.reserve_manager(replace(NEW, options={}))
+    again = Managed.claimed(world, managed.id, NEXT)
+    world.store.managers.get_manager(again.id)
+    world.store.events.events_after(100, manager_id=managed.id)
+    world.store.plans.register_plans("w1", [PlanRow("a:B", "manager", "b", "", "f")])
+    world.store.plans.register_plans("w1", [])
+    world.store.plans.list_plans()
+    world.store.plans.get_plan("a:B")
 
 
 def audits(store: Store, filled: Filled) -> None:
@@ -257,6 +314,8 @@ def audits(store: Store, filled: Filled) -> None:
     store.tasks.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
     store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.audits.existing_runs(range(1, 500))
+    store.audits.open_managers(0, 200)
+    store.audits.existing_managers([f"manager/m{n}/f" for n in range(20)])
     store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
     adopted(store, filled)
     found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
@@ -300,9 +359,9 @@ FILTERS: list[dict[str, Any]] = [
     {"trigger": "manual"},
     {"outcome": "memory_exceeded"},
     {"flow_id": "flow-200"},
-    {"tag": RARE_TAG},
-    {"tag": COMMON_TAG},
-    {"tag": "nobody"},
+    {"tags": [RARE_TAG]},
+    {"tags": [COMMON_TAG]},
+    {"tags": ["nobody"]},
     {"created_from": FILLED_FROM + timedelta(days=10)},
     {"created_from": START + timedelta(days=365)},
     {"created_until": FILLED_FROM + timedelta(days=1)},
@@ -315,9 +374,14 @@ FILTERS: list[dict[str, Any]] = [
     {"status": ["FAILED"], "created_until": FILLED_FROM + timedelta(days=1)},
     {"status": ["FAILED"], "trigger": "manual"},
     {"stage": Stage.COMPLETION.value, "trigger": "manual"},
-    {"tag": RARE_TAG, "status": ["FAILED"]},
-    {"tag": COMMON_TAG, "crawler": "crawler-7"},
-    {"tag": COMMON_TAG, "status": ["COMPLETED"]},
+    {"tags": [RARE_TAG], "status": ["FAILED"]},
+    {"tags": [COMMON_TAG], "crawler": "crawler-7"},
+    {"tags": [COMMON_TAG], "status": ["COMPLETED"]},
+    {"tags": [COMMON_TAG, RARE_TAG]},
+    {"tags": [RARE_TAG, "nobody"], "status": ["FAILED"]},
+    {"parent": "filled"},
+    {"parent": "filled", "status": ["FAILED"]},
+    {"parent": "nobody", "status": LIVE},
 ]
 
 

@@ -110,6 +110,7 @@ def test_half_of_it_went_chunk_by_chunk(explained: Explained) -> None:
     assert unsent == half // 4
     assert explained.removed == {
         "outbox_event": half - unsent, "outbox_delivery": half - unsent, "task_log": half * EACH,
+        "task_stats": half * EACH,
         "task_observation": half * EACH, "task_finding": half * EACH, "audit_finding": half,
     }  # fmt: skip
     assert explained.stays["outbox_event", Stays.ONCE] == half

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 from crawler_lifecycle.adapters.database import SqlStore, open_pruner, open_store, upgrade
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.retention import GOES, NEVER
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Details
+from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
 from tests.support.sql_server import SqlServer
 
@@ -55,11 +58,18 @@ def _leave(store: SqlStore, clock: Clock, name: str) -> None:
     fence = world.deployed(name, tasks=2)
     world.execute(fence)
     store.looks.save_details(
-        fence, [Details(task.task_id, "the end of a log") for task in store.tasks.list_tasks(fence.run_id)]
+        fence,
+        [
+            Details(task.task_id, "the end of a log", statistics={"a": 1})
+            for task in store.tasks.list_tasks(fence.run_id)
+        ],
     )
     world.finish(fence, failed=[0])
     for event in store.events.events_after(0, 1000, fence.run_id):
         store.events.record_delivery(event.seq, "pusher", None)
+    managed = Managed.begun(world, replace(NEW, flow_id=name))
+    store.managers.add_jobs(managed.id, [job(1)], "page-1")
+    store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.findings.note_repair(name, "ended")
     clock.forward(100 * 86_400)

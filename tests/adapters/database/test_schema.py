@@ -80,7 +80,7 @@ def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(empty_url: st
     store = open_store(empty_url)
     request = RunRequest(crawler="services", tags=["nightly"])
     run_id = store.initiation.create_run(request, "r", Owner("w", "1")).run_id
-    rows = [store.runs.list_runs(tag="nightly"), store.runs.transitions(run_id)]
+    rows = [store.runs.list_runs(tags=["nightly"]), store.runs.transitions(run_id)]
     engine = engine_of(empty_url)
     with engine.begin() as connection:
         connection.execute(sa.text(lost))
@@ -90,7 +90,7 @@ def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(empty_url: st
         store.health.ping()
     upgrade(empty_url)
     store.health.ping()
-    assert rows == [store.runs.list_runs(tag="nightly"), store.runs.transitions(run_id)]
+    assert rows == [store.runs.list_runs(tags=["nightly"]), store.runs.transitions(run_id)]
     engine.dispose()
     store.close()
 

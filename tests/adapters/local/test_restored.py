@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities, AuditPage
+from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_settling import AuditPage
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
 from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities

@@ -23,12 +23,24 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, Describ
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
-from crawler_lifecycle.cli.doctor import clock, database, loading, machine, queues, report, services, sources, temporal
+from crawler_lifecycle.cli.doctor import (
+    clock,
+    database,
+    loading,
+    machine,
+    plans,
+    queues,
+    report,
+    services,
+    sources,
+    temporal,
+)
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
+from crawler_lifecycle.ports.store.managers import PlanRow
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.temporal import task_queues
 from crawler_lifecycle.temporal.server import Server
@@ -389,6 +401,24 @@ def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None
     line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age))
     assert line.level == level
     assert level == "ok" or "crawlctl worker control" in str(line.cure)
+
+
+def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
+    line = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", []))
+    assert (line.level, line.text.startswith("no worker of the role plans")) == ("bad", True)
+    assert "LIFECYCLE_PLANS__MODULES" in str(line.cure)
+    waits = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0))
+    assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
+
+
+def test_plans_that_cannot_be_used_are_told() -> None:
+    good = PlanRow("shop.m:Good", "manager", "good", "", "f")
+    bad = PlanRow("shop.n:*", "manager", None, "", "f", error="ImportError: no module named shop.n")
+    assert [line.level for line in plans.plan_lines([], [])] == ["ok"]
+    assert [line.text for line in plans.plan_lines([good], ["shop.m"])] == ["1 manager can be started"]
+    told = plans.plan_lines([good, bad], ["shop.m", "shop.x"])
+    assert [(line.level, "no module named" in line.text) for line in told] == [("bad", True), ("warn", False)]
+    assert "shop.x" in told[1].text
 
 
 def test_a_worker_that_died_is_no_poller() -> None:

@@ -44,7 +44,7 @@ def stop(*_):
     stopped.append(1)
     open(os.environ["CRAWL_FILES_DIR"] + "/signals", "a").write("x")
 signal.signal(signal.SIGTERM, stop)
-stats = {"pages": 3, "items": 2, "errors": 0}
+stats = {"pages": 3, "items": 2, "errors": 0, "scrapystats": {"item_scraped_count": 2, "mine": 0.5}}
 with open(os.environ["CRAWL_STATS_FILE"], "w") as file:
     json.dump(stats, file)
 print("a line of log", flush=True)
@@ -53,6 +53,9 @@ told = os.environ["CRAWL_FILES_DIR"] + "/end"
 while time.monotonic() < until and not stopped and not os.path.exists(told):
     time.sleep(0.01)
 """
+
+#: What the crawler tells of its own at its end.
+STATISTICS = {"item_scraped_count": 2, "mine": 0.5}
 
 
 class Both(Cluster, Deployer, Protocol):
@@ -219,7 +222,7 @@ class FakeHarness(Harness):
         self.fake.folders[RUN, 0] = folder / "files"
 
     def _behave(self, run_id: int, index: int, attempt: int) -> Behaviour:
-        return Behaviour(waits=index * self._seconds, executes=self._seconds)
+        return Behaviour(waits=index * self._seconds, executes=self._seconds, statistics=STATISTICS)
 
     def now(self) -> datetime:
         return self._now

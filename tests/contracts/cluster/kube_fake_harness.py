@@ -16,6 +16,7 @@ from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
 
 LINES = b'a line of log\n{"crawl_progress": {"pages": 3, "items": 2, "errors": 0}}\n'
+LAST_LINES = b'{"crawl_stats": {"item_scraped_count": 2, "mine": 0.5}}\n' + LINES.splitlines(keepends=True)[1]
 
 
 class FakeKubernetesHarness(KubernetesHarness):
@@ -39,6 +40,7 @@ class FakeKubernetesHarness(KubernetesHarness):
         self.server.faults.add("*", "", Answer(503, "etcdserver: request timed out"), times=None)
 
     def finish(self, index: int = 0) -> None:
+        self.server.pod_prints(cluster_name(RUN, index, 1), LAST_LINES)
         pod = self.server.pod(cluster_name(RUN, index, 1))
         self.server.controllers.end_pod(pod, 0, message=summary("finished", 0))
 

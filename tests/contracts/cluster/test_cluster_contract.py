@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
-from tests.contracts.cluster.cluster_harness import LONG, RUN, Harness
+from tests.contracts.cluster.cluster_harness import LONG, RUN, STATISTICS, Harness
 from tests.support.run_refs import run_ref
 
 
@@ -193,6 +193,20 @@ def test_counters_and_log_can_be_read(harness: Harness) -> None:
     assert details.task_id == harness.ref().task_id
     assert details.counters.pages
     assert "a line of log" in (details.log_tail or "")
+
+
+def test_the_statistics_of_a_crawler_are_told_at_its_end(harness: Harness) -> None:
+    harness.deploy()
+    harness.until_counted()
+    if not harness.logs:
+        return
+    assert [one.statistics for one in harness.cluster.details(run_ref(RUN), [harness.ref()])] == [None]
+    harness.finish()
+    harness.until(Phase.ENDED)
+    [details] = harness.cluster.details(run_ref(RUN), [harness.ref()])
+    assert details.statistics == STATISTICS
+    assert "a line of log" in (details.log_tail or "")
+    assert "crawl_stats" not in (details.log_tail or ""), "what is kept of a log is for people"
 
 
 def test_files_names_the_folders_that_exist(harness: Harness) -> None:

@@ -15,7 +15,7 @@ from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.domain.errors import Fenced, LifecycleError, RowEdited, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports import Fence, UnknownStatus
+from crawler_lifecycle.ports import Details, Fence, UnknownStatus
 from tests.contracts.store.world import START, World, seen
 
 
@@ -46,6 +46,23 @@ def hand(store_url: str) -> Iterator[Hand]:
     engine = open_engine(parse_url(store_url), pool_size=1)
     yield Hand(engine)
     engine.dispose()
+
+
+def test_statistics_that_another_hand_wrote_count_for_nothing(world: World, hand: Hand) -> None:
+    fence = world.deployed(tasks=2)
+    world.execute(fence)
+    for task in world.store.looks.found_state(fence).tasks:
+        world.store.looks.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
+    world.store.looks.apply_details(fence)
+    for stats in ("[1]", "7", '{"a": "x", "b": {"c": 1}, "d": 2}'):
+        hand.write(
+            "UPDATE task_stats SET stats = :stats ORDER BY task_id LIMIT 1"
+            if not hand.sqlite
+            else "UPDATE task_stats SET stats = :stats WHERE task_id = (SELECT MIN(task_id) FROM task_stats)",
+            stats=stats,
+        )
+        found = world.store.tasks.statistics(fence.run_id)
+        assert found == ({"d": 2, "a": 1} if "d" in stats else {"a": 1})
 
 
 #: column -> a value that cannot be, and what the text says of it besides table, key, column and value.

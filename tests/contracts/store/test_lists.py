@@ -28,6 +28,7 @@ def many(world: World) -> list[RunRow]:
         fields: dict[str, Any] = {
             "crawler": chosen.choice(["services", "sitemap"]),
             "trigger": chosen.choice(list(Trigger)),
+            "parent": chosen.choice(["parent-1", None]),
             "flow_id": chosen.choice([None, "flow-1", "flow-2"]),
             "tags": chosen.sample(TAGS, chosen.randrange(3)),
         }
@@ -47,14 +48,14 @@ def many(world: World) -> list[RunRow]:
 def fits(row: RunRow, wanted: Mapping[str, Any]) -> bool:
     plain = all(
         getattr(row, name) == wanted[name]
-        for name in ("stage", "crawler", "trigger", "outcome", "flow_id")
+        for name in ("stage", "crawler", "trigger", "outcome", "flow_id", "parent")
         if name in wanted
     )
     tags = [tag.replace("\ud800", "?").rstrip() for tag in row.request["tags"]]  # type: ignore[attr-defined]
     return (
         plain
         and ("status" not in wanted or row.status.value in wanted["status"])
-        and ("tag" not in wanted or wanted["tag"].replace("\ud800", "?").rstrip() in tags)
+        and all(tag.replace("\ud800", "?").rstrip() in tags for tag in wanted.get("tags", ()))
         and ("created_from" not in wanted or row.created_at >= wanted["created_from"])
         and ("created_until" not in wanted or row.created_at < wanted["created_until"])
         and ("before_run_id" not in wanted or row.run_id < wanted["before_run_id"])
@@ -72,7 +73,8 @@ def any_filter(chosen: random.Random, rows: list[RunRow]) -> dict[str, Any]:
         "trigger": chosen.choice(list(Trigger)).value,
         "outcome": chosen.choice(["finished", "failed"]),
         "flow_id": chosen.choice(["flow-1", "Flow-1"]),
-        "tag": chosen.choice(TAGS),
+        "parent": chosen.choice(["parent-1", "Parent-1"]),
+        "tags": chosen.sample(TAGS, chosen.choice([1, 1, 2])),
         "created_from": moment(),
         "created_until": moment(),
         "before_run_id": chosen.choice(rows).run_id,
@@ -109,8 +111,8 @@ def test_enumerations_are_taken_for_their_values(world: World, many: list[RunRow
 def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
     world.run(tags=["a", "a", "a ", "half \ud800", "half ?"])
     for tag in ("a", "a  ", "half \ud800", "half ?"):
-        assert len(world.store.runs.list_runs(tag=tag)) == 1
-    assert world.store.runs.list_runs(tag="A") == []
+        assert len(world.store.runs.list_runs(tags=[tag])) == 1
+    assert world.store.runs.list_runs(tags=["A"]) == []
 
 
 def test_a_stage_follows_its_run(world: World) -> None:

@@ -48,7 +48,11 @@ def ended(world: World, *, tasks: int | None = None, pushed: str = "delivered", 
     store = world.store
     store.events.append_event(fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {})
     store.looks.save_details(
-        fence, [Details(task.task_id, "the end of a log") for task in store.tasks.list_tasks(fence.run_id)]
+        fence,
+        [
+            Details(task.task_id, "the end of a log", statistics={"a": 1})
+            for task in store.tasks.list_tasks(fence.run_id)
+        ],
     )
     world.finish(fence, failed=[0])
     store.exports.record_export(fence, "exported", RESULT, None)
@@ -124,7 +128,7 @@ def test_what_goes_and_what_stays(world: World, store: SqlStore, pruner: Pruner)
     assert goes + sum(stays.values()) == store.events.last_event_seq()
     removed = prune(pruner, world)
     assert removed == {
-        **dict.fromkeys(GOES, 0), "outbox_event": goes, "outbox_delivery": goes, "task_log": 3,
+        **dict.fromkeys(GOES, 0), "outbox_event": goes, "outbox_delivery": goes, "task_log": 3, "task_stats": 3,
     }  # fmt: skip
     assert store.events.events_after(0, 10_000) == kept
     assert everything(store, *GOES, "history_property") == before, "nothing else was touched"

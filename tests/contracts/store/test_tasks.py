@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 import pytest
 
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
 from crawler_lifecycle.ports import Deployed, Details, Look, TaskFinding
@@ -391,6 +393,45 @@ def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
     assert kept.endswith("üend?\x00")
     assert LOG_TAIL_BYTES - 1 <= len(kept.encode()) <= LOG_TAIL_BYTES
     assert world.store.tasks.log_tail(one.task_id) is None
+
+
+def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
+    fence = world.deployed(tasks=3)
+    world.execute(fence)
+    first, second, _ = world.store.looks.found_state(fence).tasks
+    tasks, save, told = world.store.tasks, world.store.looks.save_details, world.store.tasks.statistics
+    assert told(fence.run_id) == {}
+    save(fence, [Details(first.task_id, "log", statistics={"a": 1, "b": 0.5})])
+    save(fence, [Details(first.task_id, "longer log")])  # its node has removed the line since
+    save(fence, [Details(second.task_id, statistics={"a": 2**63 - 1, "c": -3})])
+    assert told(fence.run_id) == {}, "staged"
+    for _ in range(2):
+        world.store.looks.apply_details(fence)
+        assert told(fence.run_id) == {"b": 0.5, "c": -3}, "what is too large for a number of ours is none"
+    save(fence, [Details(second.task_id, statistics={"a": 4})])
+    world.store.looks.apply_details(fence)
+    assert told(fence.run_id) == {"a": 5, "b": 0.5}
+    assert type(told(fence.run_id)["a"]) is int
+    assert tasks.log_tail(first.task_id) == "longer log"
+    world.finish(fence, failed=[0])
+    again = world.resume(fence)
+    assert told(again.run_id) == {"a": 4}, "of a task that runs again its next end tells"
+    assert told(fence.run_id + 1) == {}
+
+
+def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.manager_queries.CHUNK", 3)
+    fence = world.deployed(tasks=10)
+    world.execute(fence)
+    pages = [
+        Details(task.task_id, statistics={"all": 1, **{f"{task.index}/{n:0100}": n for n in range(60)}})
+        for task in world.store.looks.found_state(fence).tasks
+    ]
+    world.store.looks.save_details(fence, pages)
+    world.store.looks.apply_details(fence)
+    found = world.store.tasks.statistics(fence.run_id)
+    assert found["all"] == 10
+    assert len(json.dumps(found)) <= bounds.STATISTICS_MAX
 
 
 def test_details_wait_for_findings_and_the_other_way_round(world: World) -> None:

@@ -70,7 +70,7 @@ def bodies(operation: str) -> dict[str, Any]:
 
 def operations(app: FastAPI) -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
     return [
-        (method.upper(), path.replace("{run_id}", "1"), operation["operationId"], operation["security"])
+        (method.upper(), re.sub(r"\{(run|manager)_id\}", "1", path), operation["operationId"], operation["security"])
         for path, item in app.openapi()["paths"].items()
         for method, operation in item.items()
     ]

@@ -36,6 +36,10 @@ class Served:
             assert client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()["run_id"] == 1
         world.claim(1)
         world.deploy(1)
+        # A manager with jobs, for everything that is asked about manager 1.
+        with world.client() as client:
+            assert client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()["manager_id"] == 1
+            assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
         # An audit that has ended, for what is asked about the one that was begun.
         world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
         world.store.findings.record_audit(world.workflows.report)

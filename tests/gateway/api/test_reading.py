@@ -66,6 +66,8 @@ def test_runs_by_tag_and_by_time(world: World, client: TestClient) -> None:
     assert ids(tag="even") == [runs[4], runs[2], runs[0]]
     assert ids(tag="Straße 1 & 2") == runs[::-1]
     assert ids(tag="Even") == []
+    assert ids(tag=["even", "Straße 1 & 2"]) == [runs[4], runs[2], runs[0]]
+    assert ids(tag=["even", "odd"]) == ids(parent="manager/shops/f-1") == []
     assert ids(created_from=times[2], created_until=times[4]) == [runs[3], runs[2]]
     assert ids(tag="odd", created_from=times[2]) == [runs[5], runs[3]]
 

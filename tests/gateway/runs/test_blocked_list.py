@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -165,3 +166,21 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_exp
 
     blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
     await leaves(asyncio.create_task(blocked.run()), answering)
+
+
+async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for() -> None:
+    class Troubled:
+        async def problems(self) -> dict[str, str]:
+            return {"manager/shelves/f": "its next step fails"}
+
+        async def problem(self, name: str) -> WorkflowProblem | None:
+            return WorkflowProblem(SINCE, "no match") if name == "manager/shelves/f" else None
+
+    blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
+    await blocked.once()
+    row = cast(Any, SimpleNamespace(name="shelves", flow_id="f", status="PROCESSING"))
+    other = cast(Any, SimpleNamespace(name="shelves", flow_id="g", status="PROCESSING"))
+    for why in (blocked.listed_manager(row), await blocked.of_manager(row)):
+        assert "its workflow cannot go on" in str(why)
+        assert "no match" in str(why)
+    assert (blocked.listed_manager(other), await blocked.of_manager(other)) == (None, None)

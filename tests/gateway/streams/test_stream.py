@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
 from crawler_lifecycle.ports import Event, Fence, Owner
+from crawler_lifecycle.ports.store.managers import NewManager
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, events, listening, served
 from tests.support.examples import examples
@@ -83,10 +84,11 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
         told = await asyncio.to_thread(telling.tell, run_id, text="line\nline\r\n: no comment\u2028")
         [event] = await _take(stream, 1)
     assert (event.event, event.id) == ("test.told", str(told.seq))
-    uid = told.run_uid
+    uid = told.subject_uid
     assert len(uid) == 32
     assert event.data == {
         "seq": told.seq,
+        "subject": f"runs/{run_id}",
         "run_id": run_id,
         "run_uid": uid,
         "attempt": 1,
@@ -123,6 +125,22 @@ async def test_one_run_can_be_chosen(world: World, telling: Telling) -> None:
     assert (live.data["body"]["n"], live.data["body"]["run_id"]) == (101, mine)
 
 
+@pytest.mark.parametrize("after", [0, None])
+async def test_one_manager_can_be_chosen(world: World, telling: Telling, after: int | None) -> None:
+    """Of the events in memory, and of those in the database."""
+    one, other = (world.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id for flow in "ab")
+    params = {"manager": other} | ({} if after is None else {"after": after})
+    async with served(world.app) as server, listening(server.url, **params) as stream:
+        [hello] = await _take(stream, 1)
+        assert hello.event == "hello"
+        telling.run()
+        world.store.managers.steer_manager(one, paused=True)
+        world.store.managers.steer_manager(other, cap=7)
+        told = await _take(stream, 1 if after is None else 2)
+    assert {(event.event, event.data["subject"]) for event in told} == {("manager.changed", f"managers/{other}")}
+    assert (told[-1].data["run_id"], told[-1].data["body"]["cap"]) == (None, 7)
+
+
 async def test_a_number_of_another_database_begins_anew_and_says_so(world: World, telling: Telling) -> None:
     run_id = telling.run()
     newest = telling.tell(run_id).seq
@@ -150,6 +168,11 @@ def test_wrong_parameters_are_refused(client: TestClient, query: str, headers: d
     answer = client.get(f"/v1/events?{query}", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert answer.json()["errors"][0]["field"] == field
+
+
+def test_a_manager_that_does_not_exist_and_a_stream_of_two_things(client: TestClient) -> None:
+    assert client.get("/v1/events", params={"manager": 999}).json()["code"] == "manager_not_found"
+    assert client.get("/v1/events", params={"manager": 1, "run_id": 1}).status_code == 422
 
 
 def test_a_run_that_does_not_exist(client: TestClient) -> None:
@@ -305,7 +328,9 @@ class Outbox:
         self._reach()
         return len(self.told)
 
-    def events_after(self, seq: int, limit: int = 500, run_id: int | None = None) -> list[Event]:
+    def events_after(
+        self, seq: int, limit: int = 500, run_id: int | None = None, manager_id: int | None = None
+    ) -> list[Event]:
         self._reach()
         return [event for event in self.told if event.seq > seq and run_id in (None, event.run_id)][:limit]
 
@@ -360,7 +385,7 @@ def test_reconnecting_again_and_again_gives_every_event_once_and_in_order(
             while last < total:
                 budget = chance.randint(1, 12)
                 feed.enter()
-                async with aclosing(feed.stream(last, chosen)) as stream:
+                async with aclosing(feed.stream(last, chosen and f"runs/{chosen}")) as stream:
                     async for wire in stream:
                         for event, seq in _seqs(wire):
                             assert event != "hello" or seq == last
@@ -390,7 +415,7 @@ async def test_a_reader_that_shows_nothing_still_gets_signs_of_life_and_moves_on
     running = asyncio.create_task(feed.run())
     feed.enter()
     pings: list[int] = []
-    async with aclosing(feed.stream(None, 2)) as stream, asyncio.timeout(60):
+    async with aclosing(feed.stream(None, "runs/2")) as stream, asyncio.timeout(60):
         async for wire in stream:
             outbox.append(1)
             if wire.startswith(b": ping"):

@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.support.lab import CRAWLERS, Lab, start_workers
+from tests.support.managing import manager_lab, quick
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -78,7 +79,9 @@ async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
     assert (await lab.run({"crawler": "books", **QUICK})).status == "COMPLETED"
     report = await audit(lab)
     assert (report.found, report.left, report.repair) == ({}, 0, True)
-    assert report.looked == {"cluster_tasks": 3, "open_runs": 1, "open_workflows": 1, "ended_runs": 1}
+    assert report.looked == {
+        "cluster_tasks": 3, "open_runs": 1, "open_managers": 0, "open_workflows": 1, "ended_runs": 1,
+    }  # fmt: skip
     assert lab.store.findings.last_audit() == report
     await handle.signal("stop")
     await handle.result()
@@ -187,6 +190,28 @@ async def test_without_repair_it_only_tells(lab: Lab) -> None:
     assert (report.found, report.repaired) == ({"no_workflow": 1}, {})
     assert lab.store.runs.get_run(1).attempt == 1
     assert lab.store.corrections.list_corrections(1) == []
+
+
+async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_runs(lab: Lab) -> None:
+    lab.cluster.behaviour = ENDLESS
+    m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
+    async with m.plans():
+        handle = await m.start()
+        await lab.until(lambda: m.row().counts.by_state["started"] == 1)
+        await handle.terminate("by an operator")
+        told = await audit(lab, repair=False)
+        assert (told.found, told.repaired) == ({"no_workflow": 1}, {})
+        report = await audit(lab)
+        assert (report.found, report.repaired) == ({"no_workflow": 1}, {"no_workflow": 1})
+        assert "was terminated" in report.findings[0].detail
+        lab.cluster.behaviour = Behaviour(executes=0)
+        await lab.until(lambda: m.row().attempt == 2)
+        lab.cluster.end_now(1, 0, end=FINISHED)
+        await lab.client.get_workflow_handle(m.runs()[0].owner_workflow_id).signal("look_now")
+        await lab.until(lambda: m.row().status == "COMPLETED")
+    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in (1, 2, 3)]
+    lab.handles.append(lab.client.get_workflow_handle("manager/stream/f1", first_execution_run_id=m.row().owner_run_id))
+    await settled(lab)
 
 
 # --- a run that nobody started ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
@@ -111,6 +111,18 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
         listed = [row async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'")]
         assert len(listed) <= 1
         await handle.terminate("end of test")
+
+
+async def test_a_stop_is_signalled_to_what_is_open(idle_lab: Lab) -> None:
+    lab, directory = idle_lab, idle_lab.parts.directory
+    handle = await lab.start({"crawler": "books"}, id=f"crawl/books/{uuid.uuid4()}")
+    assert await asyncio.to_thread(directory.stop, handle.id, StopRequest("s1", "ada", "enough"))
+    signals = [
+        e async for e in handle.fetch_history_events() if e.HasField("workflow_execution_signaled_event_attributes")
+    ]
+    assert [e.workflow_execution_signaled_event_attributes.signal_name for e in signals] == ["stop"]
+    await handle.terminate("end of test")
+    assert not await asyncio.to_thread(directory.stop, handle.id, StopRequest("s1"))
 
 
 async def test_an_unreachable_server_is_no_answer() -> None:

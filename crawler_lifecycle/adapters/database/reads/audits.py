@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,8 @@ from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.rows import Row, stop_of
 from crawler_lifecycle.adapters.database.schema.tables import (
     export_record,
+    manager,
+    manager_item,
     outbox_delivery,
     outbox_event,
     run_history,
@@ -21,9 +24,12 @@ from crawler_lifecycle.adapters.database.writes.bulk import chunks
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
 from crawler_lifecycle.domain.audit import (
     EndedRun,
+    LiveManager,
     LiveRun,
+    ManagerJob,
     RecordedTask,
 )
+from crawler_lifecycle.domain.manager import job_of_request, manager_workflow_id, names_of_workflow
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import RunStatus
@@ -50,7 +56,36 @@ class SqlAudits(StorePart):
         ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_all")
         query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
         with self._db.reading() as conn:
-            return [_live_run(row) for row in conn.execute(query).mappings()]
+            rows = list(conn.execute(query).mappings())
+            jobs = _uncounted(conn, rows)
+        return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
+
+    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveManager]:
+        """Managers that have not ended, by id, with what in their rows cannot be."""
+        m = manager.c
+        pages = [
+            select(m.manager_id)
+            .where(m.status == status, m.manager_id > after_manager_id)
+            .order_by(m.manager_id)
+            .limit(limit)
+            .subquery(f"page_{n}")
+            for n, status in enumerate(_LIVE)
+        ]
+        ids = union(*(select(page.c.manager_id) for page in pages)).subquery("page_of_all")
+        query = select(manager).join(ids, ids.c.manager_id == m.manager_id).order_by(m.manager_id).limit(limit)
+        with self._db.reading() as conn:
+            return [_live_manager(row) for row in conn.execute(query).mappings()]
+
+    def existing_managers(self, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflow ids whose manager there is."""
+        m, found = manager.c, set[str]()
+        with self._db.reading() as conn:
+            for workflow_id in sorted(set(workflow_ids)):
+                known = names_of_workflow(workflow_id)
+                query = select(m.manager_id).where(m.name == (known or ("",))[0], m.flow_id == (known or ("", ""))[1])
+                if known is not None and conn.execute(query).first() is not None:
+                    found.add(workflow_id)
+        return found
 
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
@@ -174,6 +209,33 @@ def _live_run(row: Row) -> LiveRun:
         planned=values["next_look_at"] is not None,
         unreadable=wrong,
     )
+
+
+def _live_manager(row: Row) -> LiveManager:
+    values, wrong = salvaged(manager, row)
+    return LiveManager(
+        workflow_id=manager_workflow_id(values["name"], values["flow_id"]),
+        **{name: values[name] for name in ("manager_id", "status", "attempt", "updated_at", "owner_run_id")},
+        unreadable=wrong,
+    )
+
+
+def _uncounted(conn: Connection, rows: Sequence[Row]) -> dict[int, ManagerJob]:
+    """Those of these runs that managers began and have not written down, with the jobs that they name."""
+    i, found = manager_item.c, dict[int, ManagerJob]()
+    jobs = {}
+    for row in rows:
+        job, parent = job_of_request(str(row["request_id"])), str(row["parent"])
+        if job is not None and names_of_workflow(parent) is not None:
+            jobs[row["run_id"]] = (job, parent)
+    counted = set[int]()
+    for chunk in chunks(sorted(jobs)):
+        counted |= set(conn.execute(select(i.run_id).where(i.run_id.in_(chunk))).scalars())
+    for run_id in sorted(set(jobs) - counted):
+        (manager_id, seq, retry), parent = jobs[run_id]
+        query = select(i.state).where(i.manager_id == manager_id, i.seq == seq, i.retry == retry)
+        found[run_id] = ManagerJob(manager_id, parent, conn.execute(query).scalar_one_or_none())
+    return found
 
 
 def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:

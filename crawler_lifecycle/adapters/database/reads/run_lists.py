@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, select, union_all
 
 from crawler_lifecycle.adapters.database.schema.rows import Row, tag_key
 from crawler_lifecycle.adapters.database.schema.tables import run_history, run_tag
@@ -31,7 +31,8 @@ class RunFilters:
 
     equal: dict[str, str]
     statuses: Sequence[str] = ()
-    tag: str | None = None
+    tags: Sequence[str] = ()
+    """All of these."""
     before_run_id: int | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None
@@ -64,11 +65,15 @@ def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit:
 def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
-    if filters.tag is not None:
-        # The runs of a tag come out of its own index in the order of the id.
+    if filters.tags:
+        # The runs of a tag come out of its own index in the order of the id; of several tags they are looked up in it.
+        first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
         query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
-        query = query.where(tagged.tag == tag_key(filters.tag))
+        query = query.where(tagged.tag == first)
+        for tag in others:
+            other = run_tag.alias()
+            query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))
         if filters.before_run_id is not None:
             query = query.where(tagged.run_id < filters.before_run_id)
     # A range of ids says the same as a range of time, and in the right order.

@@ -66,16 +66,18 @@ class SqlRuns(StorePart):
         trigger: str | None = None,
         outcome: str | None = None,
         flow_id: str | None = None,
-        tag: str | None = None,
+        parent: str | None = None,
+        tags: Sequence[str] = (),
         created_from: datetime | None = None,
         created_until: datetime | None = None,
     ) -> list[RunRow]:
         """The newest runs first; ``before_run_id`` is the last one of the page before."""
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
+        wanted["parent"] = parent
         filters = RunFilters(
             equal={name: str(value) for name, value in wanted.items() if value is not None},
             statuses=[str(one) for one in status],
-            tag=tag,
+            tags=list(tags),
             before_run_id=before_run_id,
             created_from=created_from,
             created_until=created_until,

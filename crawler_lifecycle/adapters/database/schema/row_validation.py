@@ -17,11 +17,12 @@ from sqlalchemy import JSON, Boolean, Column, Integer, Table
 
 from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .columns import A_TIME, Broken, UtcTime
-from .tables import metadata, run_history, task_history
+from .tables import manager, metadata, run_history, task_history
 
 Row = Mapping[Any, Any]
 
@@ -30,12 +31,19 @@ NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
 _DOCUMENTS = frozenset(c.name for table in metadata.sorted_tables for c in table.c if isinstance(c.type, JSON))
-_LEAST = {"attempt": 1, "task_index": 0, "tries": 0, **dict.fromkeys(_COUNTED, 0)}
+#: Documents that are lists; all others are objects.
+_LISTS = frozenset({("manager", "tags"), ("manager", "flow_tags"), ("manager", "former_owners"), ("plan", "options")})
+_LEAST = {
+    **{"attempt": 1, "task_index": 0, "tries": 0, "generation": 0, "position": 0, "next_seq": 1, "seq": 1, "retry": 0},
+    **dict.fromkeys(_COUNTED, 0),
+}
 _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("run_history", "status"): RunStatus,
     ("run_history", "stage"): Stage,
     ("run_history", "trigger"): Trigger,
     ("task_history", "status"): TaskStatus,
+    ("manager", "status"): RunStatus,
+    ("manager_item", "state"): JobState,
 }
 
 
@@ -103,18 +111,19 @@ def faults(table: Table, row: Row) -> Iterator[Fault]:
         if name in row and (cure := rule(row[name])) is not None:
             whole = False
             yield Fault(name, row[name], cure)
-    if whole and "status" in row and "ended_at" in row and table in (run_history, task_history):
+    if whole and "status" in row and "ended_at" in row and table in (run_history, task_history, manager):
         yield from _contradictions(table, row)
 
 
 def _contradictions(table: Table, row: Row) -> Iterator[Fault]:
     """Values that can be, but not beside each other."""
     status = row["status"]
-    terminal = (RunStatus if table is run_history else TaskStatus)(status).terminal
+    terminal = (TaskStatus if table is task_history else RunStatus)(status).terminal
     if terminal and row["ended_at"] is None:
         yield Fault("ended_at", None, f"a row that is {status} has ended: set {A_TIME}, or set status back")
-    if table is run_history and status == RunStatus.STOPPING and row["stop_requested_at"] is None:
-        cure = "set it back to PROCESSING, and stop the run with crawlctl stop: a status alone stops nothing"
+    if table is not task_history and status == RunStatus.STOPPING and row["stop_requested_at"] is None:
+        what = "run with crawlctl stop" if table is run_history else "manager with crawlctl manager stop"
+        cure = f"set it back to PROCESSING, and stop the {what}: a status alone stops nothing"
         yield Fault("status", status, cure)
 
 
@@ -157,7 +166,8 @@ def _cure(column: Column[Any], least: int | None, most: int | None, words: type[
     if isinstance(column.type, UtcTime):
         return f"set {A_TIME}, of the years {FIRST_YEAR} to {LAST_YEAR}" + (", or NULL" if column.nullable else "")
     if isinstance(column.type, JSON):
-        return "set a JSON object" + (", or NULL" if column.nullable else "")
+        what = "list" if _python(column) is list else "object"
+        return f"set a JSON {what}" + (", or NULL" if column.nullable else "")
     if isinstance(column.type, Integer):
         at_most = f" and at most {most}" if most is not None else ""
         return "set a whole number" + (f" of at least {least}{at_most}" if least is not None else "")
@@ -169,7 +179,7 @@ def _python(column: Column[Any]) -> type:
     if isinstance(column.type, UtcTime):
         return datetime
     if isinstance(column.type, JSON):
-        return dict
+        return list if (column.table.name, column.name) in _LISTS else dict
     if isinstance(column.type, Boolean):
         return bool
     return int if isinstance(column.type, Integer) else str

@@ -315,8 +315,9 @@ def event_row(row: Row) -> Event:
 def _event(row: Row) -> Event:
     return Event(
         seq=row["seq"],
+        subject=row["subject"],
+        subject_uid=row["subject_uid"],
         run_id=row["run_id"],
-        run_uid=row["run_uid"],
         attempt=row["attempt"],
         type=row["type"],
         body=row["body"],

@@ -26,6 +26,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from crawler_lifecycle.domain.manager import JobState
+
 from .columns import CAUSE_MAX, UtcTime, Words
 
 _Key = BigInteger().with_variant(Integer, "sqlite")
@@ -38,6 +40,9 @@ _options: dict[str, Any] = {
     # Without it SQLite would give the id of a deleted last row to the next one.
     "sqlite_autoincrement": True,
 }
+
+#: What a manager counts beside its jobs by state.
+MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
@@ -116,6 +121,11 @@ run_history = Table(
     Index(None, "outcome", "run_id"),
     Index(None, "flow_id", "run_id"),
     Index(None, "flow_id", "status", "run_id"),
+    Index(None, "parent", "run_id"),
+    Index(None, "parent", "status", "run_id"),
+    Index(None, "parent", "ended_at", "run_id"),
+    # Runs of a manager that were resumed are few among all of them.
+    Index(None, "parent", "attempt", "run_id"),
     Index(None, "created_at"),
     # What is open, and what ended lately, is what audits compare.
     Index(None, "ended_at", "run_id"),
@@ -308,6 +318,15 @@ task_log = Table(
     **{**_options, "sqlite_autoincrement": False},
 )
 
+task_stats = Table(
+    "task_stats",
+    metadata,
+    # What a crawler counted by itself, told at its end: name -> number.
+    Column("task_id", _Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    Column("stats", _Json, nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
 status_transition = Table(
     "status_transition",
     metadata,
@@ -382,6 +401,134 @@ export_record = Table(
     **_options,
 )
 
+manager = Table(
+    "manager",
+    metadata,
+    Column("manager_id", _Key, primary_key=True, autoincrement=True),
+    # Who the manager is: a number comes again where a database was restored or made anew.
+    Column("manager_uid", String(32), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("flow_id", String(120), nullable=False),
+    Column("plan", String(200), nullable=False),
+    Column("options", _Json, nullable=False),
+    # Fingerprint of plan and options, so that a repeated start is known from another one.
+    Column("request_hash", String(32), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("outcome", Words(200)),
+    Column("cause", _Long),
+    Column("attempt", Integer, nullable=False),
+    Column("owner_workflow_id", String(1000)),
+    Column("owner_run_id", String(64)),
+    # Owners from which it was taken: a late claim of theirs is refused.
+    Column("former_owners", _Json, nullable=False),
+    # Of the process that holds the class; whatever an older one writes is refused.
+    Column("generation", Integer, nullable=False),
+    Column("fingerprint", String(100)),
+    Column("position", BigInteger, nullable=False),
+    Column("exhausted", Boolean, nullable=False),
+    Column("source_error", _Long),
+    Column("last_pick_at", UtcTime),
+    # Whether its class wants no further cycle.
+    Column("is_over", Boolean, nullable=False),
+    Column("sealed", Boolean, nullable=False),
+    Column("next_seq", BigInteger, nullable=False),
+    Column("cap", Integer),
+    Column("paused", Boolean, nullable=False),
+    Column("leave_runs", Boolean, nullable=False),
+    Column("stop_requested_at", UtcTime),
+    Column("stop_force", Boolean, nullable=False),
+    Column("stop_requested_by", Words(255)),
+    Column("stop_reason", _Long),
+    Column("stop_limit", Words(200)),
+    Column("stop_escalated", Boolean, nullable=False),
+    Column("state", _Json, nullable=False),
+    Column("stats", _Json, nullable=False),
+    Column("tags", _Json, nullable=False),
+    Column("flow_tags", _Json, nullable=False),
+    Column("close_reason", Words(200)),
+    Column("waiting_for", _Long),
+    Column("error", _Long),
+    Column("requested_by", Words(255)),
+    Column("parent", String(255)),
+    # Kept in the transaction of each change, so that nobody counts a million items to show a manager.
+    *(Column(f"jobs_{state.value}", BigInteger, nullable=False) for state in JobState),
+    *(Column(name, BigInteger, nullable=False) for name in MANAGER_COUNTERS),
+    # Its events up to this number may be gone, and its jobs, since then.
+    Column("pruned_through", BigInteger),
+    Column("jobs_pruned_at", UtcTime),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("name", "flow_id"),
+    Index(None, "status", "manager_id"),
+    Index(None, "name", "manager_id"),
+    **_options,
+)
+
+manager_item = Table(
+    "manager_item",
+    metadata,
+    Column("item_id", _Key, primary_key=True, autoincrement=True),
+    Column("manager_id", _Key, ForeignKey("manager.manager_id"), nullable=False),
+    # Null for jobs that are made however often they are asked for.
+    Column("identity", String(64)),
+    Column("position", BigInteger),
+    Column("state", String(20), nullable=False),
+    Column("seq", BigInteger),
+    Column("retry", Integer, nullable=False),
+    Column("retry_of", Words(120)),
+    Column("spider", Words(255)),
+    Column("cap_key", Words(255)),
+    # The job; null for a yield that cannot be one.
+    Column("params", _Json),
+    Column("not_before", UtcTime),
+    # No foreign key: it would be one more index to keep.
+    Column("run_id", BigInteger),
+    # The last attempt of its run whose hooks ran; 0: none.
+    Column("handled_attempt", Integer, nullable=False),
+    Column("outcome", Words(200)),
+    Column("error", _Long),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    UniqueConstraint("manager_id", "identity"),
+    # One run for each number and retry; those without a number do not count.
+    UniqueConstraint("manager_id", "seq", "retry"),
+    Index(None, "manager_id", "state", "item_id"),
+    Index(None, "run_id"),
+    **_options,
+)
+
+manager_addition = Table(
+    "manager_addition",
+    metadata,
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    Column("manager_id", _Key, ForeignKey("manager.manager_id"), nullable=False),
+    Column("request_key", String(120), nullable=False),
+    Column("jobs_hash", String(32), nullable=False),
+    Column("jobs", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("manager_id", "request_key"),
+    **_options,
+)
+
+plan = Table(
+    "plan",
+    metadata,
+    # The name of a class is compared as it is written, on every database.
+    Column("plan", String(200), primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("name", Words(63)),
+    Column("description", _Long, nullable=False),
+    Column("fingerprint", String(100), nullable=False),
+    Column("options", _Json, nullable=False),
+    Column("error", _Long),
+    # The worker that said so last, and when.
+    Column("worker", Words(200), nullable=False),
+    Column("seen_at", UtcTime),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
 outbox_counter = Table(
     "outbox_counter",
     metadata,
@@ -394,16 +541,20 @@ outbox_event = Table(
     "outbox_event",
     metadata,
     Column("seq", _Key, primary_key=True, autoincrement=False),
-    _run_id(),
-    Column("run_uid", String(32), nullable=False),
+    # What it is about: runs/7, managers/3. Whose number that is, says the uid.
+    Column("subject", String(100), nullable=False),
+    Column("subject_uid", String(32), nullable=False),
+    # Null where it is about no run.
+    Column("run_id", _Key, ForeignKey("run_history.run_id")),
     Column("attempt", Integer, nullable=False),
     Column("type", String(50), nullable=False),
-    # Null for events that may repeat; what must happen once has a key of run, attempt and type.
+    # Null for events that may repeat; what must happen once has a key of subject, attempt and type.
     Column("event_key", String(200)),
     Column("body", _Json, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("event_key"),
     Index(None, "run_id", "seq"),
+    Index(None, "subject", "seq"),
     **{**_options, "sqlite_autoincrement": False},
 )
 

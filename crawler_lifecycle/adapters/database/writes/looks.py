@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ from crawler_lifecycle.adapters.database.schema.rows import (
     tail,
     task_state,
 )
-from crawler_lifecycle.adapters.database.schema.tables import task_history, task_log, task_observation
+from crawler_lifecycle.adapters.database.schema.tables import task_history, task_log, task_observation, task_stats
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
@@ -154,7 +155,7 @@ class SqlLooks(StorePart):
             _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
 
     def apply_details(self, fence: Fence) -> int:
-        """Write staged observations and details into ``task_history`` and ``task_log``; how many tasks.
+        """Write staged observations and details into ``task_history``, ``task_log``, ``task_stats``; how many tasks.
 
         Again: the same values once more.
         """
@@ -162,12 +163,13 @@ class SqlLooks(StorePart):
             total = 0
             for rows in _staged_rows(unit):
                 details = [_detail(row) for row in rows]
-                names = [name for name in details[0] if name not in ("task_id", "log_tail")]
+                names = [name for name in details[0] if name not in ("task_id", "log_tail", "stats")]
                 update_tasks(unit, [{n: d[n] for n in ("task_id", *names)} for d in details], fill=names)
-                logs = [{"task_id": d["task_id"], "log_tail": d["log_tail"]} for d in details if d["log_tail"]]
-                if logs:
-                    delete_rows(unit.conn, task_log.c.task_id, "PRIMARY", [log["task_id"] for log in logs])
-                    unit.conn.execute(insert(task_log), logs)
+                for table, name in ((task_log, "log_tail"), (task_stats, "stats")):
+                    told = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
+                    if told:
+                        delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in told])
+                        unit.conn.execute(insert(table), told)
                 total += len(rows)
             if total:  # no look may come after this one to count anew
                 unit.update_run(**count_sums(unit))
@@ -273,9 +275,10 @@ def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
 
 
 def _laid_over(earlier: Any, later: Any) -> Any:
-    """The later part, with the log of the earlier one where it has none of its own."""
-    logs = [one.get("log_tail") if isinstance(one, Mapping) else None for one in (earlier, later)]
-    return {**later, "log_tail": logs[0]} if logs[0] and not logs[1] and isinstance(later, Mapping) else later
+    """The later part, with the log and the statistics of the earlier one where it has none of its own."""
+    if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
+        return later
+    return {**later, **{name: earlier.get(name) for name in ("log_tail", "statistics") if not later.get(name)}}
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
@@ -346,7 +349,7 @@ def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, 
 def _short(details: Details) -> Details:
     if details.log_tail is None:
         return details
-    return Details(details.task_id, storable(tail(details.log_tail)), details.counters, details.peak_memory)
+    return replace(details, log_tail=storable(tail(details.log_tail)))
 
 
 def _detail(row: Row) -> dict[str, Any]:
@@ -369,6 +372,7 @@ def _detail(row: Row) -> dict[str, Any]:
         "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
         **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
         "log_tail": details.log_tail if details else None,
+        "stats": details.statistics if details else None,
     }
 
 

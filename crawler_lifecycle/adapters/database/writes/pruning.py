@@ -7,10 +7,11 @@ runs: a run that is resumed meanwhile comes before it or after it, and before it
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Column, Connection, Select, Table, insert, select, update
@@ -19,6 +20,9 @@ from crawler_lifecycle.adapters.database.engine import Database, open_engine, pa
 from crawler_lifecycle.adapters.database.schema.tables import (
     audit_finding,
     history_property,
+    manager_addition,
+    manager_item,
+    metadata,
     outbox_delivery,
     outbox_event,
     run_history,
@@ -26,6 +30,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
     task_log,
     task_observation,
+    task_stats,
 )
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
@@ -40,36 +45,23 @@ from crawler_lifecycle.domain.retention import (
 from crawler_lifecycle.domain.run import RunStatus
 
 from .bulk import CHUNK, chunks, delete_rows
+from .manager_pruning import (
+    MANAGER_TABLES,
+    Chunk,
+    Leaving,
+    Place,
+    held_managers,
+    jobs_of_managers,
+    managers_of,
+    mark_managers,
+    remove_of_managers,
+)
 from .unit_of_work import Clock, utc_now
-
-#: The key of the last row of a chunk; the second number counts only where a key has two.
-Place = tuple[int, int]
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 _PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
 _BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A row that may go."""
-
-    key: Place
-    run_id: int | None
-
-
-@dataclass
-class Chunk:
-    """What was found among the next rows of a table."""
-
-    goes: list[Leaving] = field(default_factory=list)
-    stays: Counter[Stays] = field(default_factory=Counter)
-    sent: int = 0
-    """Deliveries that go with their events."""
-    sent_stays: Counter[Stays] = field(default_factory=Counter)
-    next: Place | None = None
-    """Where to go on; ``None``: there are no more rows."""
 
 
 class Pruner:
@@ -80,9 +72,12 @@ class Pruner:
         self._clock = clock
         self._readers: Mapping[str, Callable[[Connection, datetime, Place], Chunk]] = {
             "outbox_event": _events,
-            "task_log": _logs,
+            "task_log": partial(_of_tasks, task_log),
+            "task_stats": partial(_of_tasks, task_stats),
             "task_observation": _observations,
             "task_finding": _staged_findings,
+            "manager_item": functools.partial(jobs_of_managers, manager_item),
+            "manager_addition": functools.partial(jobs_of_managers, manager_addition),
             "audit_finding": _closed_findings,
         }
 
@@ -109,8 +104,15 @@ class Pruner:
             if table == "audit_finding":
                 return {table: _remove_findings(conn, keys, before)}
             # First, as in every transaction of ours: two of them never wait for each other.
+            managers = held_managers(conn, {one.manager_id for one in leaving if one.manager_id is not None}, before)
+            if table in MANAGER_TABLES:
+                return remove_of_managers(conn, table, leaving, managers, self._clock())
             runs = _held(conn, {one.run_id for one in leaving if one.run_id is not None}, before)
-            mine = [one for one in sorted(leaving, key=lambda one: one.key) if one.run_id in runs]
+            mine = [
+                one
+                for one in sorted(leaving, key=lambda one: one.key)
+                if one.run_id in runs or one.manager_id in managers
+            ]
             if not mine:
                 return {}
             if table == "outbox_event":
@@ -119,7 +121,7 @@ class Pruner:
                 return {table: _remove_staged(conn, mine)}
             if table == "task_log":
                 self._mark(conn, runs, {one.run_id: 0 for one in mine if one.run_id is not None})
-            column = {"task_log": task_log.c.task_id, "task_observation": task_observation.c.task_id}[table]
+            column = metadata.tables[table].c.task_id
             return {table: delete_rows(conn, column, "PRIMARY", [one.key[0] for one in mine])}
 
     def _remove_events(self, conn: Connection, mine: Sequence[Leaving], runs: Mapping[int, int]) -> dict[str, int]:
@@ -132,6 +134,7 @@ class Pruner:
             if one.run_id is not None and one.key[0] in found:
                 through[one.run_id] = max(one.key[0], through.get(one.run_id, 0))
         self._mark(conn, runs, through)
+        mark_managers(conn, [one for one in mine if one.key[0] in found])
         sent = delete_rows(conn, outbox_delivery.c.seq, _BY_SINK, sorted(found))
         gone = delete_rows(conn, e.seq, "PRIMARY", sorted(found))
         return {"outbox_event": gone, "outbox_delivery": sent}
@@ -188,7 +191,7 @@ def _chunk(rows: Sequence[Mapping[Any, Any]], keys: Sequence[Place], whys: Seque
     chunk = Chunk(next=keys[-1] if len(rows) == CHUNK else None)
     for row, key, why in zip(rows, keys, whys, strict=True):
         if why is None:
-            chunk.goes.append(Leaving(key, row["run"]))
+            chunk.goes.append(Leaving(key, row["run"], row.get("manager_id")))
         else:
             chunk.stays[why] += 1
     return chunk
@@ -201,9 +204,9 @@ def _by_run(conn: Connection, query: Select[Any], before: datetime, *keys: str) 
     return _chunk(rows, places, [_run_stays(row, before) for row in rows])
 
 
-def _logs(conn: Connection, before: datetime, after: Place) -> Chunk:
-    key = task_log.c.task_id
-    query = _with_run(task_log, key, run_id=task_history.c.run_id).where(key > after[0]).order_by(key)
+def _of_tasks(table: Table, conn: Connection, before: datetime, after: Place) -> Chunk:
+    key = table.c.task_id
+    query = _with_run(table, key, run_id=task_history.c.run_id).where(key > after[0]).order_by(key)
     return _by_run(conn, query, before, "task_id")
 
 
@@ -223,7 +226,7 @@ def _staged_findings(conn: Connection, before: datetime, after: Place) -> Chunk:
 
 def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     e, d = outbox_event.c, outbox_delivery.c
-    columns = (e.seq, e.run_id, e.event_key, e.type, e.created_at)
+    columns = (e.seq, e.run_id, e.subject, e.event_key, e.type, e.created_at)
     rows = conn.execute(_with_run(outbox_event, *columns).where(e.seq > after[0]).order_by(e.seq)).mappings().all()
     sent: Counter[int] = Counter()
     unsent: set[int] = set()
@@ -233,13 +236,18 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
             sent[seq] += 1
             if status != "delivered":
                 unsent.add(seq)
-    whys = [event_stays(_run_stays(row, before), row["event_key"], row["created_at"], before) for row in rows]
+    managers = managers_of(conn, [row["subject"] for row in rows if row["run_id"] is None])
+    owners = [row if row["run_id"] is not None else managers.get(row["subject"], row) for row in rows]
+    whys = [
+        event_stays(_run_stays(owner, before), row["event_key"], row["created_at"], before)
+        for row, owner in zip(rows, owners, strict=True)
+    ]
     failed = [why is None and row["seq"] in unsent for row, why in zip(rows, whys, strict=True)]
-    again = _sendable(conn, {row["run_id"] for row, did in zip(rows, failed, strict=True) if did})
+    again = _sendable(conn, {row["subject"] for row, did in zip(rows, failed, strict=True) if did})
     for place, row in enumerate(rows):
         if failed[place] and row["seq"] in again:
             whys[place] = Stays.UNSENT
-    chunk = _chunk(rows, [(row["seq"], 0) for row in rows], whys)
+    chunk = _chunk(owners, [(row["seq"], 0) for row in rows], whys)
     for row, why in zip(rows, whys, strict=True):
         if why is None:
             chunk.sent += sent[row["seq"]]
@@ -248,11 +256,12 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     return chunk
 
 
-def _sendable(conn: Connection, run_ids: Collection[int]) -> set[int]:
+def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
     """The newest ``run.changed`` of each of these runs: the one that is pushed again when its push failed."""
     e, found = outbox_event.c, set()
-    for run_id in sorted(run_ids):
-        newest = select(e.seq).where(e.run_id == run_id, e.type == EVENT_RUN_CHANGED).order_by(e.seq.desc()).limit(1)
+    for subject in sorted(subjects):
+        newest = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)
+        newest = newest.order_by(e.seq.desc()).limit(1)
         found |= set(conn.execute(newest).scalars())
     return found
 

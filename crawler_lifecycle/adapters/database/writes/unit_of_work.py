@@ -23,7 +23,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
 )
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -234,25 +234,31 @@ class Unit:
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
-        """Append one event. Nothing may follow it in the transaction.
-
-        The number comes from a row that stays locked until the commit, so numbers become visible in their order: a
-        reader that has seen N never finds a smaller one later. An autoincrement column would not do: its numbers are
-        given out before the commits. And because all runs share that row, taking it last keeps the wait short.
-        """
-        self.conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
+        """Append one event. Nothing may follow it in the transaction."""
         row = {
-            "seq": self.conn.execute(select(outbox_counter.c.seq)).scalar_one(),
+            "subject": run_subject(self.run_id),
+            "subject_uid": self.ref.uid,
             "run_id": self.run_id,
-            "run_uid": self.ref.uid,
             "attempt": self.attempt,
             "type": type,
             "event_key": key,
             "body": {"run_id": self.run_id, "run_uid": self.ref.uid, **body},
             "created_at": self.now,
         }
-        self.conn.execute(insert(outbox_event).values(**row))
-        return event_row(row)
+        return insert_event(self.conn, row)
+
+
+def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
+    """Append an event with these columns. Nothing may follow it in the transaction.
+
+    The number comes from a row that stays locked until the commit, so numbers become visible in their order: a reader
+    that has seen N never finds a smaller one later. An autoincrement column would not do: its numbers are given out
+    before the commits. And because everybody shares that row, taking it last keeps the wait short.
+    """
+    conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
+    whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
+    conn.execute(insert(outbox_event).values(**whole))
+    return event_row(whole)
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:

@@ -1,4 +1,4 @@
-"""Details of tasks, for people: log tail, counters and memory."""
+"""Details of tasks: log tail, counters, memory, and at the end the crawler's own statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class DetailReader:
         self._memory = MemoryMetrics(api)
 
     def read(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Log tail (at most 16 KiB), counters and memory (bytes); tasks of which nothing can be read are left out.
+        """Log tail (at most 16 KiB), counters, memory (bytes), statistics of the crawler's own.
+
+        Tasks of which nothing can be read are left out.
 
         Raises ``ApiError`` when the pods cannot be listed.
         """
@@ -38,12 +40,13 @@ class DetailReader:
         memory = self._memory.of(of_tasks(run.run_id, tasks), [pod.metadata.name for _, pod in found if not ended(pod)])
         tails = self._tails.to_keep([pod for _, pod in found])
         told = []
-        for (task, pod), tail in zip(found, tails, strict=True):
+        for (task, pod), kept in zip(found, tails, strict=True):
+            tail, statistics = kept or (None, None)
             counters, peak = _last_words(pod, tail)
             peaks = [value for value in (peak, memory.get(pod.metadata.name)) if value is not None]
             # Without its log there is nothing here that an observation would not say, and one kept before stays.
             if tail is not None or peaks:
-                told.append(Details(task.task_id, tail, counters, max(peaks, default=None)))
+                told.append(Details(task.task_id, tail, counters, max(peaks, default=None), statistics))
         return told
 
 

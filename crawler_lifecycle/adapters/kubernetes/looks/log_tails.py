@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Pod
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES
 
-from .progress import Progress, last_progress
+from .progress import Progress, last_progress, split_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,13 @@ REMEMBERED = 4096
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+class Kept(NamedTuple):
+    """The end of a log, and the statistics that stood there, if any did."""
+
+    text: str
+    statistics: Mapping[str, int | float] | None
 
 
 class LogTails:
@@ -91,7 +98,7 @@ class LogTails:
                 self._next.popitem(last=False)
         return turn
 
-    def to_keep(self, pods: Sequence[Pod]) -> list[str | None]:
+    def to_keep(self, pods: Sequence[Pod]) -> list[Kept | None]:
         """The end of each log, at most 16 KiB of text; ``None`` where there is none, or it could not be read."""
         return self._all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
@@ -102,12 +109,13 @@ class LogTails:
             return tail
         return self._last(pod, MORE_LINES, MORE_BYTES)
 
-    def _kept(self, pod: Pod) -> str | None:
+    def _kept(self, pod: Pod) -> Kept | None:
         tail = self._last(pod, KEPT_LINES, KEPT_BYTES)
         if not tail:
             return None
+        tail, statistics = split_statistics(tail)
         text = tail[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")
-        return text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore")
+        return Kept(text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore"), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """The last lines. Where they are too long for the limit, fewer of them: what is cut off is the newest."""

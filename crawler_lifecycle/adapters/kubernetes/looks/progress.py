@@ -1,6 +1,7 @@
-"""Progress lines: what a running crawler counted, read from the end of its log.
+"""Progress lines: what a running crawler counted, read from the end of its log; and its last statistics.
 
-Nobody can read a file inside a pod, so our runner prints a line ``{"crawl_progress": {…}}`` every 30 s and at the end.
+Nobody can read a file inside a pod, so our runner prints a line ``{"crawl_progress": {…}}`` every 30 s and at the end,
+and before that last one ``{"crawl_stats": {…}}``.
 Whatever else a crawler prints may stand beside it, also half a line at either end. Nothing of it is trusted: what is
 not a number that can be counted is left out.
 """
@@ -14,7 +15,7 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.task import Counters, Observation
 
-_MARK = b'{"crawl_progress": {'
+_PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,17 @@ class Progress:
 
 def last_progress(log: bytes) -> Progress | None:
     """The newest progress in this piece of log; ``None`` when there is none, which is not zero."""
-    end = len(log)
-    while (begin := log.rfind(_MARK, 0, end)) >= 0:
-        line = log[begin:].partition(b"\n")[0]
-        said = _body(line)
-        if said is not None:
-            return _progress(said)
-        end = begin
-    return None
+    found = _last(log, _PROGRESS)
+    return None if found is None else _progress(found[2])
+
+
+def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
+    """The log without its newest line of statistics, and what that says; ``None`` when there is none."""
+    found = _last(log, _STATISTICS)
+    if found is None:
+        return log, None
+    begin, end, said = found
+    return log[:begin] + log[end:], bounds.statistics(said)
 
 
 def with_progress(seen: Observation, progress: Progress) -> Observation:
@@ -55,12 +59,24 @@ def with_progress(seen: Observation, progress: Progress) -> Observation:
     )
 
 
-def _body(line: bytes) -> dict[str, object] | None:
+def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
+    """Where the newest line of this kind begins and ends, and what it says."""
+    mark, before = f'{{"{kind}": {{'.encode(), len(log)
+    while (begin := log.rfind(mark, 0, before)) >= 0:
+        line = log[begin:].partition(b"\n")
+        said = _body(line[0], kind)
+        if said is not None:
+            return begin, begin + len(line[0]) + len(line[1]), said
+        before = begin
+    return None
+
+
+def _body(line: bytes, kind: str) -> dict[str, object] | None:
     try:
         body = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    said = body.get("crawl_progress") if isinstance(body, dict) else None
+    said = body.get(kind) if isinstance(body, dict) else None
     return said if isinstance(said, dict) else None
 
 

@@ -8,6 +8,7 @@ Nothing in it is trusted: a value of another type than the runner writes is left
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -18,6 +19,8 @@ from .progress import last_progress
 
 #: Characters of a foreign message that are kept.
 FOREIGN_MAX = 500
+#: Lines of a log that our runner printed for programs.
+_OURS = re.compile('"crawl_(progress|stats)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
 def _foreign(text: str) -> Summary:
     """A log tail: the newest progress in it counts, the rest is words for a person, the last of them."""
     progress = last_progress(text.encode("utf-8", "replace"))
-    lines = [line for line in text.splitlines() if line.strip() and '"crawl_progress"' not in line]
+    lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean("\n".join(lines)[-FOREIGN_MAX:])
     if progress is None:
         return Summary(message=words)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused
@@ -18,9 +20,12 @@ from crawler_lifecycle.adapters.kubernetes.looks import log_tails
 from crawler_lifecycle.adapters.kubernetes.looks.memory import to_bytes
 from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import kept_until
+from crawler_lifecycle.adapters.kubernetes.looks.progress import split_statistics
+from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from tests.adapters.kubernetes.looks.world import RUN, World
+from tests.support.examples import examples
 from tests.support.kube_api import Answer, Garbage, LostAnswer, Reset, Silence
 from tests.support.kube_api.store import PODS
 from tests.support.run_refs import run_ref
@@ -195,6 +200,38 @@ def test_the_log_of_an_ended_task_is_read_and_cut(world: World) -> None:
     assert first.log_tail.endswith("last\n")
     assert (first.counters.pages, first.peak_memory) == (9, 4096)
     assert (second.counters.pages, second.log_tail) == (2, '{"crawl_progress": {"pages": 2}}\n')
+
+
+def test_the_last_line_of_statistics_counts_and_takes_no_room_in_the_log(world: World) -> None:
+    world.deploy()
+    told = {f"downloader/response_status_count/{n}": n for n in range(180)}
+    line = json.dumps({"crawl_stats": told}).encode()
+    assert 7000 < len(line) < 8192
+    lines = [
+        b'{"crawl_stats": {"forged": 1}}',
+        b"x" * LOG_TAIL_BYTES,
+        b"half a line" + line,
+        b'{"crawl_progress": {"pages": 2}}',
+        b'{"crawl_stats": {"cut": ',
+        b'{"crawl_stats": {"a": NaN, "b": 1}, "',
+    ]
+    world.server.pod_prints(world.name(), b"\n".join(lines) + b"\n")
+    world.server.pod_ends(world.name(), 0, message='{"runner": "1", "exit": 0}')
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
+    assert details.statistics == told
+    kept = (details.log_tail or "").encode()
+    assert len(kept) == LOG_TAIL_BYTES
+    assert b"half a line" + lines[3] in kept
+    assert b"response_status_count" not in kept
+
+
+@settings(max_examples=examples(200))
+@given(before=st.binary(max_size=40), body=st.binary(max_size=40), after=st.binary(max_size=40))
+def test_whatever_a_crawler_prints_is_no_more_than_statistics(before: bytes, body: bytes, after: bytes) -> None:
+    log = before + b'{"crawl_stats": {' + body + b"}}\n" + after
+    rest, told = split_statistics(log)
+    assert (rest == log) == (told is None)
+    assert bounds.statistics(told or {}) == (told or {})
 
 
 REMOVED = Garbage(b"unable to retrieve container logs for containerd://0d61d912e1fd3cca02949", "text/plain")

@@ -1,0 +1,421 @@
+"""One cycle of a crawl manager: its class decides in a process of its own, and what it decided is committed.
+
+Either all of a cycle is on record or nothing. A process whose decision is not on record is given up, and the next one
+makes the object anew from what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from temporalio import activity
+
+from crawler_lifecycle.domain.crawler import check_tasks
+from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.manager import (
+    CYCLE_ENDS,
+    FINISHED,
+    PAGE_ITEMS,
+    Decision,
+    Facts,
+    Job,
+    JobState,
+    Live,
+    Page,
+    SourceItem,
+    Start,
+)
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
+from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
+
+from .shared import alive
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleOrder:
+    """Input of ``run_manager_cycle``: whose cycle, and as who the workflow owns the manager."""
+
+    manager_id: int
+    attempt: int
+    owner_run_id: str
+    """Id of the workflow's execution that claimed the manager."""
+    closing: bool = False
+    """Whether the manager was stopped and nothing of it lives any more: ``on_close`` is called, and no cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleAnswer:
+    """What one cycle of a manager led to."""
+
+    queue: str
+    """The task queue of the worker that holds the user's object: the next cycle is asked for there. Without a worker
+    on it after 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object anew."""
+    picked: int = 0
+    """Jobs whose run is to be begun now, those of earlier cycles included."""
+    live: int = 0
+    """Jobs that hold a slot, the picked ones included."""
+    ended: int = 0
+    """Ends whose hooks ran in this cycle."""
+    waiting: str | None = None
+    """One sentence: why nothing more was picked."""
+    again_s: float | None = None
+    """Seconds until the next cycle at the latest; 0: at once; ``None``: when something happens."""
+    over: bool = False
+    """Whether no further cycle is wanted: what is picked begins, and the manager ends. Jobs that live then go on."""
+    close_reason: str | None = None
+    """With ``over``: the close reason that the class set; ``None``: it set none."""
+    failed: bool = False
+    """With ``over``: whether the close reason is one of the class's failed outcomes, so that the manager FAILED."""
+    unclosed: str | None = None
+    """With ``over``: why ``on_close`` was not called, or what it did wrong."""
+    error: str | None = None
+    """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""
+
+
+#: How often hooks of one end, a cycle, or the making of the object are tried before they are given up.
+TRIES = 3
+#: What is said of hooks that are called no more.
+GIVEN_UP = f"given up after {TRIES} tries"
+#: Seconds until the next try, by the number of the ones before; afterwards the last figure.
+AGAIN_S = (1.0, 5.0, 60.0)
+#: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end.
+READ_S = 30.0
+#: Most identities, jobs or rows that a class may ask for at once.
+ASKED_MAX = 1000
+#: Characters of why a manager waits.
+WAITING_MAX = 1000
+
+
+def _tried(times: int) -> str:
+    return GIVEN_UP if times >= TRIES else f"tried {times} of {TRIES} times"
+
+
+@dataclass
+class Trouble:
+    """What failed of one manager on this worker, since it last worked."""
+
+    tries: int = 0
+    """Cycles in a row that its class could not do."""
+    hooks: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Job and attempt of its run -> failed tries of the hooks of that end."""
+
+    def hook_failed(self, item_id: int, attempt: int) -> int:
+        """One more; how many there were now."""
+        key = (item_id, attempt)
+        self.hooks[key] = self.hooks.get(key, 0) + 1
+        return self.hooks[key]
+
+
+@dataclass
+class ManagerActivities:
+    """The activity of the role ``plans``."""
+
+    managers: ManagerStore
+    hosts: PlanHosts
+    catalogue: Catalogue
+    cloud: Cloud = field(default_factory=Cloud)
+    buffer: int = 1000
+    """Items of a source that wait for a slot at most."""
+    troubles: dict[tuple[int, int], Trouble] = field(default_factory=dict)
+    """Manager and attempt -> what failed of it on this worker."""
+
+    @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
+    def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
+        """Let the class of a manager decide once, and commit what it decided.
+
+        Pages of its source are read first, as far as there is room. A class that fails is told of on the manager's row,
+        and tried again; after three tries the manager is over, unless runs of it live, which are waited for.
+
+        Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
+        """
+        row = self.managers.get_manager(order.manager_id)
+        if row is None:
+            raise RunNotFound(f"manager {order.manager_id} is not in the database")
+        cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
+        try:
+            if order.closing or row.over:
+                return cycle.end()
+            with self.hosts.use(row.plan, row.manager_id, order.attempt, row.generation, alive) as host:
+                return cycle.run(host)
+        except PlanFailed as failed:
+            return cycle.failed(failed)
+
+
+class _Cycle:
+    """One cycle of one manager."""
+
+    def __init__(self, owner: ManagerActivities, row: ManagerRow, fence: ManagerFence) -> None:
+        self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
+        self._row, self._fence = row, fence
+        self._trouble = owner.troubles.setdefault((row.manager_id, fence.attempt), Trouble())
+        self._ended: set[int] = set()
+        """Jobs whose end this cycle handles."""
+        self._unfinished, self._gave_up = False, False
+        """Whether there was no time to read all that is wanted of the source; whether hooks are not called any more."""
+
+    def run(self, host: PlanHost) -> CycleAnswer:
+        """Read, ask, commit. Raises ``PlanFailed``."""
+        self._begin(host)
+        facts = self._given_up(self._read(host, self._managers.facts(self._fence, CYCLE_ENDS)))
+        self._ended = {end.live.item_id for end in facts.ended}
+        decision = host.cycle(facts, self._answer)
+        told = decision.error
+        if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
+            told = self._row.error  # it stays to be seen, and does not make a failure of the end
+        try:
+            committed = self._managers.commit_decision(self._fence, replace(decision, failed=[], error=told))
+        except InvalidRequest as why:
+            raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
+        host.settled = True
+        again_s = 0.0 if facts.more_ended or self._unfinished else decision.again_s
+        error, again_s = self._told(decision, again_s)
+        unclosed = None
+        if decision.over:
+            unclosed = self._finish(host, decision.close_reason or FINISHED)
+            self._forget()
+        return CycleAnswer(
+            self._hosts.queue,
+            picked=committed.starting,
+            live=committed.live,
+            ended=len(decision.hooked),
+            waiting=decision.waiting,
+            again_s=again_s,
+            over=decision.over,
+            close_reason=decision.close_reason,
+            failed=decision.over and decision.close_reason in host.failed_outcomes,
+            error=decision.error if decision.over else error,
+            unclosed=unclosed,
+        )
+
+    def end(self) -> CycleAnswer:
+        """The manager was stopped, or it is on record that it ends and whoever wrote that could not say so: call
+        ``on_close``, if there ever was an object to call it of."""
+        row = self._row
+        answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason)
+        if row.over and GIVEN_UP not in (row.error or ""):
+            answer = replace(answer, error=row.error)
+        if row.generation:
+            try:
+                with self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host:
+                    self._begin(host)
+                    unclosed = self._finish(host, row.close_reason or (FINISHED if row.over else "cancelled"))
+                    failed = row.over and row.close_reason in host.failed_outcomes
+                    answer = replace(answer, failed=failed, unclosed=unclosed)
+            except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
+                answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
+        self._forget()
+        return answer
+
+    def failed(self, failed: PlanFailed) -> CycleAnswer:
+        """The class could not do its cycle: nothing of it is on record, and its process is gone."""
+        row, trouble, text = self._row, self._trouble, str(failed)
+        log.warning("manager %d: %s", row.manager_id, text)
+        facts = self._managers.facts(self._fence, CYCLE_ENDS)
+        end = next((one for one in facts.ended if one.live.item_id == failed.item_id), None)
+        if end is not None:  # one try of these hooks, and none of the whole class
+            tries = trouble.hook_failed(end.live.item_id, end.attempt)
+            text = f"{text} ({_tried(tries)})"
+        else:
+            trouble.tries = max(TRIES, trouble.tries + 1) if failed.for_good else trouble.tries + 1
+        if trouble.tries >= TRIES and not self._anything_lives(facts):
+            over = Decision(over=True, error=text, close_reason=row.close_reason)
+            self._managers.commit_decision(self._fence, over)
+            self._forget()
+            return CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, error=text)
+        again_s = AGAIN_S[min(max(trouble.tries, 1), len(AGAIN_S)) - 1]
+        waiting = f"its class failed and is tried again in {again_s:g} s: {text}"[:WAITING_MAX]
+        self._managers.note_error(self._fence, text, waiting)
+        live = facts.live + len(facts.ended)
+        return CycleAnswer(self._hosts.queue, live=live, waiting=waiting, again_s=again_s, error=text)
+
+    # --- the object
+
+    def _begin(self, host: PlanHost) -> None:
+        """Make the object, unless this process has it."""
+        if host.generation is not None:
+            return
+        row = self._row
+        changed = row.fingerprint is not None and row.fingerprint != host.fingerprint
+        if changed and host.on_code_change == "fail":
+            cure = "start it under another flow id, bring the former code back, or let on_code_change be replay"
+            raise PlanFailed(f"{row.plan}: its code has changed, and on_code_change is fail; {cure}", for_good=True)
+        first = row.status is RunStatus.INITIALIZING  # of this attempt: a resume reads the source again
+        goes_on = host.on_code_change == "continue" if changed else row.exhausted and not first
+        new = self._managers.new_generation(self._fence, host.fingerprint, not goes_on)
+        self._fence = replace(self._fence, generation=new.generation)
+        start = Start(
+            manager_id=new.manager_id,
+            name=new.name,
+            flow_id=new.flow_id,
+            argv=[str(word) for word in new.options.get("argv", ())],
+            attempt=new.attempt,
+            next_seq=new.next_seq,
+            tags=list(new.tags),
+            flow_tags=list(new.flow_tags),
+            state=dict(new.state),
+            stats=dict(new.stats),
+            close_reason=new.close_reason,
+            resumed=row.generation > 0,
+            started_at=new.started_at.timestamp() if new.started_at is not None else time.time(),
+        )
+        self._row = new
+        host.begin(start, new.generation, self._answer)
+
+    def _finish(self, host: PlanHost, reason: str) -> str | None:
+        """``on_close``; what went wrong. That it fails changes nothing any more."""
+        host.settled = False  # nobody calls it again: it ends with this use
+        try:
+            host.finish(reason, self._answer)
+        except PlanFailed as failed:
+            log.warning("manager %d: on_close: %s", self._row.manager_id, failed)
+            return f"on_close failed: {failed}"[:WAITING_MAX]
+        return None
+
+    def _forget(self) -> None:
+        self._hosts.drop(self._row.manager_id)
+        self._owner.troubles.pop((self._row.manager_id, self._fence.attempt), None)
+
+    # --- the source
+
+    def _read(self, host: PlanHost, facts: Facts) -> Facts:
+        """Read pages of the source while there is room and time."""
+        until, position = time.monotonic() + READ_S, self._row.position
+        while self._wanted(facts):
+            self._unfinished = time.monotonic() >= until
+            if self._unfinished:
+                break
+            page = self._checked(host, host.page(position, self._answer))
+            added = self._managers.add_page(self._fence, page)
+            host.settled = True
+            facts = replace(facts, buffered=added.buffered, exhausted=page.exhausted, source_error=page.error)
+            position = page.position
+        return facts
+
+    def _wanted(self, facts: Facts) -> bool:
+        """Whether more of the source is wanted now."""
+        if facts.exhausted or facts.source_error is not None or facts.paused:
+            return False
+        return facts.buffered < min(PAGE_ITEMS, self._owner.buffer) and facts.delayed < self._owner.buffer
+
+    def _checked(self, host: PlanHost, page: Page) -> Page:
+        """The page, without what cannot be a run here, by ``on_item_error``."""
+        items: list[SourceItem] = []
+        for item in page.items:
+            problem = item.error if item.job is None else self._problem(item.job)
+            if problem is None or item.known:
+                items.append(item)
+            elif host.on_item_error == "stop":
+                return Page(items, item.position - 1, error=f"position {item.position}: {problem}")
+            else:
+                items.append(SourceItem(item.position, None, problem))
+        return replace(page, items=items)
+
+    def _problem(self, job: Job) -> str | None:
+        """Why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to tell."""
+        crawlers = self._owner.catalogue.all()
+        if not crawlers:
+            return None
+        try:
+            crawler = self._owner.cloud.crawler(job.spider, job.project_id, crawlers)
+            check_tasks(crawler, job.spider_args, job.job_settings, None)
+            self._owner.cloud.resources(job.units)
+        except InvalidRequest as error:
+            return str(error)
+        return None
+
+    # --- hooks that fail
+
+    def _given_up(self, facts: Facts) -> Facts:
+        """Ends whose hooks failed too often count as handled."""
+        tries = self._trouble.hooks
+        ended = [
+            replace(end, given_up=tries.get((end.live.item_id, end.attempt), 0) >= TRIES) if tries else end
+            for end in facts.ended
+        ]
+        self._gave_up = any(end.given_up for end in ended)
+        return replace(facts, ended=ended)
+
+    def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
+        """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
+        trouble, known = self._trouble, self._row.error or ""
+        error = known if self._gave_up and GIVEN_UP in known else decision.error
+        trouble.tries = 0
+        for hooked in decision.hooked:
+            trouble.hooks.pop((hooked.item_id, hooked.attempt), None)
+        for failure in decision.failed:
+            tries = trouble.hook_failed(failure.item_id, failure.attempt)
+            error = f"{failure.error} ({_tried(tries)})"
+            wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
+            again_s = wanted_s if again_s is None else min(again_s, wanted_s)
+        # That hooks were given up stays to be seen; everything else is over when a cycle had no error.
+        if not decision.over and (error or "") != known and (error or GIVEN_UP not in known):
+            self._managers.note_error(self._fence, error, decision.waiting)
+        return error, again_s
+
+    def _anything_lives(self, facts: Facts) -> bool:
+        """Whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to wait: a
+        resume runs their hooks."""
+        if not facts.live:
+            return False
+        manager_id = self._row.manager_id
+        return bool(self._managers.live_runs(manager_id, limit=1) or self._managers.starting_jobs(self._fence, 1))
+
+    # --- questions of the class
+
+    def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What the class asks for while it works. Raises ``InvalidRequest`` for what cannot be asked."""
+        answers: dict[str, Callable[..., object]] = {
+            "waiting_jobs": self._waiting_jobs,
+            "live_jobs": self._live_jobs,
+            "known_identities": self._known_identities,
+            "job": self._job,
+            "owned_jobs": self._owned_jobs,
+        }
+        if name not in answers:
+            raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
+        try:
+            return answers[name](**arguments)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"{name}: {error}") from None
+
+    def _waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
+        return self._managers.waiting_jobs(self._row.manager_id, JobState(state), int(after_id), _bounded(limit))
+
+    def _live_jobs(self, after_id: int, limit: int) -> object:
+        found: list[Live] = []
+        after_id, limit = int(after_id), _bounded(limit)
+        while len(found) < limit:
+            rows = self._managers.live_jobs(self._row.manager_id, after_id, limit)
+            found += [row for row in rows if row.item_id not in self._ended]
+            if len(rows) < limit:
+                break
+            after_id = rows[-1].item_id
+        return found[:limit]
+
+    def _known_identities(self, identities: list[str]) -> object:
+        if not isinstance(identities, list) or len(identities) > ASKED_MAX:
+            raise ValueError(f"give a list of at most {ASKED_MAX}")
+        return self._managers.known_identities(self._row.manager_id, [str(one)[:64] for one in identities])
+
+    def _job(self, key: str) -> object:
+        return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
+
+    def _owned_jobs(self, states: list[str], limit: int, **more: Any) -> object:
+        jobs, after = self._managers.owned_jobs(
+            self._row.manager_id, [str(state) for state in states], limit=_bounded(limit), **more
+        )
+        return {"jobs": jobs, "after": after}
+
+
+def _bounded(limit: object) -> int:
+    if type(limit) is not int or not 1 <= limit <= ASKED_MAX:
+        raise ValueError(f"limit: {limit!r:.40} is not allowed; give a number from 1 to {ASKED_MAX}")
+    return limit

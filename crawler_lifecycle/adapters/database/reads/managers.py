@@ -1,0 +1,106 @@
+"""Queries of managers and their jobs. Counters stand in the manager's row, so nothing here counts jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import select
+
+from crawler_lifecycle.adapters.database.schema.manager_rows import (
+    listed_job,
+    listed_manager,
+    live_row,
+    waiting_row,
+    whole_manager,
+)
+from crawler_lifecycle.adapters.database.schema.rows import listed_run
+from crawler_lifecycle.adapters.database.schema.tables import manager, run_history
+from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, LIVE_RUNS, in_states, known
+from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, check_manager_fence, read_manager
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
+from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.store.managers import JobRow, ManagerFence, ManagerRow
+
+
+class SqlManagerReads(ManagerPart):
+    """``ManagerReader``, and what cycles ask while they go on. Lists go on over a row that another hand spoilt."""
+
+    def get_manager(self, manager_id: int) -> ManagerRow | None:
+        if not 0 < manager_id <= ID_MAX:
+            return None
+        rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
+        return whole_manager(rows[0]) if rows else None
+
+    def find_manager(self, name: str, flow_id: str) -> ManagerRow | None:
+        m = manager.c
+        rows = self._rows(select(manager).where(m.name == name, m.flow_id == flow_id))
+        return whole_manager(rows[0]) if rows else None
+
+    def list_managers(
+        self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
+    ) -> list[ManagerRow]:
+        """Newest first."""
+        m = manager.c
+        query = select(manager).order_by(m.manager_id.desc()).limit(limit)
+        if before_id is not None:
+            query = query.where(m.manager_id < before_id)
+        if status is not None:
+            query = query.where(m.status == status)
+        if name is not None:
+            query = query.where(m.name == name)
+        return [listed_manager(row) for row in self._rows(query)]
+
+    def list_jobs(
+        self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
+    ) -> list[JobRow]:
+        """Jobs of a manager in the order of their rows; in these states, when some are given."""
+        wanted = sorted({JobState(state).value for state in states} or {state.value for state in JobState})
+        with self._db.reading() as conn:
+            rows = in_states(conn, manager_id, wanted, after_id, limit)
+        return [listed_job(row) for row in rows]
+
+    def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
+        """Jobs in this waiting state, oldest row first."""
+        with self._db.reading() as conn:
+            return [waiting_row(row) for row in in_states(conn, manager_id, [state.value], after_id, limit)]
+
+    def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
+        """Jobs that hold a slot, oldest row first."""
+        with self._db.reading() as conn:
+            return [live_row(row) for row in in_states(conn, manager_id, HOLDING, after_id, limit)]
+
+    def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
+        """Jobs whose run is to be begun."""
+        with self._db.reading() as conn:
+            check_manager_fence(read_manager(conn, fence.manager_id), fence)
+            rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
+        return [live_row(row) for row in rows]
+
+    def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
+        """Those of these identities that some job of the manager has."""
+        with self._db.reading() as conn:
+            return known(conn, manager_id, identities)
+
+    def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
+        """Runs of the manager that have not ended, by id: those that it began, whoever else names it as parent.
+
+        Whatever another hand wrote into the manager's row, its name and flow id are enough.
+        """
+        r, m = run_history.c, manager.c
+        with self._db.reading() as conn:
+            row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()
+            if row is None:
+                raise RunNotFound(f"There is no manager {manager_id}")
+            pages = [
+                select(r.run_id)
+                .where(r.parent == manager_workflow_id(str(row.name), str(row.flow_id)), r.status == status)
+                .where(r.run_id > after_run_id, r.request_id.like(f"manager/{manager_id}/%"))
+                .order_by(r.run_id)
+                .limit(limit)
+                for status in LIVE_RUNS
+            ]
+            ids = sorted(run_id for page in pages for run_id in conn.execute(page).scalars())[:limit]
+            query = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
+            return [listed_run(run) for run in conn.execute(query).mappings()] if ids else []

@@ -1,0 +1,310 @@
+"""Cycles of managers: the facts with which one begins, and the decision with which it ends.
+
+Which runs ended is read from ``run_history``, whoever was or was not told of it. A decision is one transaction, and
+what it says is compared with the rows: a process that is out of control changes nothing, and one that is late neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, func, or_, select, update
+
+from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, ended_row, job_outcome
+from crawler_lifecycle.adapters.database.schema.rows import Row
+from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history
+from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
+from crawler_lifecycle.domain.manager import Added, Decision, Facts, Hooked, JobState, Picked
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
+
+from .bulk import chunks
+from .bulk_insert import insert_mappings
+from .manager_items import item_row, moment
+from .manager_queries import BY_STATE, HOLDING, known, runs_of, with_run
+from .manager_unit import ManagerPart, ManagerUnit
+
+_OVER = [status.value for status in RunStatus if status.terminal]
+_WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
+_BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
+_RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
+
+
+class SqlDecisions(ManagerPart):
+    """The part of ``ManagerStore`` between the beginning of a cycle and its end."""
+
+    def facts(self, fence: ManagerFence, ends: int) -> Facts:
+        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
+        resumed hold a slot again."""
+        with self._manager(fence.manager_id, fence) as unit:
+            _reopen(unit)
+            row, i = unit.row, manager_item.c
+            found = _ended(unit, ends + 1)
+            ended, more = found[:ends], len(found) > ends
+            told = runs_of(unit.conn, ended)
+            gone = {one["item_id"] for one in ended}
+            live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
+            delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
+            return Facts(
+                manager_id=unit.manager_id,
+                attempt=row["attempt"],
+                now=unit.now.timestamp(),
+                next_seq=row["next_seq"],
+                ended=[ended_row(one, told.get(one["run_id"])) for one in ended],
+                live=len(live),
+                live_by_spider=dict(Counter(one.spider for one in live)),
+                live_by_key=dict(Counter(one.cap_key for one in live if one.cap_key is not None)),
+                delayed=row["jobs_delayed"],
+                delayed_by_spider=dict(Counter(one.spider for one in delayed)),
+                queued=row["jobs_queued"],
+                buffered=row["jobs_buffered"],
+                exhausted=row["exhausted"],
+                sealed=row["sealed"],
+                source_error=row["source_error"],
+                last_pick=row["last_pick_at"].timestamp() if row["last_pick_at"] is not None else None,
+                cap=row["cap"],
+                paused=row["paused"],
+                more_ended=more,
+            )
+
+    def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
+        """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
+
+        Picks fall away, and their jobs go on waiting, after a stop, while it is paused, and above a cap that a person
+        set. Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was
+        committed since its facts were read.
+        """
+        with self._manager(fence.manager_id, fence) as unit:
+            _hook(unit, decision.hooked)
+            rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
+            numbers = _numbered(unit, decision.added, rows, decision.picked)
+            picked, dropped = _allowed(unit, decision.picked)
+            fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
+            _delay(unit, decision.delayed)
+            _pick(unit, rows, picked)
+            used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
+            unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
+            _say(unit, decision)
+            row = unit.row
+            return Committed(row["jobs_starting"], unit.live, dropped + fell)
+
+
+# --- facts --------------------------------------------------------------------------------------------------------
+
+
+def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
+    """Those columns of the jobs in these states, of which there are as many as the window and the buffer allow."""
+    i = manager_item.c
+    query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
+    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
+
+
+def _reopen(unit: ManagerUnit) -> None:
+    """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran."""
+    r, i = run_history.c, manager_item.c
+    joined = run_history.join(manager_item, i.run_id == r.run_id)
+    query = (
+        select(i.item_id)
+        .select_from(joined)
+        .where(r.parent == unit.parent, r.attempt > 1)
+        .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED.value, r.attempt > i.handled_attempt)
+    )
+    again = unit.conn.execute(query.with_hint(run_history, _RESUMED, "mysql")).scalars().all()
+    for ids in chunks(again):
+        values = {"state": JobState.STARTED.value, "updated_at": unit.now}
+        unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
+    unit.moved(JobState.ENDED, JobState.STARTED, len(again))
+
+
+def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
+    """Jobs whose run has ended, or can never be begun, and whose hooks did not run for that."""
+    r, i = run_history.c, manager_item.c
+    over = and_(r.status.in_(_OVER), r.attempt > i.handled_attempt)
+    never = and_(i.run_id.is_(None), i.error.is_not(None))
+    query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
+    query = query.order_by(func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
+    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings().all()
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+
+def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
+    """These jobs of the manager, with their runs. Raises ``InvalidRequest`` for what is none, and for repetitions."""
+    found: dict[int, Row] = {}
+    i = manager_item.c
+    for chunk in chunks(item_ids):
+        query = with_run(i.manager_id == unit.manager_id, i.item_id.in_(chunk))
+        query = query.with_hint(manager_item, "FORCE INDEX (PRIMARY)", "mysql")
+        found |= {row["item_id"]: row for row in unit.conn.execute(query).mappings()}
+    if len(found) != len(item_ids):
+        odd = next((one for one in item_ids if one not in found), None)
+        what = "a job is named twice" if odd is None else f"there is no job {odd}"
+        raise InvalidRequest(f"item_id: {what} in a decision of manager {unit.manager_id}")
+    return found
+
+
+def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
+    return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides anew")
+
+
+def _say(unit: ManagerUnit, decision: Decision) -> None:
+    """What the class says of itself."""
+    row = unit.row
+    flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
+    unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
+    unit.set(close_reason=decision.close_reason, waiting_for=decision.waiting)
+    if decision.state is not None:
+        unit.set(state=decision.state)
+    if decision.over:
+        unit.set(is_over=True, error=decision.error)
+
+
+def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> None:
+    """The hooks of these ends ran: each once for an attempt of its run."""
+    rows = _rows_of(unit, [one.item_id for one in hooked])
+    told = runs_of(unit.conn, list(rows.values()))
+    alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
+    for one in hooked:
+        row = rows[one.item_id]
+        attempt, live = row["run_attempt"] or 1, row["run_status"] not in (None, *_OVER)
+        if row["state"] != JobState.STARTED or one.attempt <= row["handled_attempt"]:
+            raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
+        if one.attempt > attempt or (live and one.attempt == attempt):
+            raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
+        # A run that was resumed meanwhile keeps its slot, and its next end has hooks of its own.
+        state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
+        alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
+    for (attempt, outcome, state), item_ids in alike.items():
+        values = {"handled_attempt": attempt, "outcome": outcome, "state": state.value, "updated_at": unit.now}
+        for ids in chunks(item_ids):
+            unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**values))
+        if state is JobState.ENDED:
+            unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
+    bad = sum(one.bad for one in hooked)
+    unit.count(bad=bad, good=len(hooked) - bad)
+
+
+def _allowed(unit: ManagerUnit, picked: Sequence[Picked]) -> tuple[Sequence[Picked], int]:
+    """The picks that may take a slot now, and how many fall away: the last ones."""
+    row = unit.row
+    if not picked:
+        return (), 0
+    room = len(picked)
+    if row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
+        room = 0
+    elif row["cap"] is not None:
+        room = max(min(room, row["cap"] - unit.live), 0)
+    return picked[:room], len(picked) - room
+
+
+def _numbered(unit: ManagerUnit, added: Sequence[Added], rows: Mapping[int, Row], picked: Sequence[Picked]) -> set[int]:
+    """The new numbers of the decision: they go on from the last one without a gap, and a job keeps the one it has."""
+    following, own = unit.row["next_seq"], {one.ref: one.seq for one in added}
+    own |= {item_id: row["seq"] for item_id, row in rows.items()}
+    if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
+        raise InvalidRequest(f"item_id: manager {unit.manager_id} has a pick of nothing, or of the same job again")
+    for pick in picked:
+        if own[pick.item_id] not in (None, pick.seq):
+            raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
+    new = [pick.seq for pick in picked if own[pick.item_id] is None]
+    new += [one.seq for one in added if one.seq is not None and one.retry == 0]
+    if new and min(new) < following:
+        raise _overtaken(unit, f"number {min(new)} was given")
+    if sorted(new) != list(range(following, following + len(new))):
+        raise InvalidRequest(f"seq: the numbers of new jobs go on from {following}, each once")
+    return set(new)
+
+
+def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
+    """Insert new jobs, those that were picked at once as STARTING; how many of these fell away, as known."""
+    refs = [one.ref for one in added]
+    if len(set(refs)) != len(refs) or any(ref >= 0 for ref in refs):
+        raise InvalidRequest("ref: each added job has a negative one of its own")
+    there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
+    numbers = _numbers(unit, [one for one in added if one.seq is not None])
+    rows, fell = [], 0
+    for one in added:
+        _check_added(unit, one)
+        pick = picks.get(one.ref)
+        identity, number = one.job.identity if one.unique else None, (one.seq, one.retry)
+        if identity in there or number in numbers:
+            fell += pick is not None
+            continue
+        if identity is not None:
+            there.add(identity)
+        if one.seq is not None:
+            numbers.add((one.seq, one.retry))
+        more = {"retry": one.retry, "retry_of": one.retry_of, "not_before": moment(one.not_before)}
+        if pick is None:
+            rows.append(item_row(unit, one.job, identity, JobState.QUEUED, None, seq=one.seq, **more))
+        else:
+            more |= {"seq": pick.seq, "cap_key": pick.cap_key}
+            rows.append(item_row(unit, pick.job, identity, JobState.STARTING, None, **more))
+            unit.count(**{"retried" if one.retry else "scheduled": 1})
+        unit.moved(None, JobState.QUEUED if pick is None else JobState.STARTING, 1)
+    insert_mappings(unit.conn, manager_item, rows)
+    return fell
+
+
+def _check_added(unit: ManagerUnit, one: Added) -> None:
+    known = one.seq is not None and 0 < one.seq < unit.row["next_seq"]
+    if one.retry < 0 or (one.retry > 0 and not known):
+        raise InvalidRequest(f"retry: {one.retry} of number {one.seq} is not allowed; no such number was given")
+
+
+def _numbers(unit: ManagerUnit, added: Sequence[Added]) -> set[tuple[int | None, int]]:
+    """Numbers with retries that are taken, of those that these jobs have."""
+    i, found = manager_item.c, set[tuple[int | None, int]]()
+    for chunk in chunks(sorted({one.seq for one in added if one.seq is not None})):
+        query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))
+        rows = unit.conn.execute(query.with_hint(manager_item, _BY_NUMBER, "mysql"))
+        found |= {(seq, retry) for seq, retry in rows}
+    return found
+
+
+def _delay(unit: ManagerUnit, item_ids: Sequence[int]) -> None:
+    rows = _rows_of(unit, item_ids)
+    if any(row["state"] != JobState.BUFFERED for row in rows.values()):
+        raise _overtaken(unit, "a job that is to be delayed is no longer buffered")
+    for ids in chunks(item_ids):
+        values = {"state": JobState.DELAYED.value, "updated_at": unit.now}
+        unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**values))
+    unit.moved(JobState.BUFFERED, JobState.DELAYED, len(item_ids))
+
+
+_PICK = (
+    update(manager_item)
+    .where(manager_item.c.item_id == bindparam("id_"))
+    .values(
+        state=JobState.STARTING.value,
+        seq=bindparam("seq_"),
+        spider=bindparam("spider_"),
+        cap_key=bindparam("cap_key_"),
+        params=bindparam("params_"),
+        updated_at=bindparam("at_"),
+    )
+)
+
+
+def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
+    """Waiting rows take slots. Those of added jobs were inserted with theirs."""
+    values = []
+    for pick in picked:
+        if pick.item_id < 0:
+            continue
+        row = rows[pick.item_id]
+        if row["state"] not in _WAITING:
+            raise _overtaken(unit, f"job {pick.item_id} waits no longer")
+        unit.moved(JobState(row["state"]), JobState.STARTING, 1)
+        unit.count(**{"retried" if row["retry"] else "scheduled": 1})
+        values.append({
+            "id_": pick.item_id, "seq_": pick.seq, "spider_": pick.job.spider, "cap_key_": pick.cap_key,
+            "params_": dump_job(pick.job), "at_": unit.now,
+        })  # fmt: skip
+    if values:
+        unit.conn.execute(_PICK, values)
+    if picked:
+        unit.row["last_pick_at"] = unit.now

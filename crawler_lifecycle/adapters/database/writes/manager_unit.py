@@ -1,0 +1,168 @@
+"""The unit of work of managers: a write transaction on one locked manager."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from crawler_lifecycle.adapters.database.schema.manager_rows import counts_of
+from crawler_lifecycle.adapters.database.schema.row_validation import check
+from crawler_lifecycle.adapters.database.schema.rows import Row
+from crawler_lifecycle.adapters.database.schema.tables import manager
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import Fenced, RunNotFound
+from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
+from crawler_lifecycle.domain.run import RunStatus, run_may_become
+from crawler_lifecycle.ports.store.managers import ManagerFence
+
+from .unit_of_work import StorePart, insert_event
+
+log = logging.getLogger(__name__)
+
+_TOLD = ("manager_id", "manager_uid", "name", "flow_id", "plan", "attempt", "status", "outcome", "cause")
+
+
+def check_manager_fence(row: Row, fence: ManagerFence) -> None:
+    """Raise ``Fenced`` unless the manager is still the writer's."""
+    same = row["attempt"] == fence.attempt and row["owner_run_id"] == fence.owner_run_id
+    if same and fence.generation in (None, row["generation"]):
+        return
+    text = (
+        f"Manager {fence.manager_id} is at attempt {row['attempt']}, generation {row['generation']} of owner "
+        f"{row['owner_run_id']}; attempt {fence.attempt}, generation {fence.generation} of owner "
+        f"{fence.owner_run_id} may no longer write"
+    )
+    log.warning("refused a late write: %s", text)
+    raise Fenced(text)
+
+
+def read_manager(conn: Connection, manager_id: int, *, lock: bool = False) -> dict[Any, Any]:
+    """The manager's row, locked until the end of the transaction if asked for.
+
+    Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
+    """
+    query = select(manager).where(manager.c.manager_id == manager_id)
+    known = 0 < manager_id <= ID_MAX  # SQLite's driver does not even take a larger one
+    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none() if known else None
+    if row is None:
+        raise RunNotFound(f"There is no manager {manager_id}")
+    check(manager, row, graver=True)
+    return dict(row)
+
+
+@dataclass
+class ManagerUnit:
+    """A write transaction on a manager whose row is locked, so that no other writer of ours is in between.
+
+    ``row`` is the row as it will be committed: changes are collected, and written when the transaction ends.
+    """
+
+    conn: Connection
+    row: dict[Any, Any]
+    now: datetime
+    changed: bool = False
+    """Whether to tell of it with one ``manager.changed``."""
+
+    def __post_init__(self) -> None:
+        self._before = dict(self.row)
+
+    @property
+    def manager_id(self) -> int:
+        return int(self.row["manager_id"])
+
+    @property
+    def status(self) -> RunStatus:
+        return RunStatus(self.row["status"])
+
+    @property
+    def parent(self) -> str:
+        """What the manager's runs have as their parent."""
+        return manager_workflow_id(self.row["name"], self.row["flow_id"])
+
+    @property
+    def live(self) -> int:
+        """Jobs that hold a slot."""
+        return int(self.row["jobs_starting"] + self.row["jobs_started"])
+
+    def set(self, **values: Any) -> None:
+        """Change columns; the event tells of it when one of them differs."""
+        self.changed = self.changed or any(self.row[name] != value for name, value in values.items())
+        self.row.update(values)
+
+    def count(self, **more: int) -> None:
+        """Add to counters."""
+        self.set(**{name: self.row[name] + n for name, n in more.items()})
+
+    def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
+        """So many jobs went from one state to another; ``None``: they are new."""
+        if before is not None:
+            self.count(**{f"jobs_{before}": -jobs})
+        self.count(**{f"jobs_{after}": jobs})
+
+    def move(self, status: RunStatus) -> None:
+        """Change the status, forwards only."""
+        if run_may_become(self.status, status):
+            self.set(status=status.value)
+
+    def write(self) -> None:
+        """Write what differs from the row as it was read."""
+        new = {name: value for name, value in self.row.items() if self._before[name] != value}
+        if new:
+            self.row["updated_at"] = new["updated_at"] = self.now
+            self.conn.execute(update(manager).where(manager.c.manager_id == self.manager_id).values(**new))
+            self._before = dict(self.row)
+
+    def announce(self, type: str, key: str | None = None) -> None:
+        """Append the event that tells what the manager looks like now. Nothing may follow it in the transaction."""
+        row = self.row
+        body: dict[str, Any] = {name: row[name] for name in _TOLD}
+        body |= {"paused": row["paused"], "cap": row["cap"], "requested_by": row["requested_by"]}
+        body |= {"waiting": row["waiting_for"], "error": row["error"], "close_reason": row["close_reason"]}
+        for name in ("started_at", "ended_at"):
+            body[name] = row[name].isoformat() if row[name] is not None else None
+        counts = counts_of(row)
+        body["jobs"] = {state: n for state, n in counts.by_state.items() if n}
+        body["counts"] = {name: row[name] for name in ("yields", "duplicates", "scheduled", "retried", "good", "bad")}
+        event = {
+            "subject": manager_subject(self.manager_id),
+            "subject_uid": row["manager_uid"],
+            "run_id": None,
+            "attempt": row["attempt"],
+            "type": type,
+            "event_key": key,
+            "body": body,
+            "created_at": self.now,
+        }
+        insert_event(self.conn, event)
+
+
+class ManagerPart(StorePart):
+    """What the adapters of managers share: how a unit of work begins and ends."""
+
+    @contextmanager
+    def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> Iterator[ManagerUnit]:
+        """Lock the manager first, check the fence, write its row at the end, and tell of the change if there was one.
+
+        The manager's row comes first in every transaction, so that two of them cannot wait for each other.
+        """
+        with self._db.writing() as conn:
+            row = read_manager(conn, manager_id, lock=True)
+            if fence is not None:
+                check_manager_fence(row, fence)
+            unit = ManagerUnit(conn, row, self._clock())
+            yield unit
+            unit.write()
+            if unit.changed:
+                unit.announce(EVENT_MANAGER_CHANGED)
+
+
+def labelled(columns: Mapping[str, Any], prefix: str) -> list[Any]:
+    """Those columns under names of their own beside another table's."""
+    return [column.label(f"{prefix}{name}") for name, column in columns.items()]

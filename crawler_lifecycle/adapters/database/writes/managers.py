@@ -1,0 +1,304 @@
+"""Managers: their rows from the reservation to the end, and what people do to them meanwhile."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from crawler_lifecycle.adapters.database.engine import KeyTaken
+from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
+from crawler_lifecycle.adapters.database.schema.rows import stop_of
+from crawler_lifecycle.adapters.database.schema.tables import (
+    MANAGER_COUNTERS,
+    manager,
+    manager_item,
+    outbox_event,
+    run_history,
+)
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RunIsLive,
+    StoreUnavailable,
+)
+from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+
+from .bulk import chunks
+from .manager_decisions import SqlDecisions
+from .manager_items import SqlManagerItems
+from .manager_queries import BY_STATE, LIVE_RUNS, in_states
+from .manager_unit import ManagerUnit, read_manager
+
+_FORMER_MAX = 20
+_NO_STOP: dict[str, Any] = {
+    "stop_requested_at": None,
+    "stop_force": False,
+    "stop_requested_by": None,
+    "stop_reason": None,
+    "stop_limit": None,
+    "stop_escalated": False,
+    "leave_runs": False,
+}
+
+
+class SqlManagers(SqlDecisions, SqlManagerItems):
+    """What changes managers, of ``ManagerStore``."""
+
+    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
+    """Gives a new manager its uid; never the same again."""
+
+    def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
+        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
+
+        One that has ended takes over what is asked for now: its next attempt begins with that. Raises
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or when nothing may be
+        resumed (``fresh``).
+        """
+        for _ in range(2):
+            try:
+                with self._db.writing() as conn:
+                    found = self._found(conn, new)
+                    return found if found is not None else (self._insert(conn, new), True)
+            except KeyTaken:
+                continue
+        raise StoreUnavailable(f"The manager {new.name!r} of {new.flow_id!r} was inserted and removed at the same time")
+
+    def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
+        m = manager.c
+        # First without a lock: a locking read of a missing key would block the inserts of its neighbours on MySQL.
+        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
+        manager_id = conn.execute(query).scalar_one_or_none()
+        if manager_id is None:
+            return None
+        unit = ManagerUnit(conn, read_manager(conn, manager_id, lock=True), self._clock())
+        same = unit.row["request_hash"] == manager_hash(new)
+        if not same and (new.fresh or not unit.status.terminal):
+            raise DuplicateRequest(
+                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which was started differently; "
+                "stop it first, or use another flow_id"
+            )
+        if unit.status.terminal and not new.fresh:
+            unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
+            unit.write()
+        return whole_manager(unit.row), False
+
+    def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
+        row = {**_new_row(new, self._clock()), "manager_uid": self.new_uid()}
+        conn.execute(insert(manager).values(**row))
+        m = manager.c
+        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
+        unit = ManagerUnit(conn, read_manager(conn, conn.execute(query).scalar_one(), lock=True), row["created_at"])
+        unit.announce(EVENT_MANAGER_CHANGED)
+        return whole_manager(unit.row)
+
+    def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
+        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
+
+        The former owner of a live one is closed when it has the same workflow id, because Temporal has one open
+        execution of each. Raises ``RunIsLive`` when it has another, ``Fenced`` for one that owned it before another
+        did, ``RunNotFound``.
+        """
+        with self._manager(manager_id) as unit:
+            row, mine = unit.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
+            if row["owner_run_id"] == owner.first_run_id:
+                return whole_manager(row)
+            if owner.first_run_id in row["former_owners"]:
+                raise Fenced(f"Manager {manager_id} was taken from owner {owner.first_run_id}, which may not claim it")
+            if row["owner_run_id"] is None:
+                unit.set(**mine)
+                return whole_manager(row)
+            if not unit.status.terminal and row["owner_workflow_id"] != owner.workflow_id:
+                text = f"Manager {manager_id} is owned by workflow {row['owner_workflow_id']!r}; stop it first"
+                raise RunIsLive(text)
+            former = [*row["former_owners"], row["owner_run_id"]][-_FORMER_MAX:]
+            ended = unit.status.terminal
+            unit.set(**mine, former_owners=former, attempt=row["attempt"] + 1, is_over=False, error=None)
+            if ended:
+                again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
+                unit.set(status=RunStatus.INITIALIZING.value, paused=False, **again, **_NO_STOP)
+                self._count_anew(unit)
+            return whole_manager(row)
+
+    def new_generation(self, fence: ManagerFence, fingerprint: str, restart: bool) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. With ``restart`` the source is
+        read from its beginning: position 0, not exhausted. ``fence.generation`` is not compared."""
+        with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
+            _check_live(unit)
+            unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
+            if restart:
+                unit.set(position=0, exhausted=False, source_error=None)
+            unit.set(started_at=unit.row["started_at"] or unit.now)
+            unit.move(RunStatus.PROCESSING)
+            return whole_manager(unit.row)
+
+    def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
+        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        with self._manager(fence.manager_id, fence) as unit:
+            unit.set(error=error, waiting_for=waiting_for)
+
+    def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
+        """Pause it, let it go on, or set its cap (0: back to what the class says).
+
+        Raises ``RunNotFound``, ``NotInThisState`` after its end, ``InvalidRequest``.
+        """
+        with self._manager(manager_id) as unit:
+            _check_live(unit)
+            if paused is not None:
+                unit.set(paused=paused)
+            if cap is not None:
+                if not 0 <= cap <= CAP_MAX:
+                    raise InvalidRequest(f"cap: {cap} is not allowed; give a whole number from 0 (none) to {CAP_MAX}")
+                unit.set(cap=cap or None)
+            return whole_manager(unit.row)
+
+    def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
+        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
+        with self._manager(manager_id) as unit:
+            if unit.status.terminal:
+                return whole_manager(unit.row)
+            before = stop_of(unit.row)
+            stop = intent if before is None else before.merged(intent)
+            unit.set(
+                stop_requested_at=stop.requested_at,
+                stop_force=stop.force,
+                stop_requested_by=stop.requested_by,
+                stop_reason=stop.reason,
+                stop_limit=stop.limit,
+                stop_escalated=stop.escalated,
+                # Whoever asks again without leaving the runs wants them stopped.
+                leave_runs=leave if before is None else leave and unit.row["leave_runs"],
+            )
+            unit.move(RunStatus.STOPPING)
+            return whole_manager(unit.row)
+
+    def end_manager(
+        self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
+    ) -> ManagerRow:
+        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
+        runs of it live, unless they were to be left. Jobs whose run has ended and whose hooks did not run stay as they
+        are: a resume runs those hooks."""
+        if not status.terminal:
+            raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
+        with self._manager(fence.manager_id, fence) as unit:
+            if unit.status.terminal:
+                return whole_manager(unit.row)
+            left = leave or unit.row["leave_runs"]
+            self._settle_starting(unit, stay=left)
+            if not left and (live := self._one_live(unit)) is not None:
+                raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live}")
+            unit.set(status=status.value, outcome=outcome, cause=cause, ended_at=unit.now, waiting_for=None)
+            unit.write()
+            unit.changed = False
+            key = f"{unit.row['manager_id']}-{unit.row['manager_uid']}/{unit.row['attempt']}/{EVENT_MANAGER_ENDED}"
+            key = f"managers/{key}"
+            there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
+            # There it is when another hand set the status back.
+            known = unit.conn.execute(there).one_or_none() is not None
+            unit.announce(EVENT_MANAGER_ENDED, None if known else key)
+            return whole_manager(unit.row)
+
+    @staticmethod
+    def _count_anew(unit: ManagerUnit) -> None:
+        """After a pruning, which leaves the counters as they were for people to read: what is there now."""
+        pruned, i = unit.row["jobs_pruned_at"], manager_item.c
+        if pruned is None:
+            return
+        query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
+        rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
+        there: dict[str, int] = dict(rows.all())
+        unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
+        what = f"Jobs of earlier attempts were removed on {pruned:%Y-%m-%d}: they are new again"
+        unit.set(waiting_for=what)
+
+    @staticmethod
+    def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:
+        """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
+        r, i = run_history.c, manager_item.c
+        rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
+        by_request = {job_key(row): row["item_id"] for row in rows}
+        begun: set[int] = set()
+        for chunk in chunks(sorted(by_request)):
+            for run_id, request_id in unit.conn.execute(select(r.run_id, r.request_id).where(r.request_id.in_(chunk))):
+                item_id = by_request[request_id]
+                begun.add(item_id)
+                values = {"state": JobState.STARTED.value, "run_id": run_id, "updated_at": unit.now}
+                unit.conn.execute(update(manager_item).where(i.item_id == item_id).values(**values))
+        unit.moved(JobState.STARTING, JobState.STARTED, len(begun))
+        waits = [item_id for item_id in by_request.values() if item_id not in begun]
+        if stay or not waits:
+            return
+        for ids in chunks(waits):
+            values = {"state": JobState.QUEUED.value, "updated_at": unit.now}
+            unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
+        unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
+
+    @staticmethod
+    def _one_live(unit: ManagerUnit) -> str | None:
+        """The key of one job of the manager whose run lives; ``None``: there is none."""
+        r = run_history.c
+        query = select(r.run_id).where(r.parent == unit.parent, r.request_id.like(f"manager/{unit.manager_id}/%"))
+        for status in LIVE_RUNS:
+            run_id = unit.conn.execute(query.where(r.status == status).limit(1)).scalar_one_or_none()
+            if run_id is not None:
+                return str(run_id)
+        return None
+
+
+#: Most live jobs that may be asked for.
+CAP_MAX = 1_000_000
+
+
+def _check_live(unit: ManagerUnit) -> None:
+    if unit.status.terminal:
+        raise NotInThisState(f"Manager {unit.manager_id} is {unit.status}; start it again under its flow id")
+
+
+def _asked(new: NewManager) -> dict[str, Any]:
+    return {
+        "plan": new.plan,
+        "options": dict(new.options),
+        "request_hash": manager_hash(new),
+        "requested_by": new.requested_by,
+        "parent": new.parent,
+    }
+
+
+def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
+    return {
+        **_asked(new),
+        **_NO_STOP,
+        **dict.fromkeys((f"jobs_{state}" for state in JobState), 0),
+        **dict.fromkeys(MANAGER_COUNTERS, 0),
+        "name": new.name,
+        "flow_id": new.flow_id,
+        "status": RunStatus.INITIALIZING.value,
+        "attempt": 1,
+        "former_owners": [],
+        "generation": 0,
+        "position": 0,
+        "exhausted": False,
+        "is_over": False,
+        "sealed": False,
+        "next_seq": 1,
+        "paused": False,
+        "state": {},
+        "stats": {},
+        "tags": _tags(new.tags),
+        "flow_tags": [],
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+def _tags(tags: Sequence[str]) -> list[str]:
+    return sorted(set(tags))

@@ -1,0 +1,59 @@
+"""Plans: the classes that workers say they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import insert, select, update
+
+from crawler_lifecycle.adapters.database.engine import KeyTaken
+from crawler_lifecycle.adapters.database.schema.manager_rows import plan_row
+from crawler_lifecycle.adapters.database.schema.tables import plan
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.ports.store.managers import PlanRow
+
+from .unit_of_work import StorePart
+
+
+class SqlPlans(StorePart):
+    """``PlanStore``."""
+
+    def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        """These are what this worker serves; those that it no longer serves lose its word."""
+        for _ in range(3):
+            try:
+                return self._register(worker, plans)
+            except KeyTaken:  # another worker inserted one of them at the same time
+                continue
+        raise StoreUnavailable("Other workers register the same plans again and again")
+
+    def _register(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        p, now = plan.c, self._clock()
+        with self._db.writing() as conn:
+            known = {row.plan: row.worker for row in conn.execute(select(p.plan, p.worker))}
+            for one in sorted(plans, key=lambda one: one.plan):
+                values = {
+                    "kind": one.kind,
+                    "name": one.name,
+                    "description": one.description,
+                    "fingerprint": one.fingerprint,
+                    "options": [dict(option) for option in one.options],
+                    "error": one.error,
+                    "worker": worker,
+                    "seen_at": now,
+                }
+                if one.plan in known:
+                    conn.execute(update(plan).where(p.plan == one.plan).values(**values))
+                else:
+                    conn.execute(insert(plan).values(plan=one.plan, **values))
+            served = {one.plan for one in plans}
+            for name, by in known.items():
+                if by == worker and name not in served:
+                    conn.execute(update(plan).where(p.plan == name).values(seen_at=None))
+
+    def list_plans(self) -> list[PlanRow]:
+        return [plan_row(row) for row in self._rows(select(plan).order_by(plan.c.plan))]
+
+    def get_plan(self, name: str) -> PlanRow | None:
+        rows = self._rows(select(plan).where(plan.c.plan == name))
+        return plan_row(rows[0]) if rows else None

@@ -1,0 +1,124 @@
+"""``crawlctl manager plan``: what a class would schedule, in order, and why the rest waits or is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Annotated, Any
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.managers import tables
+from crawler_lifecycle.cli.output import Column, clean, emit, emit_list, of, show_rows
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.texts import plain
+from crawler_lifecycle.cli.session import Session, current
+
+#: A class that plans for longer is stopped, unless --timeout says otherwise.
+TIMEOUT_S = 300.0
+#: Bytes of one answer of its process.
+LINE_MAX = 1024 * 1024
+CHILD = "crawler_lifecycle.managers.preview"
+
+COLUMNS = (
+    Column("NUMBER", of("seq"), right=True),
+    Column("WHAT", of("what")),
+    Column("SPIDER", of("spider")),
+    Column("ARGUMENTS", lambda row: plain(row.get("spider_args") or {}) or "-"),
+    Column("WHY", of("why")),
+    Column("POSITION", of("position"), right=True, wide=True),
+    Column("TAGS", lambda row: clean(" ".join(row.get("tags") or ())) or "-", wide=True),
+    Column("SETTINGS", lambda row: plain(row.get("job_settings") or {}) or "-", wide=True),
+)
+
+
+def plan(
+    name: Annotated[str | None, Parameter(help="class to try here, module:Class; without it: those of workers")] = None,
+    /,
+    *argv: Annotated[str, Parameter(help="behind --: options of the class")],
+    limit: Annotated[int, Parameter(help="stop after so many scheduled jobs")] = 50,
+) -> int:
+    """Show what a class would schedule, in order, with why an item waits or is left out. Nothing is started.
+
+    The module is imported from this folder, in a process of its own; every job counts as ended well at once.
+    """
+    session = current()
+    if name is None:
+        with session.gateway() as gateway:
+            rows = gateway.plans().get("plans", [])
+        empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
+        emit_list(session, "plans", rows, tables.PLANS, name="plan", empty=empty)
+        return Exit.DONE
+    rows, end = _simulated(session, name, argv, limit)
+    document = {"plan": name, "jobs": rows, "end": end}
+    names = [row.get("seq") for row in rows if row.get("what") == "scheduled"]
+    emit(
+        session,
+        document,
+        names=names,
+        rows=rows,
+        table=lambda: show_rows(session, rows, COLUMNS, empty="no jobs at all"),
+    )
+    if end.get("text"):
+        session.say(clean(end["text"]))
+    if end.get("error"):
+        cure = f"mend the class and try again: crawlctl manager plan {name}"
+        raise CommandFailed(Exit.ERROR, f"{name} cannot be used", clean(end["error"], lines=True), cure)
+    session.say(f"next: crawlctl manager start {name}" + (f" -- {' '.join(argv)}" if argv else ""))
+    return Exit.DONE
+
+
+def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
+    """What the process with the class says: a line for each job, and one about the end."""
+    read_end, write_end = os.pipe()
+    words = [sys.executable, "-m", CHILD, "--answers", str(write_end), "--limit", str(limit), name, "--", *argv]
+    # What the class prints goes to people; the answers have a pipe of their own.
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[write_end], start_new_session=True)
+    os.close(write_end)
+    try:
+        with _killed_after(child, session.timeout_s or TIMEOUT_S), os.fdopen(read_end, "rb") as answers:
+            found = list(_documents(answers))
+            code = child.wait()
+    finally:
+        _kill(child)
+        child.wait()
+    rows = [one for one in found if "end" not in one]
+    ends = [one["end"] for one in found if "end" in one]
+    if not ends:
+        why = f"its process was ended by signal {-code}" if code < 0 else f"its process left with exit code {code}"
+        cure = "raise --timeout, or look for exit() and endless loops in the class"
+        raise CommandFailed(Exit.ERROR, f"{name} came to no end after {len(rows)} jobs", why, cure)
+    return rows, ends[-1]
+
+
+@contextmanager
+def _killed_after(child: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """Kill the process and its children when it takes longer."""
+    timer = threading.Timer(seconds, _kill, (child,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    # Its own children too: one that keeps the pipe open would keep us waiting.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _documents(answers: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """What the process says; whatever is no such document was written by the class, and is left out."""
+    while line := answers.readline(LINE_MAX + 1):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                yield found

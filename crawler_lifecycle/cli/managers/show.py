@@ -1,0 +1,79 @@
+"""Verbs that show what is recorded of managers: list, describe, logs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.managers import tables
+from crawler_lifecycle.cli.managers.control import ManagerId
+from crawler_lifecycle.cli.output import Document, emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.runs.states import TERMINAL
+from crawler_lifecycle.cli.session import current
+
+Limit = Annotated[int, Parameter(help="at most so many")]
+State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "ended", "skipped"]
+
+
+def list_managers(
+    *,
+    status: Annotated[str | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")] = None,
+    name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
+    flow: Annotated[str | None, Parameter(help="only that of this flow; goes with --name")] = None,
+    limit: Limit = 50,
+) -> int:
+    """List managers, newest first."""
+    session = current()
+    filters = {"status": status.upper() if status else None, "name": name, "flow_id": flow}
+    with session.gateway() as gateway:
+        rows = gateway.managers(limit=limit, **filters)
+    empty = "no managers; next: crawlctl manager start --help"
+    emit_list(session, "managers", rows, tables.MANAGERS, name="manager_id", empty=empty)
+    return Exit.DONE
+
+
+def describe(
+    manager: ManagerId,
+    /,
+    *,
+    jobs: Annotated[State | None, Parameter(help="list its jobs in this state as well; skipped: with why")] = None,
+    limit: Limit = 50,
+) -> int:
+    """Show everything about a manager on one screen, and its jobs."""
+    session = current()
+    with session.gateway() as gateway:
+        found = gateway.manager(manager)
+        state = None if jobs == "all" else jobs
+        rows = [] if jobs is None else gateway.manager_jobs(manager, state=state, limit=limit)
+
+    def table() -> None:
+        show_facts(session, tables.facts(found))
+        if jobs is not None:
+            print()
+            show_rows(session, rows, tables.JOBS, empty="no such jobs")
+
+    document = found if jobs is None else {**found, "job_rows": rows}
+    emit(session, document, names=[manager], table=table)
+    session.say(f"next: {' · '.join(_next_steps(found))}")
+    return Exit.DONE
+
+
+def logs(manager: ManagerId, /) -> int:
+    """Show what the class of a manager printed last, where that is kept."""
+    session = current()
+    with session.gateway() as gateway:
+        print(gateway.manager_log(manager), end="")
+    return Exit.DONE
+
+
+def _next_steps(row: Document) -> list[str]:
+    one = row.get("manager_id")
+    skipped = [f"crawlctl manager describe {one} --jobs skipped"] if tables.jobs(row).get("skipped") else []
+    runs = f"crawlctl list --parent {row.get('workflow_id')}"
+    if row.get("status") in TERMINAL:
+        return [*skipped, runs, f"crawlctl manager resume {one}"]
+    if row.get("paused"):
+        return [*skipped, f"crawlctl manager resume {one}", runs]
+    return [*skipped, f"crawlctl manager watch {one}", runs, f"crawlctl manager stop {one}"]

@@ -1,0 +1,174 @@
+"""``crawlctl manager start``."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.managers.adding import Each, FormatOption, Sender, checked_id, checker
+from crawler_lifecycle.cli.managers.control import is_news, show_state, wait_for
+from crawler_lifecycle.cli.managers.items import Format, Source, format_of
+from crawler_lifecycle.cli.output import Document, as_json, clean, emit, show_facts
+from crawler_lifecycle.cli.polling import Polling
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.start import pairs
+from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.domain.manager import PAGE_ITEMS
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.gateway import Gateway
+
+#: Seconds within which a worker takes up a manager that had ended.
+ATTEMPT_S = 120.0
+
+
+def start(
+    plan: Annotated[str | None, Parameter(help="class of a plans worker, module:Class (crawlctl manager plan)")] = None,
+    /,
+    *argv: Annotated[str, Parameter(help="behind --: options of the class")],
+    crawler: Annotated[str | None, Parameter(help="instead: run this crawler once for each item")] = None,
+    each: Each = None,
+    form: FormatOption = None,
+    arg: Annotated[list[str] | None, Parameter(name=["--arg", "-a"], help="argument of every run, name=value")] = None,
+    setting: Annotated[list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")] = None,
+    max_running: Annotated[int | None, Parameter(help="at most so many runs at once")] = None,
+    max_per_key: Annotated[str | None, Parameter(help="and so many with the same value, such as domain=2")] = None,
+    retries: Annotated[int | None, Parameter(help="run a job that failed again, so many times")] = None,
+    retry_delay: Annotated[float | None, Parameter(help="seconds before each retry")] = None,
+    keep_open: Annotated[bool, Parameter(negative=(), help="more items come later (crawlctl manager add)")] = False,
+    name: Annotated[str | None, Parameter(help="name of the manager; default: that of class or crawler")] = None,
+    flow: Annotated[str | None, Parameter(help="flow id; the same one goes on where its manager ended")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="tag of the manager and of its runs")] = None,
+    parent: Annotated[str | None, Parameter(help="workflow id that is told when it has ended")] = None,
+    request_id: Annotated[str | None, Parameter(help="the same id never starts a second manager")] = None,
+    by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a line for each change")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
+) -> int:
+    """Start a crawl manager: of a class, or a crawler that runs once for each item."""
+    session = current()
+    key = checked_id(request_id)
+    options = {
+        "args": pairs(arg, "-a"),
+        "settings": pairs(setting, "-s"),
+        "max_running": max_running,
+        "max_per_key": _per_key(max_per_key),
+        "retries": retries,
+        "retry_delay_s": retry_delay,
+    }
+    options = {option: value for option, value in options.items() if value not in (None, {})}
+    _check_call(plan, crawler, each, options)
+    given: dict[str, Any] = {"plan": plan, "argv": list(argv), "crawler": crawler, "options": options, "name": name}
+    given |= {"flow_id": flow, "tags": tag, "parent": parent, "requested_by": by or user()}
+    request = {field: value for field, value in given.items() if value not in (None, [], {})}
+    if dry_run:
+        emit(session, request, names=[key], table=lambda: print(as_json(request)))
+        return Exit.DONE
+    with session.gateway() as gateway:
+        if plan is not None:
+            request["plan"] = full_name(gateway, plan)
+        started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
+        manager_id = int(started["manager_id"])
+        if started.get("note"):
+            session.say(f"manager {manager_id}: {clean(started['note'])}")
+        # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
+        before = started if flow else None
+        if watch:
+            from crawler_lifecycle.cli.managers.watch import watch_manager
+
+            return watch_manager(session, gateway, manager_id, after=before)
+        if wait:
+            session.say(f"manager {manager_id} started; Ctrl-C stops the waiting, not the manager")
+            return show_state(session, *wait_for(gateway, manager_id, "completed", session.timeout_s, after=before))
+    facts = [(field, str(started.get(field))) for field in ("manager_id", "workflow_id", "status")]
+    facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
+    emit(session, started, names=[manager_id], table=lambda: show_facts(session, facts))
+    more = "" if not crawler or (each and not keep_open) else f"crawlctl manager add {manager_id} --each FILE --seal · "
+    session.say(f"next: {more}crawlctl manager watch {manager_id} · crawlctl manager stop {manager_id}")
+    return Exit.DONE
+
+
+def _started(
+    gateway: Gateway, request: dict[str, Any], key: str, each: Path | None, form: Format | None, *, seal: bool
+) -> tuple[dict[str, Any], Sender | None]:
+    """Start the manager, and give it its items: those of a file are all read and checked before."""
+    if each is None:
+        return gateway.start_manager(request, key), None
+    base = request.get("options", {}).get("args", {})
+    source = Source(each, format_of(each, form), checker(gateway, request["crawler"], base))
+    items = source.items()
+    if source.again:
+        if not sum(1 for _ in items):
+            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
+        items = source.items()
+    else:
+        first = list(islice(items, PAGE_ITEMS))
+        if not first:
+            raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
+        items = chain(first, items)
+    started = gateway.start_manager(request, key)
+    if request.get("flow_id"):
+        await_attempt(gateway, started)
+    sender = Sender(current(), gateway, int(started["manager_id"]), key)
+    try:
+        sender.all(items, seal)
+    except CommandFailed as failure:
+        manager_id = started["manager_id"]
+        told = f"manager {manager_id} has {sender.jobs} items and waits for more"
+        failure.why = "; ".join(filter(None, (failure.why, told)))
+        rest = f"crawlctl manager add {manager_id} --each REST --seal, or crawlctl manager stop {manager_id}"
+        failure.next_step = " · ".join(filter(None, (failure.next_step, rest)))
+        raise
+    return started, sender
+
+
+def await_attempt(gateway: Gateway, started: Document) -> None:
+    """Return when a manager that had ended goes on: before that it takes no items. Raises ``CommandFailed``."""
+    manager_id = int(started["manager_id"])
+    for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.manager(manager_id)):
+        if is_news(row, started):
+            return
+    why = "no worker has taken up its next attempt"
+    again = f"crawlctl doctor, then the same command, or crawlctl manager describe {manager_id}"
+    raise CommandFailed(Exit.GAVE_UP_WAITING, f"manager {manager_id} has ended and does not go on yet", why, again)
+
+
+def _check_call(plan: str | None, crawler: str | None, each: Path | None, options: dict[str, Any]) -> None:
+    if (plan is None) == (crawler is None):
+        cure = "crawlctl manager start module:Class [-- options], or crawlctl manager start --crawler NAME --each FILE"
+        raise CommandFailed(Exit.USAGE, "give a class, or --crawler, and not both", None, cure)
+    if plan is not None and (options or each is not None):
+        raise CommandFailed(
+            Exit.USAGE,
+            "--each, -a, -s, --max-running, --max-per-key, --retries and --retry-delay go with --crawler",
+            "a class has options of its own",
+            f"crawlctl manager start {plan} -- --max-running-jobs 20",
+        )
+
+
+def _per_key(word: str | None) -> dict[str, int]:
+    if word is None:
+        return {}
+    name, _, number = word.partition("=")
+    if not name or not number.isascii() or not number.isdecimal() or not int(number):
+        cure = "give an argument of the crawler and a number, such as domain=2"
+        raise CommandFailed(Exit.USAGE, f"--max-per-key {word!r} is not allowed", None, cure)
+    return {name: int(number)}
+
+
+def full_name(gateway: Gateway, plan: str) -> str:
+    """The registered class that is meant: the end of its name is enough where it is the only one.
+
+    What is not registered stays as it is; the gateway knows what to say about it.
+    """
+    known = [str(one.get("plan")) for one in gateway.plans().get("plans", [])]
+    fitting = [name for name in known if name.endswith((f".{plan}", f":{plan}"))]
+    if plan in known or not fitting:
+        return plan
+    if len(fitting) > 1:
+        raise CommandFailed(Exit.USAGE, f"{plan!r} may be any of {', '.join(fitting)}", None, "give the whole name")
+    return fitting[0]

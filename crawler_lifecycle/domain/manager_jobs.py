@@ -1,0 +1,263 @@
+"""Jobs of a crawl manager: how yields, overrides and the manager's options become one (S-31, S-50), and its retries.
+
+What a class gives is a mapping of Python values; a ``Job`` has texts only. Everything here raises ``InvalidRequest``
+that names the field, the value and the cure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from .bounds import check_number, refusal
+from .errors import InvalidRequest
+from .manager import BUILT_IN, Job, job_text
+from .scrapy_cloud import UNITS
+
+#: Keys of a yield and of an override that are no arguments of the spider.
+PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args")
+#: Tags of a job, those of the manager included, and their characters.
+TAGS_MAX, TAG_MAX = 50, 200
+#: Tags that a manager gives to its jobs beside those of its options: flow, parent, number, source of a retry.
+_OUR_TAGS = 4
+SPIDER_MAX = 200
+#: Bytes of JSON of one job; what a task may be told is less (``run.TASK_BYTES_MAX``).
+JOB_BYTES = 64 * 1024
+_JOBSEQ = re.compile(r"JOBSEQ=([0-9]{1,18})(?:\.r([0-9]{1,9}))?")
+RETRIED_FROM = "RETRIED_FROM="
+#: Tags that a manager sets itself, whatever an override says.
+_SET_BY_MANAGER = ("JOBSEQ=", "FLOW_ID=", "PARENT_NAME=")
+
+
+@dataclass(frozen=True, slots=True)
+class JobDefaults:
+    """What the manager's own options say about every job."""
+
+    spider: str | None = None
+    spider_args: Mapping[str, Any] = field(default_factory=dict)
+    job_settings: Mapping[str, Any] = field(default_factory=dict)
+    units: int | None = None
+    project_id: str | None = None
+    tags: Sequence[str] = ()
+    """Tags that all jobs get."""
+
+
+def params_of_yield(given: object) -> dict[str, Any]:
+    """A yield of ``set_parameters_gen`` as an override with its ``spider`` (S-50).
+
+    Arguments under ``spider_args`` go before those beside it. The result shares nothing with the yield (S-D7).
+    """
+    if not isinstance(given, Mapping):
+        raise refusal("yield", given, 'yield a dictionary of spider arguments, such as {"page": 1}')
+    params: dict[str, Any] = deepcopy(dict(given))
+    spider_args = {name: params.pop(name) for name in list(params) if name not in PARAMS and name != "spider"}
+    return {**params, "spider_args": {**spider_args, **_mapping("spider_args", params.get("spider_args"))}}
+
+
+def override_of(given: object) -> dict[str, Any]:
+    """A copy of an override that a class gave; ``None`` is an empty one."""
+    if given is not None and not isinstance(given, Mapping):
+        raise refusal("job_args_override", given, "give a dictionary with spider_args, tags, units …, or None")
+    return dict(given or {})
+
+
+def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefaults) -> Job:
+    """The effective job of an override (S-31): arguments of the manager's options, then other keys of the override,
+    then its ``spider_args``; settings of the options, then of the override; units of the override, else the options.
+    """
+    beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
+    spider_args = {**defaults.spider_args, **beside, **_mapping("spider_args", override.get("spider_args"))}
+    settings = {**defaults.job_settings, **_mapping("job_settings", override.get("job_settings"))}
+    project_id = override.get("project_id")
+    units = override.get("units")
+    job = Job(
+        spider=_spider(spider or override.get("spider") or defaults.spider),
+        spider_args=_texts("spider_args", spider_args),
+        job_settings=_texts("job_settings", settings),
+        tags=_tags(override.get("tags"), defaults.tags),
+        units=_units(units if units is not None else defaults.units),
+        project_id=_project(project_id if project_id is not None else defaults.project_id),
+    )
+    if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
+        raise InvalidRequest(f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}")
+    return job
+
+
+def base_of(plan: str, options: Mapping[str, Any]) -> Job:
+    """What jobs from outside have in common, by the options that their manager was started with.
+
+    The spider is known of the built-in manager alone: other classes name theirs themselves.
+    """
+    argv = options.get("argv")
+    argv = [str(word) for word in argv] if isinstance(argv, list) else []
+    given = options_of(argv)
+    units = given.get("--units", "")
+    return Job(
+        spider=argv[0] if plan == BUILT_IN and argv else "",
+        spider_args=_object(given.get("--spider-args")),
+        job_settings=_object(given.get("--job-settings")),
+        units=int(units) if units.isascii() and units.isdecimal() else None,
+        project_id=given.get("--project-id"),
+    )
+
+
+def laid_over(base: Job, job: Job) -> Job:
+    """A job from outside, over what its manager was started with."""
+    return Job(
+        spider=job.spider or base.spider,
+        spider_args={**base.spider_args, **job.spider_args},
+        job_settings={**base.job_settings, **job.job_settings},
+        tags=job.tags,
+        units=job.units if job.units is not None else base.units,
+        project_id=job.project_id or base.project_id,
+    )
+
+
+def params_of(job: Job) -> dict[str, Any]:
+    """A job as hooks and predicates are given it: a copy, with the keys of ``FullJobParams``."""
+    params: dict[str, Any] = {
+        "spider": job.spider,
+        "spider_args": dict(job.spider_args),
+        "job_settings": dict(job.job_settings),
+        "tags": list(job.tags),
+    }
+    if job.units is not None:
+        params["units"] = job.units
+    if job.project_id is not None:
+        params["project_id"] = job.project_id
+    return params
+
+
+def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a job's next try (S-58, S-59), ``override`` being what ``get_retry_override`` answered."""
+    if not isinstance(override, Mapping):
+        raise refusal("get_retry_override", override, "answer a dictionary of what is to change, or {}")
+    change = deepcopy(dict(override))
+    made = deepcopy(dict(params))
+    tags = [tag for tag in made.get("tags") or [] if not str(tag).startswith(RETRIED_FROM)]
+    tags.append(f"{RETRIED_FROM}{key}")
+    tags += [tag for tag in change.pop("tags", None) or [] if tag not in tags]
+    spider_args = {**(made.get("spider_args") or {}), "retry_num": str(retry)}
+    spider_args |= _mapping("spider_args", change.pop("spider_args", None))
+    settings = {**(made.get("job_settings") or {}), **_mapping("job_settings", change.pop("job_settings", None))}
+    return {**made, **change, "tags": tags, "spider_args": spider_args, "job_settings": settings}
+
+
+def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> float:
+    """Seconds to wait before this retry: the first delay, times the factor for each further one, at most ``most_s``."""
+    try:
+        return min(first_s * factor ** (retry - 1), most_s)
+    except OverflowError:
+        return most_s
+
+
+def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
+    """Number and retry that a job's own tag says (S-57), where it has one."""
+    for tag in tags:
+        if found := _JOBSEQ.fullmatch(tag):
+            return int(found[1]), int(found[2] or 0)
+    return None
+
+
+def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, name: str | None) -> list[str]:
+    """The tags of a job: its own, and those that the manager gives to all; sorted, each once (S-07)."""
+    tags = {*own, *given}
+    if flow_id:
+        tags.add(f"FLOW_ID={flow_id}")
+        if name:
+            tags.add(f"PARENT_NAME={name}")
+    return sorted(tags)
+
+
+def check_tag(field_name: str, tag: object) -> str:
+    """A tag that a run can have."""
+    if not isinstance(tag, str) or not 0 < len(tag) <= TAG_MAX:
+        raise refusal(field_name, tag, f"give a text of 1 to {TAG_MAX} characters")
+    return _check_text(field_name, tag)
+
+
+def _spider(spider: object) -> str:
+    if spider is None or spider == "":
+        raise InvalidRequest("spider: missing; set the class attribute spider, or give each job a key 'spider'")
+    if not isinstance(spider, str) or len(spider) > SPIDER_MAX:
+        raise refusal("spider", spider, f"give the name of a crawler or spider, at most {SPIDER_MAX} characters")
+    return _check_text("spider", spider)
+
+
+def _mapping(field_name: str, value: object) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise refusal(field_name, value, "give a dictionary")
+    return value
+
+
+def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
+    """Texts by their names; ``None`` leaves a name out."""
+    texts = {}
+    for name, value in values.items():
+        if not isinstance(name, str) or not name:
+            raise refusal(f"{field_name} key", name, "names are texts")
+        _check_text(f"{field_name} key", name)
+        if value is not None:
+            texts[name] = _check_text(f"{field_name}.{name[:80]}", job_text(f"{field_name}.{name[:80]}", value))
+    return texts
+
+
+def _check_text(field_name: str, text: str) -> str:
+    """A text that a process and a database can be given."""
+    if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "replace").decode()):
+        raise refusal(field_name, text, "leave out the NUL character and halves of surrogate pairs")
+    return text
+
+
+def _tags(tags: object, given: Sequence[str]) -> list[str]:
+    """The job's own tags: without those that its manager sets."""
+    if tags is None:
+        return []
+    if not isinstance(tags, list | tuple | set | frozenset):
+        raise refusal("tags", tags, 'give a list of texts, such as ["A=1"]')
+    ordered = sorted(tags, key=str) if isinstance(tags, set | frozenset) else tags
+    checked = [check_tag(f"tags[{n}]", tag) for n, tag in enumerate(ordered)]
+    own = [tag for tag in dict.fromkeys(checked) if not tag.startswith(_SET_BY_MANAGER) and tag not in given]
+    if len(own) > (most := TAGS_MAX - _OUR_TAGS - len(given)):
+        raise InvalidRequest(f"tags: {len(own)} tags are too many; give at most {most}")
+    return own
+
+
+def _units(units: object) -> int | None:
+    if units is None:
+        return None
+    check_number("units", units, UNITS)
+    assert isinstance(units, int)
+    return units
+
+
+def _project(project_id: object) -> str | None:
+    if project_id is None:
+        return None
+    if isinstance(project_id, bool) or not isinstance(project_id, int | str) or not 0 < len(str(project_id)) <= 100:
+        raise refusal("project_id", project_id, "give the number or the alias of a project")
+    return str(project_id)
+
+
+def options_of(argv: Sequence[str]) -> dict[str, str]:
+    """Options of a command line and the word behind each, or the text behind its equals sign."""
+    apart = {name: value for name, value in pairwise(argv) if name.startswith("--")}
+    return apart | {
+        name: value for name, _, value in (word.partition("=") for word in argv if word.startswith("--")) if value
+    }
+
+
+def _object(text: str | None) -> dict[str, str]:
+    """The texts of a JSON object on a command line; the class itself refuses what is none."""
+    try:
+        found = json.loads(text or "{}")
+        return {name: job_text(name, value) for name, value in found.items() if value is not None}
+    except (AttributeError, ValueError, InvalidRequest):
+        return {}

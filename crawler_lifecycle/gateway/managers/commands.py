@@ -1,0 +1,298 @@
+"""Commands on crawl managers: start, stop, pause, resume, cap, more jobs.
+
+The order is that of runs: first the row, then a signal, which only wakes. What is on record is carried out even if this
+process dies in the next moment, or Temporal is away: the sweep (``sweep.py``) begins and wakes what was not told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.arguments import check_value
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, effective_settings
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    InvalidRequest,
+    RowUnreadable,
+    RunNotFound,
+    TemporalUnavailable,
+)
+from crawler_lifecycle.domain.manager import BUILT_IN, Job, manager_workflow_id
+from crawler_lifecycle.domain.manager_jobs import base_of
+from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import texts
+from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager, PlanRow, PlanStore
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.web.problems import FieldError, Problem
+
+from .requests import AddedJobs, AddJobs, StartManager, StopManager, job_of
+
+logger = logging.getLogger(__name__)
+
+LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+NEXT_ATTEMPT = "It goes on as its next attempt."
+NO_WORKER = (
+    "No plans worker has registered yet, so nobody has looked at the class: if it cannot be used, the manager says so "
+    "in its error as soon as one is there."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A manager after a command. ``fresh`` is false when the command changed nothing."""
+
+    row: ManagerRow
+    fresh: bool = True
+    note: str | None = None
+
+
+def not_found(manager_id: int) -> Problem:
+    return Problem(
+        404, "manager_not_found", f"manager {manager_id} does not exist; GET /v1/managers lists what there is"
+    )
+
+
+def workflow_id_of(row: ManagerRow) -> str:
+    return manager_workflow_id(row.name, row.flow_id)
+
+
+class ManagerCommands:
+    """Start and steer managers, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+
+    def __init__(
+        self,
+        managers: ManagerStore,
+        plans: PlanStore,
+        workflows: Workflows,
+        crawlers: Crawlers,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._managers = managers
+        self._plans = plans
+        self._workflows = workflows
+        self._crawlers = crawlers
+        self._clock = clock
+        #: Managers whose newest row no workflow was told of; the sweep goes on with them.
+        self.untold: set[int] = set()
+
+    async def find(self, manager_id: int) -> ManagerRow:
+        """The manager. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(self._managers.get_manager, manager_id)
+        if row is None:
+            raise not_found(manager_id)
+        return row
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self, body: StartManager, key: str | None) -> Steered:
+        """Reserve the manager, then start its workflow.
+
+        The same name and flow id are the same manager: while it is live it is found, after its end it goes on as its
+        next attempt. Where no flow id is given one is made of ``key``, and then a repeat after the end is a repeat.
+        """
+        body.check()
+        request_id = key if key is not None else uuid.uuid4().hex
+        plan, note = await self._plan(body)
+        name = body.name or body.crawler or (plan.name if plan else None)
+        if name is None:
+            raise InvalidRequest("name: missing; neither the class nor this request names the manager, so give one")
+        given = body.flow()
+        flow_id = given or str(uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32]))
+        new = NewManager(
+            name=name,
+            flow_id=flow_id,
+            plan=body.plan or BUILT_IN,
+            options={"argv": body.command_line()},
+            requested_by=body.requested_by,
+            parent=body.parent,
+            # What the class goes by where its own name is another one.
+            tags=[*body.tags, *([] if plan is not None and plan.name == name else [f"NAME={name}"])],
+            fresh=given is None,
+        )
+        try:
+            row, fresh = await run_in_threadpool(self._managers.reserve_manager, new)
+        except DuplicateRequest as error:
+            what = "Idempotency-Key" if new.fresh else "flow_id"
+            raise Problem(422, "idempotency_mismatch", f"{what}: {error}") from error
+        if row.status.terminal and new.fresh:
+            return Steered(row, fresh=False)
+        resumed = row.status.terminal
+        if resumed or row.owner_run_id is None:
+            told = await self._begin(row)
+            note = " ".join(filter(None, (note, told))) or None
+        return Steered(row, fresh or resumed, note)
+
+    async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
+        """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""
+        known = {row.plan: row for row in await run_in_threadpool(self._plans.list_plans)}
+        if body.crawler is not None:
+            crawler = await self._crawlers.get(body.crawler)
+            # What is required may come with each item, so names and values alone are looked at.
+            for given, value in texts(body.options.args).items():
+                check_argument(crawler, "options.args", given, value)
+            for given in body.options.max_per_key:
+                check_argument(crawler, "options.max_per_key", given)
+            effective_settings(crawler, body.options.settings)
+            return None, " ".join(filter(None, (self._crawlers.note(), None if known else NO_WORKER))) or None
+        found = known.get(str(body.plan))
+        if found is None and known:
+            listed = ", ".join(sorted(known))[:2000]
+            error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
+            raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])
+        if found is not None and found.error is not None:
+            raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
+        return found, None if found else NO_WORKER
+
+    async def _begin(self, row: ManagerRow) -> str | None:
+        """Start the workflow, or find it open; what the caller should know when that has to wait."""
+        try:
+            await self._workflows.start_manager(row.manager_id, workflow_id_of(row))
+        except TemporalUnavailable as error:
+            logger.warning("manager %d is recorded but not started yet: %s", row.manager_id, error)
+            self.untold.add(row.manager_id)
+            return LATER
+        return None
+
+    async def tell(self, row: ManagerRow) -> str | None:
+        """Wake the workflow of a manager whose row was changed, or start one where none is open."""
+        try:
+            if await self._workflows.wake(workflow_id_of(row)):
+                self.untold.discard(row.manager_id)
+                return None
+        except TemporalUnavailable as error:
+            logger.warning("manager %d was changed and its workflow is not told yet: %s", row.manager_id, error)
+            self.untold.add(row.manager_id)
+            return LATER
+        now = await self.find(row.manager_id)
+        if now.status.terminal:
+            self.untold.discard(row.manager_id)
+            return None
+        note = await self._begin(now)
+        if note is None:
+            self.untold.discard(row.manager_id)
+        return note
+
+    # --- stop and steer ---------------------------------------------------------------------------------------------
+
+    async def stop(self, manager_id: int, body: StopManager) -> Steered:
+        """Put the stop on record, then wake the workflow."""
+        body.check()
+        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        try:
+            before = await self.find(manager_id)
+            if before.status.terminal:
+                return Steered(before, fresh=False, note="It had ended already; nothing was stopped.")
+            row = await run_in_threadpool(self._managers.record_manager_stop, manager_id, intent, body.leave)
+        except RowUnreadable as error:
+            if body.leave:
+                raise
+            return await self._tell_by_keys(manager_id, intent, error)
+        if row.status.terminal:
+            return Steered(row, fresh=False, note="It had ended already; nothing was stopped.")
+        fresh = (before.stop, before.leave) != (row.stop, row.leave)
+        return Steered(row, fresh, await self.tell(row))
+
+    async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Steered:
+        """Signal the workflow of a manager whose row cannot be read: it stops the runs, and records the stop as soon
+        as the row is mended. Raises the ``error`` when no workflow is open."""
+        [row] = await run_in_threadpool(self._managers.list_managers, manager_id + 1, 1)
+        stop = StopRequest(None, intent.requested_by, intent.reason, intent.force)
+        try:
+            told = row.manager_id == manager_id and await self._workflows.stop(workflow_id_of(row), stop)
+        except TemporalUnavailable as down:
+            detail = f"The stop was not told; send this again later. {down}. Mend its row, too: {error}"
+            raise Problem(503, "temporal_unavailable", detail) from down
+        if not told:
+            raise error
+        what = "killed" if intent.force else "asked to end"
+        return Steered(row, note=f"Its runs are {what}; the manager ends when its row was mended, by itself: {error}")
+
+    async def pause(self, manager_id: int) -> Steered:
+        """Pick nothing more; what runs goes on."""
+        row = await self._live(manager_id)
+        if row.paused:
+            return Steered(row, fresh=False)
+        return await self._steer(manager_id, paused=True)
+
+    async def resume(self, manager_id: int) -> Steered:
+        """Let a paused manager go on; one that has ended goes on as its next attempt."""
+        row = await self.find(manager_id)
+        if row.status.terminal:
+            return Steered(row, note=await self._begin(row) or NEXT_ATTEMPT)
+        if row.status is RunStatus.STOPPING:
+            raise _not_now(row, "it is being stopped; resume it when it has ended")
+        if not row.paused:
+            return Steered(row, fresh=False, note="It was not paused.")
+        return await self._steer(manager_id, paused=False)
+
+    async def cap(self, manager_id: int, cap: int) -> Steered:
+        """Set the most live jobs; 0: what the class says."""
+        row = await self._live(manager_id)
+        if (row.cap or 0) == cap:
+            return Steered(row, fresh=False)
+        return await self._steer(manager_id, cap=cap)
+
+    async def _live(self, manager_id: int) -> ManagerRow:
+        row = await self.find(manager_id)
+        if row.status.terminal or row.status is RunStatus.STOPPING:
+            raise _not_now(row, "that can be steered no more")
+        return row
+
+    async def _steer(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> Steered:
+        row = await run_in_threadpool(self._steered, manager_id, paused, cap)
+        return Steered(row, note=await self.tell(row))
+
+    def _steered(self, manager_id: int, paused: bool | None, cap: int | None) -> ManagerRow:
+        try:
+            return self._managers.steer_manager(manager_id, paused=paused, cap=cap)
+        except RunNotFound:
+            raise not_found(manager_id) from None
+
+    # --- jobs from outside ------------------------------------------------------------------------------------------
+
+    async def add_jobs(self, manager_id: int, body: AddJobs, key: str | None) -> AddedJobs:
+        """Add a page of jobs; the same key again adds nothing and answers the same."""
+        body.check()
+        row = await self.find(manager_id)
+        built_in = row.plan == BUILT_IN
+        base = base_of(row.plan, row.options)
+        jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
+        if built_in and jobs:
+            await run_in_threadpool(_check_jobs, await self._crawlers.get(base.spider), jobs)
+        try:
+            new = await run_in_threadpool(self._managers.add_jobs, manager_id, jobs, key, seal=body.seal)
+        except DuplicateRequest as error:
+            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
+        note = await self.tell(row)
+        return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
+
+
+def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str | None = None) -> None:
+    """Refuse an argument that the crawler does not take, and a value of it. Raises ``InvalidRequest``."""
+    if name not in crawler.args:
+        known = ", ".join(sorted(crawler.args)) or "none"
+        raise InvalidRequest(f"{where}.{name}: unknown argument of crawler {crawler.name!r}; it takes: {known}")
+    if value is not None:
+        check_value(f"{where}.{name}", crawler.args[name], value)
+
+
+def _check_jobs(crawler: CrawlerDefinition, jobs: Sequence[Job]) -> None:
+    """Refuse jobs that the crawler would refuse. Raises ``InvalidRequest`` that names the job."""
+    for n, job in enumerate(jobs):
+        try:
+            check_tasks(crawler, job.spider_args, job.job_settings, None)
+            check_sizes(job.spider_args, job.job_settings)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"jobs[{n}].{error}") from None
+
+
+def _not_now(row: ManagerRow, why: str) -> Problem:
+    return Problem(409, "not_in_this_state", f"manager {row.manager_id} is {row.status}; {why}")

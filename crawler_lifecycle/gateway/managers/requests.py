@@ -1,0 +1,205 @@
+"""Bodies of requests that do something to crawl managers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from crawler_lifecycle.domain.arguments import as_text
+from crawler_lifecycle.domain.bounds import DAY_S, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
+from crawler_lifecycle.domain.manager_jobs import laid_over, options_of
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StrictBody, texts
+
+#: Most jobs at once that anybody may ask for, and retries of one.
+CAP_MAX, RETRIES_MAX = 100_000, 1000
+#: Words of a command line, and characters of one.
+ARGV_MAX, WORD_MAX = 200, 8192
+FLOW_ID_PATTERN = r"^[!-.0-~]+$"
+#: Bytes of JSON of what a manager is started with.
+START_BYTES = 128 * 1024
+
+Tag = Annotated[str, Field(min_length=1, max_length=200)]
+Tags = Annotated[list[Tag], Field(max_length=50)]
+Person = Annotated[str, Field(min_length=1, max_length=255)]
+Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$")]
+FlowId = Annotated[str, Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash")]
+RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)]
+
+
+class RunEachOptions(StrictBody):
+    """Options of the built-in manager: how often and with what its crawler runs."""
+
+    args: Args = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    max_running: int = Field(default=10, ge=1, le=CAP_MAX)
+    max_per_key: dict[str, Annotated[int, Field(ge=1, le=CAP_MAX)]] = Field(default_factory=dict, max_length=1)
+    retries: int = Field(default=0, ge=0, le=RETRIES_MAX)
+    retry_delay_s: float = Field(default=0, ge=0, le=30 * DAY_S)
+
+
+class StartManager(StrictBody):
+    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for each item."""
+
+    plan: str | None = Field(default=None, min_length=1, max_length=200)
+    argv: list[Annotated[str, Field(max_length=WORD_MAX)]] = Field(default_factory=list, max_length=ARGV_MAX)
+    crawler: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
+    options: RunEachOptions = Field(default_factory=RunEachOptions)
+    name: Name | None = None
+    flow_id: FlowId | None = None
+    request_id: RequestId | None = None
+    requested_by: Person | None = None
+    parent: Person | None = None
+    tags: Tags = Field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for fields that do not go together, and for what is too large."""
+        if (self.plan is None) == (self.crawler is None):
+            raise InvalidRequest("plan: give either plan (a class) or crawler (one run for each item), and not both")
+        if self.crawler is not None and self.argv:
+            raise InvalidRequest("argv: a crawler takes none; give options, or a plan")
+        if self.plan is not None and "options" in self.model_fields_set:
+            raise InvalidRequest("options: a plan takes argv instead, the words of its command line")
+        for n, tag in enumerate(self.tags):
+            if tag.startswith(("NAME=", "FLOW_ID=")):
+                raise refusal(f"tags[{n}]", tag, "give name and flow_id, which say the same")
+        for n, word in enumerate(self.argv):
+            if "\0" in word:
+                raise refusal(f"argv[{n}]", word, "leave out the NUL character, which no command line can hold")
+        size = len(self.model_dump_json())
+        if size > START_BYTES:
+            raise InvalidRequest(f"body: {size} bytes are too much for a start; give at most {START_BYTES}")
+
+    def flow(self) -> str | None:
+        """The flow id that the request names, also among the options of the class. Raises ``InvalidRequest``."""
+        found = options_of(self.argv).get("--flow-id")
+        if found is None or found == self.flow_id:
+            return self.flow_id
+        if self.flow_id is not None:
+            raise InvalidRequest(f"flow_id: {self.flow_id!r} and --flow-id {found!r} differ; give one of them")
+        if len(found) > FLOW_ID_MAX or not re.fullmatch(FLOW_ID_PATTERN, found):
+            cure = f"give at most {FLOW_ID_MAX} characters of ASCII without space and slash"
+            raise refusal("argv: --flow-id", found, cure)
+        return found
+
+    def command_line(self) -> list[str]:
+        """The options of the class as on its command line."""
+        if self.crawler is None:
+            return list(self.argv)
+        options = self.options
+        words = [self.crawler, "--max-running-jobs", str(options.max_running), "--retries", str(options.retries)]
+        if options.retry_delay_s:
+            words += ["--retry-delay", f"{options.retry_delay_s:g}"]
+        for name, most in options.max_per_key.items():
+            words += ["--max-per-key", f"{name}={most}"]
+        for option, given in (("--spider-args", texts(options.args)), ("--job-settings", options.settings)):
+            if given:
+                words += [option, json.dumps(given, sort_keys=True)]
+        return words
+
+
+class NewJob(StrictBody):
+    """One job: its own parameters, laid over those that the manager was started with.
+
+    Numbers, booleans, lists and objects become texts; ``null`` takes a name out. The built-in manager takes arguments,
+    settings and tags alone.
+    """
+
+    spider: str | None = Field(default=None, min_length=1, max_length=255)
+    spider_args: dict[str, Any] = Field(default_factory=dict)
+    job_settings: dict[str, Any] = Field(default_factory=dict)
+    tags: Tags = Field(default_factory=list)
+    units: int | None = Field(default=None, ge=1, le=64)
+    project_id: str | None = Field(default=None, min_length=1, max_length=63)
+
+
+class AddJobs(StrictBody):
+    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs; ``seal`` says that it is the last one."""
+
+    jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS)
+    seal: bool = False
+    request_id: RequestId | None = None
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for a page with nothing in it, or too much."""
+        if not self.jobs and not self.seal:
+            raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+        size = len(self.model_dump_json(include={"jobs"}, exclude_defaults=True))
+        if size > PAGE_BYTES:
+            raise InvalidRequest(f"jobs: {size} bytes are too much for a page; give at most {PAGE_BYTES}")
+
+
+class StopManager(StrictBody):
+    """Body of ``POST /v1/managers/{manager_id}/stop``; all of it may be left out."""
+
+    force: bool = False
+    leave: bool = False
+    reason: str | None = Field(default=None, max_length=2000)
+    requested_by: Person | None = None
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for fields that do not go together."""
+        if self.force and self.leave:
+            raise InvalidRequest("leave: runs cannot be killed and left to go on; give force or leave")
+
+
+class SetCap(StrictBody):
+    """Body of ``POST /v1/managers/{manager_id}/cap``: most live jobs; 0 is what the class says."""
+
+    cap: int = Field(ge=0, le=CAP_MAX)
+
+
+class AddedJobs(BaseModel):
+    """What became of a page of jobs."""
+
+    manager_id: int
+    jobs: int
+    new: int
+    """Those that no job of the manager was like before; the others were left out."""
+    sealed: bool
+    note: str | None
+
+
+def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
+    """The job that this makes of what the manager was started with. Raises ``InvalidRequest`` that names the place."""
+    where = f"jobs[{n}]"
+    if built_in and not (given.spider is None and given.units is None and given.project_id is None):
+        cure = "give spider_args, job_settings and tags alone"
+        raise InvalidRequest(f"{where}: the built-in manager runs crawler {base.spider!r} and nothing else; {cure}")
+    if not (given.spider or base.spider):
+        raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
+    own = Job(
+        spider=given.spider or "",
+        spider_args=_texts(f"{where}.spider_args", given.spider_args, built_in),
+        job_settings=_texts(f"{where}.job_settings", given.job_settings, built_in),
+        tags=list(given.tags),
+        units=given.units,
+        project_id=given.project_id,
+    )
+    rest = replace(
+        base,
+        spider_args=_left(base.spider_args, given.spider_args),
+        job_settings=_left(base.job_settings, given.job_settings),
+    )
+    return laid_over(rest, own)
+
+
+def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
+    return {
+        # As for a run: crawlers declare booleans as JSON has them.
+        name: as_text(value) if built_in and isinstance(value, bool) else job_text(f"{where}.{name}", value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _left(base: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
+    """Without the names that ``null`` takes out."""
+    return {name: value for name, value in base.items() if given.get(name, "") is not None}

@@ -1,0 +1,244 @@
+"""Holds one object of a user's class, and calls it: the same for a worker's process and for ``simulate``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
+from crawler_lifecycle.domain.manager_jobs import JobDefaults, merged, params_of_yield
+
+from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
+from .crawl import CrawlManager, GeneratorCrawlManager
+from .cycle import Cycle, building
+from .options import OptionParser, parse
+from .platform import Platform
+from .savepoint import check_state, no_coroutine, where
+from .types import ClassError
+
+#: Seconds after which a page ends where it is.
+PAGE_S = 30.0
+#: What a manager ends with when its own class made it fail.
+FAILED = "failed"
+_CHOICES = {"on_item_error": ("stop", "skip"), "on_code_change": ("replay", "continue", "fail")}
+
+
+class Driver:
+    """One object, from its making to its end. Its methods raise ``ClassError`` for what the class does wrong."""
+
+    def __init__(self, cls: type[BaseScript], platform: Platform, clock: Callable[[], float] = time.monotonic) -> None:
+        if not issubclass(cls, BaseLoopScript):
+            raise ClassError(f"{cls.__name__}: it has no cycles; derive it from a manager, or from BaseLoopScript")
+        _check_class(cls)
+        self._platform, self._clock = platform, clock
+        self._loop: asyncio.Runner | None = None
+        with building(platform):
+            self.script = self._user("__init__", cls)
+        if not hasattr(self.script, "_cycle"):
+            raise ClassError(f"{cls.__name__}.__init__ does not call super().__init__(); let it")
+        self._source: Iterator[Any] | None = None
+        self._read = 0
+        """Yields that were taken from ``_source``."""
+        self._kept = json.dumps(self.script.state, sort_keys=True)
+        """The state as it was last decided."""
+
+    def begin(self) -> None:
+        """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
+        script = self.script
+        self._enter("on_start")
+        self._user("on_start", script.on_start)
+        if isinstance(script, WorkFlowManager) and script.is_resumed:
+            self._enter("resume_workflow")
+            self._user("resume_workflow", script.resume_workflow)
+        self._user("on_start", check_state, script.state)
+
+    @property
+    def failed_outcomes(self) -> list[str]:
+        """Outcomes that are failures for this object. Raises ``ClassError``."""
+        told = getattr(self.script, "failed_outcomes", [])
+        if not isinstance(told, list | tuple | set | frozenset) or not all(isinstance(one, str) for one in told):
+            raise ClassError(f"failed_outcomes: {told!r:.80} is not allowed; give a list of texts")
+        return sorted(told)
+
+    def page(self, after: int) -> Page:
+        """The yields after this position: at most 500, 256 KiB and about 30 s of them. Asked for a position before
+        the last one, it begins the generator anew."""
+        script = self.script
+        if not isinstance(script, GeneratorCrawlManager):
+            return Page(position=after, exhausted=True)
+        self._enter("set_parameters_gen")
+        until, size = self._clock() + PAGE_S, 0
+        items: list[SourceItem] = []
+        try:
+            defaults = script._defaults()
+            if self._source is None or after < self._read:
+                self._source, self._read = _source_of(script), 0
+            while len(items) < PAGE_ITEMS and size < PAGE_BYTES and self._clock() < until:
+                try:
+                    given = next(self._source)
+                except StopIteration:
+                    return Page(items, max(self._read, after), exhausted=True)
+                self._read += 1
+                if self._read <= after:
+                    continue
+                item = _item(self._read, given, defaults)
+                if item.job is not None and script._acquired and item.job.identity in script._acquired:
+                    item = replace(item, known=True)
+                if item.error is not None and script.on_item_error == "stop":
+                    return Page(items, self._read - 1, error=item.error)
+                items.append(item)
+                size += _size(item)
+        except (Exception, SystemExit) as error:
+            told = f"position {self._read + 1}: set_parameters_gen raised {where(error)}"
+            return Page(items, max(self._read, after), error=f"{told}; mend it and start the manager again")
+        return Page(items, max(self._read, after))
+
+    def cycle(self, facts: Facts) -> Decision:
+        """One cycle. The decision is to be committed as a whole before the next one is asked for."""
+        script = self.script
+        before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
+        if not before.begun:
+            script._cycle.carry(before, self._platform)
+        limit = script.args.max_running_time
+        if limit and facts.now - script._start.started_at > limit:
+            return self._decided(over=True)
+        self._enter("workflow_loop")
+        again = bool(self._user("base_loop_tasks", script.base_loop_tasks))
+        if again:
+            again = bool(self._user("workflow_loop", script.workflow_loop))
+            if again and not isinstance(script, CrawlManager):
+                script._start_waiting()  # what found no free slot when it was scheduled
+        try:
+            check_state(script.state)
+        except InvalidRequest as error:
+            raise ClassError(f"workflow_loop: {error}") from None
+        window = script._cycle.window
+        if facts.source_error is not None and not window.live:
+            script.close_reason = script.close_reason or FAILED
+            return self._decided(over=True, error=facts.source_error)
+        return self._decided(over=not again or not script.args.loop_mode)
+
+    def close(self, reason: str | None) -> Decision:
+        """``on_close``, with the close reason that the manager ends with."""
+        script = self.script
+        facts = script._cycle.facts
+        script._cycle = Cycle.of(Facts(facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq), None)
+        script._cycle.begun = True
+        script.close_reason = reason
+        self._enter("on_close")
+        self._user("on_close", script.on_close)
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+        return self._decided(over=True)
+
+    # --- the user's code -----------------------------------------------------------------------------------------
+
+    def _enter(self, method: str) -> None:
+        self._platform.entering(method)
+
+    def _user(self, method: str, call: Callable[..., Any], *args: Any) -> Any:
+        """What the method answers, awaited when it is a coroutine."""
+        try:
+            answer = call(*args)
+            if inspect.iscoroutine(answer):
+                if self._loop is None:
+                    self._loop = asyncio.Runner()
+                answer = self._loop.run(answer, context=copy_context())
+            return no_coroutine(method, answer)
+        except ClassError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ClassError(f"{method} raised {where(error)}") from error
+
+    def _decided(self, *, over: bool, error: str | None = None) -> Decision:
+        script = self.script
+        cycle = script._cycle
+        window, cap = cycle.window, self._user("max_running_jobs", script._cap)
+        state = json.dumps(script.state, sort_keys=True)
+        changed, self._kept = state != self._kept, state
+        wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap))
+        return Decision(
+            hooked=cycle.hooked,
+            failed=cycle.failed,
+            added=list(window.added),
+            delayed=window.delayed,
+            picked=list(window.picked),
+            flow_tags=cycle.flow_tags,
+            state=json.loads(state) if changed else None,
+            stats=script.stats.get_stats(),
+            close_reason=script.close_reason,
+            over=over,
+            error=error if over else cycle.error,
+            waiting=None if over else cycle.waiting or window.sentence(cap),
+            again_s=None if over else min(wish for wish in wishes if wish is not None),
+        )
+
+
+def parser_of(cls: type[BaseScript]) -> OptionParser:
+    """The parser of a class's command line, without making an object. Raises ``ClassError``."""
+    try:
+        return option_parser(cls.__new__(cls), hosted=True)
+    except ClassError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ClassError(f"add_argparser_options raised {where(error)}") from error
+
+
+def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tuple[str, str | None]:
+    """Name and flow id of a manager that is to start with these options and tags of its own: a tag goes before the
+    option, and the class's name before the positional one (S-05, S-06). Without a flow id one is to be made.
+
+    Raises ``ClassError`` when the options do not parse, or there is no name.
+    """
+    own = dict(reversed([tag.split("=", 1) for tag in tags if "=" in tag]))
+    parser = parser_of(cls)
+    args = parse(parser, argv, cls.PROGRAMS)
+    name = own.get("NAME") or cls.name or getattr(args, "name", None)
+    if not name:
+        parser.error("the manager has no name; set the class attribute name, or give it as an argument")
+    return name, own.get("FLOW_ID") or args.flow_id
+
+
+def _check_class(cls: type[BaseScript]) -> None:
+    for attribute, choices in _CHOICES.items():
+        value = getattr(cls, attribute, choices[0])
+        if value not in choices:
+            raise ClassError(f"{attribute}: {value!r} is not allowed; give one of {', '.join(choices)}")
+    for attribute in ("MAX_RETRIES", "retry_delay", "retry_delay_factor", "retry_delay_max"):
+        value = getattr(cls, attribute, 0)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        if not number and not isinstance(value, property):
+            raise ClassError(f"{attribute}: {value!r} is not allowed; give a number from 0")
+
+
+def _source_of(script: GeneratorCrawlManager) -> Iterator[Any]:
+    source = no_coroutine("set_parameters_gen", script.set_parameters_gen())
+    if isinstance(source, str | bytes | Mapping) or not hasattr(source, "__iter__"):
+        raise ClassError(f"set_parameters_gen gave a {type(source).__name__}; write 'yield' in it, with a dictionary")
+    return iter(source)
+
+
+def _item(position: int, given: object, defaults: JobDefaults) -> SourceItem:
+    try:
+        params = params_of_yield(given)
+        return SourceItem(position, merged(params, params.pop("spider", None), defaults))
+    except Exception as error:  # also what cannot be copied, or nests too deeply
+        said = str(error) if isinstance(error, InvalidRequest) else where(error)
+        return SourceItem(position, None, f"position {position}: {said}")
+
+
+def _size(item: SourceItem) -> int:
+    """About the bytes of an item's JSON."""
+    if item.job is None:
+        return 200
+    job = item.job
+    texts = [*job.spider_args.items(), *job.job_settings.items()]
+    return 150 + sum(len(name) + len(value) + 8 for name, value in texts) + sum(len(tag) + 4 for tag in job.tags)

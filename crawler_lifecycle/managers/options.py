@@ -1,0 +1,81 @@
+"""Command lines of managers: argparse, with named command lines (``--program``)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from .types import ClassError
+
+
+class OptionParser(ArgumentParser):
+    """Says what is wrong with options as a script does, or, where there is no terminal, as ``ClassError``."""
+
+    def __init__(self, description: str | None, hosted: bool, prog: str) -> None:
+        super().__init__(prog=prog, description=description)
+        self._hosted = hosted
+
+    def error(self, message: str) -> NoReturn:
+        if self._hosted:
+            raise ClassError(f"options: {message}; {' '.join(self.format_usage().split())}")
+        super().error(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        if self._hosted:
+            raise ClassError(f"options: {message or 'they ask for help and nothing else'}")
+        super().exit(status, message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if not self._hosted:
+            super()._print_message(message, file)
+
+
+def parse(parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[str, Mapping[str, Any]]) -> Namespace:
+    """Read a command line; what it says itself goes before what its program says (S-10)."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    first = OptionParser(None, True, parser.prog)
+    first.allow_abbrev = False
+    first.add_argument("--program", "-g")
+    first.add_argument("--program-variables", "-v", default="")
+    try:
+        chosen, rest = first.parse_known_args([one for one in given if one not in ("-h", "--help")])
+    except ClassError:
+        return parser.parse_args(given)
+    if chosen.program is None:
+        return parser.parse_args(given)
+    if chosen.program not in programs:
+        known = "; ".join(f"{name}: {one.get('description', '')}" for name, one in programs.items()) or "none"
+        parser.error(f"--program {chosen.program} is not defined; programs: {known}")
+    values = _variables(parser, chosen.program_variables)
+    line = programs[chosen.program]["command_line"]
+    try:
+        stored = [str(word).format(**values) for word in line]
+    except (KeyError, IndexError, ValueError) as error:
+        parser.error(f"--program {chosen.program} needs the variable {error}; give it with -v name:value")
+    args = parser.parse_args([*stored, *rest])
+    args.program, args.program_variables = chosen.program, chosen.program_variables
+    return args
+
+
+def json_object(parser: ArgumentParser, option: str, text: str) -> dict[str, Any]:
+    """The object that an option's text is; anything else is an error of usage."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        parser.error(f'{option}: {text[:100]!r} is no JSON ({error}); give an object, such as {{"page": 1}}')
+    if not isinstance(found, dict):
+        parser.error(f'{option}: {text[:100]!r} is not allowed; give a JSON object, such as {{"page": 1}}')
+    return found
+
+
+def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
+    values = {}
+    for pair in filter(None, text.split(",")):
+        name, colon, value = pair.partition(":")
+        if not colon or not name:
+            parser.error(f"--program-variables: {pair[:100]!r} is not allowed; give name:value,name:value")
+        values[name] = value
+    return values

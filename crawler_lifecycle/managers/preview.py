@@ -1,0 +1,95 @@
+"""``python -m crawler_lifecycle.managers.preview``: what ``crawlctl manager plan`` asks about a class of a user.
+
+It says what the class would schedule as lines of JSON on a pipe of its own; what the class prints goes where it wants.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import IO, Any
+
+from crawler_lifecycle.domain.manager import JobState
+
+from .base import BaseScript
+from .testing import Record, Simulation
+
+_WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
+
+
+def main(words: Sequence[str]) -> int:
+    """Answer for one class; the exit code."""
+    parser = ArgumentParser(prog="preview")
+    parser.add_argument("--answers", type=int, required=True)
+    parser.add_argument("--limit", type=int, required=True)
+    parser.add_argument("plan")
+    ours, argv = _split(words)
+    given = parser.parse_args(ours)
+    with os.fdopen(given.answers, "w", encoding="utf-8") as answers:
+        try:
+            simulation = Simulation(_class_of(given.plan), argv)
+            record = simulation.run(until=lambda record: len(record.scheduled) >= given.limit)
+        except (Exception, SystemExit) as error:
+            _say(answers, {"end": {"error": f"{type(error).__name__}: {error}"[:4000]}})
+            return 0
+        for one in _jobs(simulation, given.limit):
+            _say(answers, one)
+        _say(answers, {"end": _end(record, given.limit)})
+    return 0
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    at = list(words).index("--") if "--" in words else len(words)
+    return list(words[:at]), list(words[at + 1 :])
+
+
+def _class_of(plan: str) -> type[BaseScript]:
+    module, colon, name = plan.partition(":")
+    if not colon or not module or not name:
+        raise ValueError(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
+    found = getattr(import_module(module), name, None)
+    if not isinstance(found, type) or not issubclass(found, BaseScript):
+        raise ValueError(f"{plan!r} is no manager; {module} must have a class {name} that derives from one")
+    return found
+
+
+def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
+    """What was scheduled, in order; then what was left out; then what waits."""
+    record = simulation.record
+    for job in record.scheduled[:limit]:
+        shown = {name: getattr(job, name) for name in ("seq", "spider", "spider_args", "job_settings", "tags", "units")}
+        why = f"try {job.retry + 1}" if job.retry else None
+        yield {**shown, "what": "scheduled", "why": why}
+    for position, why in record.skipped[:limit]:
+        yield {"what": "left out", "position": position, "why": why}
+    waits = record.waits[-1] if record.waits else "the limit of this preview is reached"
+    if record.over:
+        waits = "the manager ends before; with loop_mode 0 it has one cycle"
+    for row in [row for row in simulation.rows if row.state in _WAITS][:limit]:
+        delayed = row.state is JobState.DELAYED
+        why = "can_schedule_job_with_params said: later" if delayed else waits
+        shown = {"spider": row.job.spider, "spider_args": row.job.spider_args, "job_settings": row.job.job_settings}
+        yield {**shown, "seq": row.seq, "what": "waits", "position": row.position, "tags": row.job.tags, "why": why}
+
+
+def _end(record: Record, limit: int) -> dict[str, Any]:
+    errors = "; ".join(record.errors[:5]) or None
+    scheduled = min(len(record.scheduled), limit)
+    counts = f"{scheduled} scheduled, {len(record.skipped)} left out, at most {record.most_live} at once"
+    if not record.over:
+        return {"text": f"{counts}; more would follow", "error": errors}
+    how = "FAILED" if record.failed else "COMPLETED"
+    return {"text": f"{counts}; the manager would be {how}, {record.close_reason}", "error": errors}
+
+
+def _say(answers: IO[str], document: dict[str, Any]) -> None:
+    answers.write(json.dumps(document) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Undoing what a hook did through its manager, and telling what it raised."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import traceback
+from copy import deepcopy
+from typing import Any
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import STATE_BYTES
+
+from .base import BaseScript
+from .types import ClassError
+
+_TEXT_MAX = 400
+
+
+def where(error: BaseException) -> str:
+    """What was raised, and the last line of the user's own code that led there."""
+    try:
+        said = str(error)
+    except Exception:  # users write exceptions too
+        said = "its text cannot be made"
+    known = isinstance(error, ClassError | InvalidRequest)
+    text = (said if known else f"{type(error).__name__}: {said}")[:_TEXT_MAX]
+    ours = os.path.dirname(os.path.abspath(__file__))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != ours]
+    own = [frame for frame in own if f"crawler_lifecycle{os.sep}domain" not in frame.filename]
+    return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text
+
+
+def check_state(state: Any) -> None:
+    """Raise ``InvalidRequest`` unless this can be kept as a manager's durable state."""
+    if not isinstance(state, dict):
+        raise InvalidRequest(f"self.state: a {type(state).__name__} is not allowed; keep a dictionary")
+    try:
+        size = len(json.dumps(state, allow_nan=False).encode())
+        same = all(isinstance(name, str) for name in state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"self.state: {error}; keep texts, numbers, lists and dictionaries of these") from None
+    if not same:
+        raise InvalidRequest("self.state: its names must be texts")
+    if size > STATE_BYTES:
+        raise InvalidRequest(f"self.state: {size} bytes of JSON are too much; keep at most {STATE_BYTES}")
+
+
+def no_coroutine(method: str, answer: Any) -> Any:
+    """The answer of a user's method that is called as an ordinary one."""
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ClassError(f"{method} is a coroutine, and nobody awaits it; make it an ordinary method (def)")
+    return answer
+
+
+class Savepoint:
+    """What a script had decided before a hook ran."""
+
+    def __init__(self, script: BaseScript) -> None:
+        cycle = script._cycle
+        self._script, self._window = script, cycle.window.saved()
+        self._state, self._stats = deepcopy(script.state), script.stats.get_stats()
+        self._close_reason, self._flow_tags = script.close_reason, list(script._flow_tags)
+        self._new_tags, self._coming = len(cycle.flow_tags), dict(cycle.coming)
+
+    def undo(self) -> None:
+        """Go back."""
+        script, cycle = self._script, self._script._cycle
+        cycle.window.restore(self._window)
+        script.state = self._state
+        script.stats.restore(self._stats)
+        script.close_reason, script._flow_tags = self._close_reason, self._flow_tags
+        del cycle.flow_tags[self._new_tags :]
+        cycle.coming = self._coming

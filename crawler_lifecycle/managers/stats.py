@@ -1,0 +1,79 @@
+"""Statistics of a manager, and those of its jobs added up in them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import refusal
+
+#: Names of statistics, and characters of a name.
+STATS_MAX, NAME_MAX = 2000, 200
+#: Statistics of spiders that every manager adds up, by the beginning of their names.
+BASE_TARGET_SPIDER_STATS = (
+    "downloader/response_status_count/",
+    "downloader/response_count",
+    "item_scraped_count",
+    "spider_exceptions/",
+    "scrapy-zyte-api/429",
+    "zyte_api_proxy/response/status/429",
+)
+
+
+class Stats:
+    """Numbers by name, as Scrapy's collector has them. They are kept with the manager."""
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        self._values: dict[str, float] = dict(values or {})
+
+    def get_value(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def get_stats(self) -> dict[str, float]:
+        """A copy of all."""
+        return dict(self._values)
+
+    def restore(self, values: Mapping[str, float]) -> None:
+        """Go back to what ``get_stats`` answered."""
+        self._values = dict(values)
+
+    def set_value(self, key: str, value: float) -> None:
+        """Raises ``InvalidRequest`` for what is no number, and for too many names."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise refusal(f"stats.{key}", value, "give a number")
+        if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
+            raise refusal("stats", key, f"give a name of 1 to {NAME_MAX} characters")
+        if key not in self._values and len(self._values) >= STATS_MAX:
+            raise refusal("stats", key, f"there are {STATS_MAX} names already")
+        self._values[key] = value
+
+    def inc_value(self, key: str, count: float = 1, start: float = 0) -> None:
+        self.set_value(key, self._values.get(key, start) + count)
+
+    def max_value(self, key: str, value: float) -> None:
+        self.set_value(key, max(self._values.get(key, value), value))
+
+    def min_value(self, key: str, value: float) -> None:
+        self.set_value(key, min(self._values.get(key, value), value))
+
+
+class SpiderStatsAggregatorMixin:
+    """Adds the statistics of ended jobs to those of the manager (S-15), each once."""
+
+    #: Beginnings of names, as regular expressions, that are added up beside ``BASE_TARGET_SPIDER_STATS``.
+    target_spider_stats: tuple[str, ...] = ()
+    #: Whether totals are enough: ``<name>/total``, and not also ``<name>/<spider>``.
+    stats_only_total = True
+    stats: Stats
+
+    def aggregate_spider_stats(self, jobdict: Mapping[str, Any], stats_added_prefix: str = "") -> None:
+        """Add the ``scrapystats`` of one job."""
+        prefixes = (*self.target_spider_stats, *BASE_TARGET_SPIDER_STATS)
+        for name, value in (jobdict.get("scrapystats") or {}).items():
+            if isinstance(value, int | float) and any(re.match(prefix, name) for prefix in prefixes):
+                whole = f"{stats_added_prefix}/{name}".strip("/")
+                if not self.stats_only_total:
+                    self.stats.inc_value(f"{whole}/{jobdict.get('spider')}", value)
+                self.stats.inc_value(f"{whole}/total", value)

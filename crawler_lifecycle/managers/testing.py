@@ -1,0 +1,425 @@
+"""A manager in memory, for tests: ``simulate(MyManager, outcomes=…)``.
+
+The class is driven as by the service, by the same rules, with a clock that jumps from one event to the next. Nothing is
+started; the same call gives the same record again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from crawler_lifecycle.domain.manager import (
+    CYCLE_ENDS,
+    DELAYED_MAX,
+    FINISHED,
+    Decision,
+    Ended,
+    Facts,
+    Job,
+    JobState,
+    Live,
+    Page,
+    Start,
+    Waiting,
+    run_request_id,
+)
+from crawler_lifecycle.domain.scrapy_cloud import FAILED_HERE, never_retried
+
+from .base import BaseScript
+from .driver import Driver, identity_of
+from .platform import OwnedPage, OwnedQuery
+
+#: Epoch seconds at which every simulation begins.
+BEGINNING = 1_700_000_000.0
+_BUFFER = DELAYED_MAX
+_WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
+_HOLDING = (JobState.STARTING, JobState.STARTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A job as it was started."""
+
+    key: str
+    seq: int
+    retry: int
+    spider: str
+    spider_args: dict[str, str]
+    job_settings: dict[str, str]
+    tags: list[str]
+    units: int | None
+    project_id: str | None
+    at: float
+    """Seconds since the beginning."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened, in its order."""
+
+    scheduled: list[Scheduled] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+    """Positions of yields that became no job, and why."""
+    hooks: list[tuple[str, int | None]] = field(default_factory=list)
+    """Methods of the class that were called, and the number of the job that each was about."""
+    waits: list[str] = field(default_factory=list)
+    """Why nothing more was picked: each sentence once, as it came."""
+    errors: list[str] = field(default_factory=list)
+    """What the class did wrong."""
+    close_reason: str | None = None
+    failed: bool = False
+    """Whether the manager FAILED."""
+    stats: dict[str, float] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    flow_tags: list[str] = field(default_factory=list)
+    cycles: int = 0
+    most_live: int = 0
+    left: int = 0
+    """Jobs that still ran at its end."""
+    seconds: float = 0.0
+    """How long it took."""
+    over: bool = False
+
+    @property
+    def args(self) -> list[dict[str, str]]:
+        """The arguments of the scheduled jobs."""
+        return [job.spider_args for job in self.scheduled]
+
+
+@dataclass(slots=True)
+class _Row:
+    item_id: int
+    state: JobState
+    job: Job
+    position: int | None = None
+    unique: bool = True
+    seq: int | None = None
+    retry: int = 0
+    retry_of: str | None = None
+    not_before: float | None = None
+    cap_key: str | None = None
+    started_at: float | None = None
+    ends_at: float = 0.0
+    outcome: str | None = None
+    bad: bool = False
+    tries: int = 0
+
+
+#: An outcome for all jobs, outcomes in the order of scheduling, by number, or a function of the job.
+Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
+
+
+class Simulation:
+    """One manager: its rows, its clock, and the process that holds its class."""
+
+    def __init__(
+        self,
+        cls: type[BaseScript],
+        argv: Sequence[str] = (),
+        *,
+        outcomes: Outcomes = FINISHED,
+        seconds: float | Callable[[Scheduled], float] = 60.0,
+        stats: Mapping[str, float] | None = None,
+        tags: Sequence[str] = (),
+        others: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.others = others
+        """Jobs of managers of this name in other flows, as ``JobDict`` has them."""
+        self.cls, self.outcomes, self.seconds, self.job_stats = cls, outcomes, seconds, dict(stats or {})
+        name, flow_id = identity_of(cls, list(argv), list(tags))
+        flow_id = flow_id or ("simulated" if cls.flow_id_required else "")
+        self.row = Start(1, name, flow_id, list(argv), tags=list(tags), started_at=BEGINNING)
+        self.clock = BEGINNING
+        self.record = Record()
+        self.rows: list[_Row] = []
+        self._identities: set[str] = set()
+        self.paused, self.sealed, self.exhausted = False, False, False
+        self.cap: int | None = None
+        self.source_error: str | None = None
+        self.position = 0
+        self.last_pick: float | None = None
+        self.driver: Driver | None = None
+        self._platform = _Memory(self)
+
+    # --- what a test may do ------------------------------------------------------------------------------------------
+
+    def run(self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False) -> Record:
+        """Go on to the end, so many cycles at most, or until the record is as it should be."""
+        for _ in range(cycles):
+            if self.record.over or until(self.record):
+                break
+            self.turn()
+        return self.record
+
+    def restart(self) -> None:
+        """The process died: the object is made anew, and the generator begins anew."""
+        self.driver = None
+        self.row = replace(self.row, resumed=True)
+        self.exhausted, self.source_error, self.position = False, None, 0
+
+    def resume(self) -> None:
+        """Start the manager again after its end: its next attempt."""
+        self.restart()
+        self.row = replace(self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock)
+        self.record.over, self.record.close_reason, self.record.failed = False, None, False
+
+    def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
+        """Jobs from outside; how many are new."""
+        new = [job for job in jobs if self._insert(JobState.QUEUED, job) is not None]
+        self.sealed = self.sealed or seal
+        return len(new)
+
+    # --- one turn ----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """One cycle, and the time until the next."""
+        if self.driver is None:
+            self.driver = Driver(self.cls, self._platform, clock=lambda: 0.0)
+            self.driver.begin()
+        facts = self._read_source(self.driver)
+        decision = self.driver.cycle(facts)
+        self._commit(decision)
+        record = self.record
+        record.cycles += 1
+        record.errors += [decision.error] if decision.error else []
+        if decision.waiting and decision.waiting not in record.waits:
+            record.waits.append(decision.waiting)
+        if decision.over:
+            self._end(self.driver, decision)
+        else:
+            self._pass(decision.again_s)
+
+    def _read_source(self, driver: Driver) -> Facts:
+        while not (self.exhausted or self.source_error or self.paused) and self._count(JobState.BUFFERED) < _BUFFER:
+            page: Page = driver.page(self.position)
+            for item in page.items:
+                if item.job is None:
+                    self.record.skipped.append((item.position, item.error or ""))
+                elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
+                    why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
+                    self.record.skipped.append((item.position, why))
+            self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
+        return self._facts()
+
+    def _facts(self) -> Facts:
+        ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
+        ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
+        told, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
+        live = [row for row in self.rows if row.state in _HOLDING and row.item_id not in gone]
+        delayed = [row for row in self.rows if row.state is JobState.DELAYED]
+        return Facts(
+            manager_id=self.row.manager_id,
+            attempt=self.row.attempt,
+            now=self.clock,
+            next_seq=self.row.next_seq,
+            ended=[self._ended(row) for row in told],
+            live=len(live),
+            live_by_spider=dict(Counter(row.job.spider for row in live)),
+            live_by_key=dict(Counter(row.cap_key for row in live if row.cap_key is not None)),
+            delayed=len(delayed),
+            delayed_by_spider=dict(Counter(row.job.spider for row in delayed)),
+            queued=self._count(JobState.QUEUED),
+            buffered=self._count(JobState.BUFFERED),
+            exhausted=self.exhausted,
+            sealed=self.sealed,
+            source_error=self.source_error,
+            last_pick=self.last_pick,
+            cap=self.cap,
+            paused=self.paused,
+            more_ended=len(ended) > CYCLE_ENDS,
+        )
+
+    def _ended(self, row: _Row) -> Ended:
+        outcome = row.outcome or FINISHED
+        return Ended(
+            self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries >= 3
+        )
+
+    def _commit(self, decision: Decision) -> None:
+        """The checks of the store: an end once, numbers without a gap, identities once."""
+        by_id = {row.item_id: row for row in self.rows}
+        for hooked in decision.hooked:
+            row = by_id[hooked.item_id]
+            assert row.state is JobState.STARTED, f"the end of {row.seq} was handled before"
+            row.state = JobState.ENDED
+        for failed in decision.failed:
+            by_id[failed.item_id].tries += 1
+        numbers = []
+        for added in decision.added:
+            more = {name: getattr(added, name) for name in ("unique", "seq", "retry", "retry_of", "not_before")}
+            row_or_none = self._insert(JobState.QUEUED, added.job, **more)
+            assert row_or_none is not None, f"an added job is known: {added.job}"
+            by_id[added.ref] = row_or_none
+            numbers += [added.seq] if added.seq is not None and added.seq >= self.row.next_seq else []
+        for item_id in decision.delayed:
+            assert by_id[item_id].state is JobState.BUFFERED
+            by_id[item_id].state = JobState.DELAYED
+        for picked in decision.picked:
+            row = by_id[picked.item_id]
+            assert row.state in _WAITING, f"{row.item_id} was picked before"
+            numbers += [picked.seq] if row.seq is None else []
+            row.state, row.seq, row.job, row.cap_key = JobState.STARTED, picked.seq, picked.job, picked.cap_key
+            self._begin(row)
+        assert numbers == list(range(self.row.next_seq, self.row.next_seq + len(numbers))), f"numbers: {numbers}"
+        self.row = replace(
+            self.row,
+            next_seq=self.row.next_seq + len(numbers),
+            flow_tags=[*self.row.flow_tags, *decision.flow_tags],
+            state=self.row.state if decision.state is None else decision.state,
+            stats=decision.stats,
+            close_reason=decision.close_reason,
+        )
+        self.record.stats, self.record.state = self.row.stats, self.row.state
+        self.record.flow_tags = self.row.flow_tags
+        self.record.most_live = max(self.record.most_live, self._count(*_HOLDING))
+
+    def _begin(self, row: _Row) -> None:
+        assert row.seq is not None
+        job, self.last_pick = row.job, self.clock
+        key = run_request_id(self.row.manager_id, row.seq, row.retry)
+        began = Scheduled(
+            *(key, row.seq, row.retry, job.spider, dict(job.spider_args), dict(job.job_settings), list(job.tags)),
+            *(job.units, job.project_id, self.clock - BEGINNING),
+        )
+        self.record.scheduled.append(began)
+        row.outcome = self._outcome(began)
+        row.bad = row.outcome in FAILED_HERE
+        row.started_at = self.clock
+        row.ends_at = self.clock + (self.seconds(began) if callable(self.seconds) else self.seconds)
+
+    def _outcome(self, job: Scheduled) -> str:
+        outcomes = self.outcomes
+        if isinstance(outcomes, str):
+            return outcomes
+        if isinstance(outcomes, Mapping):
+            return outcomes.get(job.seq, FINISHED)
+        if callable(outcomes):
+            return outcomes(job)
+        n = len(self.record.scheduled) - 1
+        return outcomes[n] if n < len(outcomes) else FINISHED
+
+    def _pass(self, again_s: float | None) -> None:
+        """The next end of a job, or the time that the class asked for."""
+        ends = [row.ends_at for row in self.rows if row.state is JobState.STARTED]
+        nexts = [max(self.clock, at) for at in ends] + ([] if again_s is None else [self.clock + again_s])
+        self.clock = min(nexts, default=self.clock)
+        self.record.seconds = self.clock - BEGINNING
+
+    def _end(self, driver: Driver, decision: Decision) -> None:
+        reason = decision.close_reason or FINISHED
+        self._commit(driver.close(reason))
+        record, failed = self.record, getattr(driver.script, "failed_outcomes", [])
+        record.over, record.close_reason = True, reason
+        record.failed = decision.error is not None or reason in failed
+        record.left = self._count(*_HOLDING)
+        self.driver = None
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _insert(self, state: JobState, job: Job, *, unique: bool = True, **more: Any) -> _Row | None:
+        if unique and self.known([job.identity]):
+            return None
+        row = _Row(len(self.rows) + 1, state, job, unique=unique, **more)
+        self.rows.append(row)
+        if unique:
+            self._identities.add(job.identity)
+        return row
+
+    def known(self, identities: Collection[str]) -> set[str]:
+        return self._identities.intersection(identities)
+
+    def _count(self, *states: JobState) -> int:
+        return sum(row.state in states for row in self.rows)
+
+    def live(self, row: _Row) -> Live:
+        assert row.seq is not None
+        key = run_request_id(self.row.manager_id, row.seq, row.retry)
+        return Live(row.item_id, key, row.job, row.seq, row.retry, row.cap_key, row.started_at)
+
+    def job_dict(self, row: _Row) -> dict[str, Any]:
+        """A job as hooks and listings have it."""
+        over = row.state is JobState.ENDED or (row.state is JobState.STARTED and row.ends_at <= self.clock)
+        state = "finished" if over else "running" if row.state in _HOLDING else "pending"
+        key = None if row.seq is None else run_request_id(self.row.manager_id, row.seq, row.retry)
+        return {
+            **{"key": key, "state": state, "close_reason": row.outcome if over else None, "spider": row.job.spider},
+            **{"spider_args": dict(row.job.spider_args), "job_settings": dict(row.job.job_settings)},
+            **{"tags": list(row.job.tags), "units": row.job.units, "project_id": row.job.project_id},
+            "running_time": None if row.started_at is None else int(row.started_at * 1000),
+            "finished_time": int(row.ends_at * 1000) if over else None,
+            "scrapystats": dict(self.job_stats) if over else {},
+            **{"items": None, "pages": None, "errors": None, "run_id": None, "attempt": 1, "cause": None},
+        }
+
+
+class _Memory:
+    """``Platform`` by the rows of a simulation."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._of = simulation
+
+    def start(self) -> Start:
+        return self._of.row
+
+    def now(self) -> float:
+        return self._of.clock
+
+    def sleep(self, seconds: float) -> None:
+        self._of.clock += seconds
+
+    def entering(self, what: str, item_id: int | None = None) -> None:
+        row = None if item_id is None or item_id < 0 else self._of.rows[item_id - 1]
+        self._of.record.hooks.append((what, None if row is None else row.seq))
+
+    def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
+        found = [row for row in self._of.rows if row.state is state and row.item_id > after_id][:limit]
+        return [Waiting(row.item_id, row.job, row.seq, row.retry, row.retry_of, row.not_before) for row in found]
+
+    def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
+        clock = self._of.clock
+        found = [
+            row for row in self._of.rows if row.state in _HOLDING and row.ends_at > clock and row.item_id > after_id
+        ]
+        return [self._of.live(row) for row in found[:limit]]
+
+    def known_identities(self, identities: Collection[str]) -> set[str]:
+        return self._of.known(identities)
+
+    def job(self, key: str) -> dict[str, Any] | None:
+        return next((one for one in map(self._of.job_dict, self._of.rows) if one["key"] == key), None)
+
+    def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
+        jobs = [one for one in map(self._of.job_dict, self._of.rows) if one["key"] and one["state"] in query.states]
+        jobs += [dict(one) for one in self._of.others if query.all_flows and one["state"] in query.states]
+        if query.spider is not None:
+            jobs = [one for one in jobs if one["spider"] == query.spider]
+        if query.project_id is not None:
+            jobs = [one for one in jobs if one["project_id"] == query.project_id]
+        if query.states == ["finished"]:
+            jobs.sort(key=lambda one: -one["finished_time"])
+        first = int(query.after or 0)
+        last = first + query.limit
+        return OwnedPage(jobs[first:last], str(last) if last < len(jobs) else None)
+
+
+def simulate(
+    cls: type[BaseScript],
+    argv: Sequence[str] = (),
+    *,
+    outcomes: Outcomes = FINISHED,
+    seconds: float | Callable[[Scheduled], float] = 60.0,
+    stats: Mapping[str, float] | None = None,
+    tags: Sequence[str] = (),
+    cycles: int = 10_000,
+) -> Record:
+    """Drive a class in memory to its end, or for so many cycles.
+
+    ``outcomes``: how jobs end (one word for all, a list in the order of scheduling, words by number, or a function of
+    the job); ``seconds``: how long each runs; ``stats``: the ``scrapystats`` of each; ``tags``: the manager's own.
+    Raises ``ClassError`` for what the class does wrong outside of its hooks.
+    """
+    simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags)
+    return simulation.run(cycles)

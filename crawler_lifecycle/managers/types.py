@@ -1,0 +1,60 @@
+"""The words of managers' classes: parameters of jobs, jobs as they are listed, and their exceptions."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+#: The id of a run as text; before the run exists the id of its request.
+JobKey = str
+SpiderName = str
+Outcome = str
+#: What ``set_parameters_gen`` yields: arguments of the spider, and the keys of ``FullJobParams`` where there are any.
+ScheduleArgs = dict[str, Any]
+
+
+class JobParams(TypedDict, total=False):
+    """What a job may be given beside its spider."""
+
+    units: int
+    tags: list[str]
+    job_settings: dict[str, str]
+    project_id: str
+    spider_args: dict[str, str]
+
+
+class FullJobParams(JobParams, total=False):
+    """The same, with the spider."""
+
+    spider: SpiderName
+
+
+class JobDict(TypedDict, total=False):
+    """A job as it is listed and as resume hooks get it. Times are milliseconds since the epoch."""
+
+    key: JobKey
+    spider: SpiderName
+    spider_args: dict[str, str]
+    job_settings: dict[str, str]
+    tags: list[str]
+    units: int | None
+    project_id: str | None
+    state: str
+    close_reason: Outcome | None
+    pending_time: int | None
+    running_time: int | None
+    finished_time: int | None
+    scrapystats: dict[str, float]
+    items: int | None
+    pages: int | None
+    errors: int | None
+    run_id: int | None
+    attempt: int
+    cause: str | None
+
+
+class StopRetry(Exception):
+    """Raised by ``get_retry_override``: this job is not tried again."""
+
+
+class ClassError(Exception):
+    """What a user's class did wrong; the text says where, what, and the cure."""

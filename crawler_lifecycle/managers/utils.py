@@ -1,0 +1,15 @@
+"""Small things that scripts of managers use."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+
+def get_kumo_loglevel(default: int = logging.INFO) -> int:
+    """The level of the variable ``LOG_LEVEL``, as a number or a name; else ``default``."""
+    text = os.environ.get("LOG_LEVEL", "").strip().upper()
+    if text.isdigit():
+        return int(text)
+    level = logging.getLevelNamesMapping().get(text)
+    return default if level is None else level

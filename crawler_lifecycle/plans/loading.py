@@ -1,0 +1,126 @@
+"""Finds and loads the classes of users' modules. Runs in a host process and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import sysconfig
+from argparse import SUPPRESS
+from dataclasses import dataclass
+from typing import Any
+
+from crawler_lifecycle.managers.base import BaseLoopScript
+from crawler_lifecycle.managers.driver import parser_of
+
+_OURS = "crawler_lifecycle"
+#: Source files that a plan is watched by.
+FILES_MAX = 500
+_DESCRIPTION_MAX, _HELP_MAX = 500, 300
+
+
+class NotUsable(Exception):
+    """What was named cannot be used; the text says why, and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A class that is there."""
+
+    plan: str
+    cls: type[BaseLoopScript]
+
+
+def load(plan: str) -> Loaded:
+    """Import ``module:Class``. Raises ``NotUsable``, and whatever the module raises."""
+    module_name, _, class_name = plan.partition(":")
+    module = importlib.import_module(module_name)
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")
+    if not _is_plan(found):
+        raise NotUsable(f"{plan}: it is no manager; derive it from a class of crawler_lifecycle.managers")
+    return Loaded(plan, found)
+
+
+def find(module_name: str) -> list[dict[str, Any]]:
+    """Every manager that is defined in this module, as ``PlanRow`` has it, with the files it is made of."""
+    module = importlib.import_module(module_name)
+    files = watched()
+    own = [one for one in vars(module).values() if _is_plan(one) and one.__module__ == module.__name__]
+    return [_described(f"{module_name}:{one.__name__}", one) | {"files": files} for one in dict.fromkeys(own)]
+
+
+def _is_plan(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseLoopScript) and not inspect.isabstract(found)
+
+
+def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "plan": plan,
+        "name": getattr(cls, "name", None) or None,
+        "description": _description(cls),
+        "fingerprint": fingerprint(cls),
+        "options": [],
+        "error": None,
+    }
+    try:
+        described["options"] = options(cls)
+    except (Exception, SystemExit) as error:
+        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"
+    return described
+
+
+def _description(cls: type[BaseLoopScript]) -> str:
+    given = getattr(cls, "description", "")
+    if isinstance(given, property) or not isinstance(given, str) or not given.strip():
+        given = (cls.__doc__ or "").strip().partition("\n\n")[0]
+    return " ".join(given.split())[:_DESCRIPTION_MAX]
+
+
+def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
+    """What the command line of the class takes."""
+    found = []
+    for action in parser_of(cls)._actions:
+        if action.dest == "help":
+            continue
+        kind = getattr(action.type, "__name__", None) if action.type is not None else None
+        default = None if action.default in (None, SUPPRESS) else action.default
+        found.append(
+            {
+                "name": action.option_strings[-1] if action.option_strings else action.dest,
+                "help": (action.help or "")[:_HELP_MAX],
+                "default": default if isinstance(default, str | int | float | bool) else default and str(default),
+                "type": "flag" if action.nargs == 0 else kind or "str",
+                "required": bool(action.required),
+            }
+        )
+    return found
+
+
+def fingerprint(cls: type) -> str:
+    """Of the source files of the class and its bases, those of this package left out: they change with every build."""
+    digest = hashlib.sha256()
+    for file in sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}):
+        digest.update(os.path.basename(file).encode())
+        with open(file, "rb") as source:
+            digest.update(hashlib.sha256(source.read()).digest())
+    return digest.hexdigest()[:32]
+
+
+def _source(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file if isinstance(file, str) and file.endswith(".py") and os.path.isfile(file) else ""
+
+
+def watched() -> list[str]:
+    """Source files of users' modules that are loaded: a change in one of them may change a plan."""
+    apart = tuple(
+        os.path.join(path, "")
+        for path in {*sysconfig.get_paths().values(), os.path.dirname(importlib.import_module(_OURS).__file__ or "")}
+    )
+    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(apart)]
+    return sorted(own)[:FILES_MAX]

@@ -1,0 +1,100 @@
+"""What users' code prints: read at once, so that no full pipe ever blocks it, logged within bounds, its end kept."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+
+log = logging.getLogger(__name__)
+
+#: Bytes of the newest output that are kept.
+KEPT = 16 * 1024
+#: Of them, how much an error message shows.
+SHOWN = 1000
+#: Lines a second that are logged, and characters of each.
+LINES_A_SECOND, LINE_MAX = 50, 2000
+#: Bytes a second that are read; what prints more has to wait, and costs the worker no processor.
+BYTES_A_SECOND = 8 * 1024 * 1024
+_CHUNK = 65_536
+_TURN_S = 0.5
+
+
+class Output:
+    """Reads one pipe in a thread until it is closed, or its process is gone."""
+
+    def __init__(self, label: str, handle: int) -> None:
+        self._label, self._handle = label, handle
+        self._kept = bytearray()
+        self._line = bytearray()
+        self._over = threading.Event()
+        self._second, self._bytes, self._lines, self._left_out = 0.0, 0, 0, 0
+        os.set_blocking(handle, False)
+        self._thread = threading.Thread(target=self._read, name=f"output of {label}", daemon=True)
+        self._thread.start()
+
+    def tail(self) -> str:
+        """Its last 16 KiB."""
+        return bytes(self._kept).decode("utf-8", "replace")
+
+    def said(self) -> str:
+        """The end of it, as a sentence behind an error; empty when there is none."""
+        text = self.tail()[-SHOWN:].strip()
+        return f"; it printed at last: {text}" if text else ""
+
+    def close(self) -> None:
+        """The process is gone: read what is left, and end."""
+        self._over.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        while True:
+            leaving = self._over.is_set()
+            ready, _, _ = select.select([self._handle], [], [], 0 if leaving else _TURN_S)
+            if not ready:
+                if leaving:  # whatever still holds the other end has left the group of the process
+                    break
+                continue
+            try:
+                part = os.read(self._handle, _CHUNK)
+            except BlockingIOError:
+                continue
+            if not part:
+                break
+            self._take(part)
+            self._pace(leaving)
+            if leaving and self._bytes > BYTES_A_SECOND:
+                break
+        self._flush()
+
+    def _pace(self, leaving: bool) -> None:
+        now = time.monotonic()
+        if now - self._second >= 1.0:
+            if self._left_out:
+                log.warning("%s: %d lines of its output were not logged", self._label, self._left_out)
+            self._second, self._bytes, self._lines, self._left_out = now, 0, 0, 0
+        elif self._bytes > BYTES_A_SECOND and not leaving:
+            self._over.wait(1.0 - (now - self._second))
+
+    def _take(self, part: bytes) -> None:
+        self._bytes += len(part)
+        self._kept += part
+        del self._kept[:-KEPT]
+        first, *more = part.split(b"\n")
+        self._line += first[: LINE_MAX - len(self._line)] if len(self._line) < LINE_MAX else b""
+        for line in more:
+            self._flush()
+            self._line += line[:LINE_MAX]
+
+    def _flush(self) -> None:
+        text = bytes(self._line).decode("utf-8", "replace").rstrip()
+        self._line.clear()
+        if not text:
+            return
+        self._lines += 1
+        if self._lines > LINES_A_SECOND:
+            self._left_out += 1
+        else:
+            log.info("%s: %s", self._label, text)

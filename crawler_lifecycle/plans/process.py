@@ -1,0 +1,307 @@
+"""The worker's side of one process with a user's class: start it, call it with a time limit, kill all of it.
+
+Nothing that the process says, prints or does can hold up the worker: every wait has an end, every message and every
+output a size. The process leads a group of its own, which is killed as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.adapters.local.launch import PASSED_ON
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.plans.output import Output
+from crawler_lifecycle.plans.wire import MESSAGE_MAX, TEXT_MAX, encode
+from crawler_lifecycle.ports import PlanFailed
+
+log = logging.getLogger(__name__)
+
+#: Answers a question of the host: name and arguments. Raises ``InvalidRequest`` for one that makes no sense.
+Answer = Callable[[str, Mapping[str, Any]], Any]
+#: Called now and then while a call is under way; what it raises ends the call.
+Alive = Callable[[], None]
+
+#: Seconds that answering the questions of one call may add to its limit, and how many questions there may be.
+ANSWERS_S, ASKS_MAX = 60.0, 20_000
+#: Seconds that a process has to end when it is asked to.
+POLITE_S = 2.0
+#: Seconds from the start of a process until it answers, imports of ours included.
+START_S = 30.0
+#: Seconds in which a process that has closed its pipe becomes one that has ended.
+_LEAVING_S = 1.0
+_TURN_S = 0.5
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What every process with users' code gets."""
+
+    memory: int = 1024**3
+    """Bytes of private memory that one process may use."""
+    passed_on: tuple[str, ...] = ()
+    """Names of variables of ours that users' code sees, besides the usual ones."""
+    folder: Path = field(default_factory=Path.cwd)
+    """Where users' modules are looked for first; also the working directory."""
+
+    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a process: what is named, and nothing else of ours."""
+        named = {*PASSED_ON, *self.passed_on, "PYTHONPATH", "LC_ALL", "LC_CTYPE"}
+        return {name: value for name, value in ours.items() if name in named}
+
+
+class HostProcess:
+    """One process. One call at a time, from any thread."""
+
+    def __init__(self, label: str, rules: Rules) -> None:
+        """Start it. Raises ``PlanFailed`` when the machine has no room for it."""
+        self.label = label
+        self.at: tuple[str, int | None] | None = None
+        """Where it said that it is: the name of a method, and the job that it is about."""
+        ours_in, its_out = os.pipe()
+        its_in, ours_out = os.pipe()
+        command = [sys.executable, "-m", "crawler_lifecycle.plans.host"]
+        command += [str(os.getpid()), str(its_in), str(its_out), str(rules.memory)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=rules.folder,
+                env=rules.environment(os.environ),
+                pass_fds=(its_in, its_out),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(ours_in)
+            os.close(ours_out)
+            raise PlanFailed(f"no process for {label} can be started here: {error}") from None
+        finally:
+            os.close(its_in)
+            os.close(its_out)
+        self._in, self._out = ours_in, ours_out
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._unread, self._calls = bytearray(), 0
+        self._ending = threading.Lock()
+        self._gone: str | None = None
+        assert self._process.stdout is not None  # it was asked for
+        self.output = Output(label, self._process.stdout.fileno())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lives(self) -> bool:
+        """Whether it is there. It stays a zombie until ``kill``, so that its number is nobody else's."""
+        if self._gone is not None:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+        except ChildProcessError:  # another thread has just killed it
+            return False
+
+    def call(self, name: str, limit_s: float, answer: Answer, alive: Alive, **arguments: Any) -> Any:
+        """What the host replies. Any end but a reply kills the process, apart from what the class itself raised.
+
+        Raises ``PlanFailed``, and what ``alive`` raises.
+        """
+        self.at = None
+        self._calls += 1
+        call = _Call(self, limit_s, answer, alive)
+        try:
+            return call.result({"call": name, "id": self._calls, "limit_s": limit_s, **arguments})
+        except _Raised as raised:
+            raise self._failed(raised.text, lives=True) from None
+        except _Over as over:
+            if over.ended:
+                self._wait_for_end(_LEAVING_S)  # a process closes its files some time before it has ended
+            how = self.kill()
+            raise self._failed(over.text.format(how=how) + self.output.said()) from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def _failed(self, text: str, lives: bool = False) -> PlanFailed:
+        where, item_id = self.at or (None, None)
+        place = f" in {where}" if where and not lives else ""
+        return PlanFailed(f"{self.label}{place}: {text}"[:TEXT_MAX], item_id=item_id, lives=lives)
+
+    def end(self) -> None:
+        """Let it end by itself, for a moment, then see to it."""
+        with contextlib.suppress(OSError):
+            os.write(self._out, encode({"call": "end"}))
+        self._wait_for_end(POLITE_S)
+        self.kill()
+
+    def _wait_for_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self.lives() and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def strike(self) -> None:
+        """SIGKILL to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
+        with self._ending:
+            if self._gone is None:
+                # It was not waited for yet, so its number, and with it that of the group, cannot be another's.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+
+    def kill(self) -> str:
+        """The same, and nothing is left of it; how it ended, as words. While no call is under way in another thread."""
+        killed = self.lives()
+        self.strike()
+        with self._ending:
+            if self._gone is None:
+                code = self._process.wait()
+                os.close(self._in)
+                os.close(self._out)
+                self.output.close()
+                if self._process.stdout is not None:
+                    self._process.stdout.close()
+                self._gone = "was killed" if killed else _ended(code)
+            return self._gone
+
+    # --- the pipes, for a call
+
+    def send(self, message: bytes, wait: Callable[[bool], None]) -> None:
+        """Write all of it. ``wait``: for room."""
+        rest = memoryview(message)
+        while rest:
+            try:
+                rest = rest[os.write(self._out, rest) :]
+            except BlockingIOError:
+                wait(True)
+            except OSError:
+                raise _Over("its process {how}", ended=True) from None
+
+    def receive(self, wait: Callable[[bool], None]) -> dict[str, Any]:
+        """The next message. ``wait``: for something to read."""
+        while (end := self._unread.find(b"\n")) < 0:
+            if len(self._unread) > MESSAGE_MAX:
+                raise _Over(f"it sent a message above {MESSAGE_MAX} bytes, and {{how}}; let it give less at once")
+            try:
+                part = os.read(self._in, _CHUNK)
+            except BlockingIOError:
+                wait(False)
+                continue
+            if not part:
+                raise _Over("its process {how}", ended=True)
+            self._unread += part
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise _Over("it wrote into the pipe of the service, and {how}; let it close and write only its own files")
+        return found
+
+    def readable(self) -> bool:
+        """Whether something can be read, the end of the pipe included."""
+        return bool(select.select([self._in], [], [], 0)[0])
+
+    def wait_for(self, room: bool, seconds: float) -> None:
+        """Until there is something to read, or room to write; at most so long."""
+        reading, writing = ([], [self._out]) if room else ([self._in], [])
+        select.select(reading, writing, [], max(0.0, seconds))
+
+
+class _Over(Exception):
+    """The call has no reply, and the process must go. ``{how}`` in the text becomes how it ended."""
+
+    def __init__(self, text: str, *, ended: bool = False) -> None:
+        """``ended``: it seems to have ended by itself."""
+        self.text, self.ended = text, ended
+
+
+class _Raised(Exception):
+    """The class raised, and the process goes on."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Call:
+    """One call until its reply."""
+
+    def __init__(self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive) -> None:
+        self._process, self._limit_s, self._answer, self._alive = process, limit_s, answer, alive
+        self._until = time.monotonic() + limit_s
+        self._answered_s, self._asks, self._looked = 0.0, 0, 0.0
+
+    def result(self, message: Mapping[str, Any]) -> Any:
+        self._process.send(encode(message), self._wait)
+        while True:
+            found = self._process.receive(self._wait)
+            if "ask" in found:
+                self._process.send(self._answered(found), self._wait)
+            elif "at" in found:
+                item = found.get("item")
+                self._process.at = (str(found["at"])[:100], item if type(item) is int else None)
+            elif found.get("id") != message["id"]:
+                raise _Over("it sent a message that nobody asked for, and {how}; let it write only its own files")
+            elif "reply" in found:
+                return found["reply"]
+            elif "wrong" in found or "broken" in found:
+                raise _Raised(str(found.get("wrong") or found.get("broken"))[:TEXT_MAX])
+            else:
+                raise _Over("it sent a message that nobody understands, and {how}")
+
+    def _wait(self, room: bool) -> None:
+        now = time.monotonic()
+        if now - self._looked >= _TURN_S:
+            self._looked = now
+            self._alive()
+            if not self._process.lives() and not self._process.readable():
+                raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
+        left = self._until - now
+        if left <= 0:
+            limit = f"{self._limit_s:g} s"
+            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {_SETTING}")
+        self._process.wait_for(room, min(left, _TURN_S))
+
+    def _answered(self, asked: Mapping[str, Any]) -> bytes:
+        self._asks += 1
+        if self._asks > ASKS_MAX:
+            raise _Over(f"it asked more than {ASKS_MAX} questions in one call, and {{how}}; let it ask less")
+        began = time.monotonic()
+        name, arguments = asked["ask"], asked.get("args")
+        try:
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                raise InvalidRequest("a question needs a name and arguments")
+            line = encode({"answer": self._answer(name, arguments)})
+        except InvalidRequest as error:
+            line = encode({"refused": str(error)})
+        more = min(time.monotonic() - began, ANSWERS_S - self._answered_s)
+        self._answered_s += more
+        self._until += more
+        return line
+
+
+_SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}"

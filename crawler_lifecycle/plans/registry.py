@@ -1,0 +1,141 @@
+"""Which plans this worker serves: the managers in the modules that its settings name, on record for whoever starts one.
+
+A module is loaded in a process of its own, with a time limit: one that is broken, ends its process or never returns is
+on record with its error, and the others are served.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.plans import calls
+from crawler_lifecycle.plans.pool import no_answer
+from crawler_lifecycle.plans.process import START_S, HostProcess, Rules
+from crawler_lifecycle.ports import PlanFailed
+from crawler_lifecycle.ports.store.managers import PlanRow, PlanStore
+
+log = logging.getLogger(__name__)
+
+#: How often this worker says that it serves its plans, and how often it looks whether files have changed. Seconds.
+SAID_S, LOOKED_S = 60.0, 2.0
+#: Source files in the folder of users' modules that are looked at.
+FILES_MAX = 500
+
+KIND = "manager"
+
+
+@dataclass
+class _Module:
+    """What was found in one module, and the files that it depends on as they were then."""
+
+    plans: list[PlanRow] = field(default_factory=list)
+    files: frozenset[str] = frozenset()
+    stamps: Mapping[str, int] = field(default_factory=dict)
+    at: float | None = None
+
+
+class Registry:
+    """Keeps the plans of one worker on record. ``told`` gets plan -> fingerprint whenever they were read anew."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        modules: Sequence[str],
+        plans: PlanStore,
+        rules: Rules,
+        limit_s: float = START_S,
+        told: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
+    ) -> None:
+        self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
+        self._modules = {name: _Module() for name in modules}
+        self._said: float | None = None
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """In the caller's thread until ``leave``."""
+        loop = Loop("the registration of plans", LOOKED_S, meanwhile="what was registered before can be started")
+        loop.run_in_thread(self.turn, self._leaving)
+
+    def leave(self) -> None:
+        """End ``run`` after what it does now."""
+        self._leaving.set()
+
+    def turn(self) -> None:
+        """Read what has changed, and say what is served when that is something else, or was said a minute ago."""
+        changed = [name for name, module in self._modules.items() if self._stale(module)]
+        for name in changed:
+            self._modules[name] = self._read(name)
+        if self._leaving.is_set():
+            return  # what was not read to its end says nothing about a module
+        now = time.monotonic()
+        if not changed and self._said is not None and now - self._said < SAID_S:
+            return
+        rows = [row for module in self._modules.values() for row in module.plans]
+        self._plans.register_plans(self._worker_id, rows)
+        self._said = now
+        if changed:
+            self._told({row.plan: row.fingerprint for row in rows if row.error is None})
+
+    def state(self) -> dict[str, object]:
+        """For the worker's health."""
+        rows = [row for module in self._modules.values() for row in module.plans]
+        return {
+            "plans": sum(row.error is None for row in rows),
+            "broken": {row.plan: row.error for row in rows if row.error is not None},
+        }
+
+    def _stale(self, module: _Module) -> bool:
+        if module.at is None:
+            return True
+        # What is broken may depend on something that no file says: it is tried again every minute.
+        if any(row.error is not None for row in module.plans) and time.monotonic() - module.at >= SAID_S:
+            return True
+        return _stamps(self._watched(module.files)) != module.stamps
+
+    def _watched(self, files: frozenset[str]) -> set[str]:
+        folder = Path(self._rules.folder)
+        near = (path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern))
+        return {*files, *(str(path) for path, _ in zip(near, range(FILES_MAX), strict=False))}
+
+    def _read(self, name: str) -> _Module:
+        before = _stamps(self._watched(frozenset()))
+        try:
+            process = HostProcess(f"module {name}", self._rules)
+            try:
+                reply = process.call("find", self._limit_s, no_answer, self._stay, module=name)
+                found = calls.found(reply)
+            finally:
+                process.kill()
+        except (PlanFailed, calls.Nonsense) as why:
+            log.warning("module %s cannot be used: %s", name, why)
+            error = PlanRow(plan=name, kind=KIND, name=None, description="", fingerprint="", error=str(why))
+            return _Module([error], frozenset(), before, time.monotonic())
+        rows = [
+            PlanRow(one.plan, KIND, one.name, one.description, one.fingerprint, one.options, one.error) for one in found
+        ]
+        files = frozenset(file for one in found for file in one.files)
+        # Files that changed while the module was read are newer than these: it is read again.
+        stamps = {**_stamps(self._watched(files)), **before}
+        log.info("module %s has %d managers", name, len(rows))
+        return _Module(rows, files, stamps, time.monotonic())
+
+    def _stay(self) -> None:
+        if self._leaving.is_set():
+            raise PlanFailed("this worker leaves")
+
+
+def _stamps(files: set[str]) -> dict[str, int]:
+    """When each of these files was changed, in nanoseconds; those that are gone are left out."""
+    found = {}
+    for file in files:
+        try:
+            found[file] = Path(file).stat().st_mtime_ns
+        except OSError:
+            continue
+    return found

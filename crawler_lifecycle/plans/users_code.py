@@ -1,0 +1,42 @@
+"""Users' code beside one worker: its processes, and the plans that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from crawler_lifecycle.domain.manager import BUILT_IN
+from crawler_lifecycle.domain.run import parse_memory
+from crawler_lifecycle.plans.pool import Hosts, Limits
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.plans.registry import Registry
+from crawler_lifecycle.ports.store.managers import PlanStore
+from crawler_lifecycle.settings import PlansSettings
+
+
+class UsersCode:
+    """What a worker of the role ``plans`` has; it must be closed."""
+
+    def __init__(self, settings: PlansSettings, plans: PlanStore) -> None:
+        worker_id = uuid.uuid4().hex[:12]
+        rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
+        modules = [BUILT_IN.partition(":")[0], *settings.modules]
+        limits = Limits(settings.hook_s, settings.page_s, settings.processes)
+        self.hosts = Hosts(worker_id, modules, rules, limits)
+        self._registry = Registry(worker_id, modules, plans, rules, told=self.hosts.retire)
+
+    async def registering(self) -> None:
+        """Keep the plans on record until it is cancelled."""
+        try:
+            await asyncio.to_thread(self._registry.run)
+        finally:
+            self._registry.leave()
+
+    def state(self) -> dict[str, object]:
+        """For the worker's health."""
+        return {"processes": self.hosts.state(), **self._registry.state()}
+
+    def close(self) -> None:
+        """End all processes."""
+        self._registry.leave()
+        self.hosts.close()

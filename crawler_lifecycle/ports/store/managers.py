@@ -1,0 +1,338 @@
+"""Ports of crawl managers: their rows, their jobs, and the plans that may be started."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from crawler_lifecycle.domain.manager import Decision, Facts, Job, JobState, Live, Page, Waiting
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports.values import Owner, RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerFence:
+    """What a writer must still be for its write to count.
+
+    ``generation`` is that of the process which holds the class; ``None`` for writers that are none (the workflow).
+    """
+
+    manager_id: int
+    attempt: int
+    owner_run_id: str
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewManager:
+    """What whoever starts a manager says about it."""
+
+    name: str
+    flow_id: str
+    plan: str
+    """``module:Class`` of a registered plan."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """``{"argv": [...]}``: the options of the class as on its command line; and what else the gateway took."""
+    requested_by: str | None = None
+    parent: str | None = None
+    """The workflow that is told of the end."""
+    tags: Sequence[str] = ()
+    fresh: bool = False
+    """Whether the flow id was made for this start, so that nothing may be resumed (S-24)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerCounts:
+    """How many jobs of a manager are in each state, and what its counters say."""
+
+    by_state: Mapping[str, int] = field(default_factory=dict)
+    yields: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+    scheduled: int = 0
+    retried: int = 0
+    good: int = 0
+    bad: int = 0
+
+    @property
+    def live(self) -> int:
+        return self.by_state.get(JobState.STARTING, 0) + self.by_state.get(JobState.STARTED, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRow:
+    """One row of ``manager`` as readers see it."""
+
+    manager_id: int
+    manager_uid: str
+    """Whose number that is: numbers come again where a database was restored."""
+    name: str
+    flow_id: str
+    plan: str
+    options: Mapping[str, Any]
+    status: RunStatus
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+    outcome: str | None = None
+    """The close reason, once it has ended."""
+    cause: str | None = None
+    owner_run_id: str | None = None
+    generation: int = 0
+    fingerprint: str | None = None
+    """Of the class's source, as it was last loaded."""
+    position: int = 0
+    """Yields of the source that are on record, in its present pass."""
+    exhausted: bool = False
+    source_error: str | None = None
+    """What stopped the source for good, until a new pass (``Page.error``)."""
+    over: bool = False
+    """Whether a committed decision of this attempt said that the manager ends: its class is asked no more."""
+    sealed: bool = False
+    """Whether no more items come from outside (the built-in manager)."""
+    next_seq: int = 1
+    cap: int | None = None
+    paused: bool = False
+    leave: bool = False
+    """Whether its runs go on when it is stopped."""
+    stop: StopIntent | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    stats: Mapping[str, float] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    flow_tags: Sequence[str] = ()
+    """Tags that the class appended for itself and all later jobs; ``tags`` has them too."""
+    close_reason: str | None = None
+    waiting_for: str | None = None
+    error: str | None = None
+    """What its class did wrong, at which position, and the cure; ``None`` while all is well."""
+    requested_by: str | None = None
+    parent: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    pruned_through: int | None = None
+    """Its events up to this number may be gone; ``None``: none was removed."""
+    jobs_pruned_at: datetime | None = None
+    """When jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
+    counts: ManagerCounts = ManagerCounts()
+    unreadable: str | None = None
+    """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageAdded:
+    """What became of a page of a source."""
+
+    new: int
+    known: int
+    skipped: int
+    buffered: int
+    """Jobs in the state BUFFERED now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a committed decision left behind."""
+
+    starting: int
+    """Jobs whose run is to be begun."""
+    live: int
+    """Jobs that hold a slot."""
+    dropped: int = 0
+    """Picks that fell away: their identity is known, or a stop, a pause or a lower cap came before the commit. The jobs
+    of the latter go on waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One row of ``manager_item`` as readers see it."""
+
+    item_id: int
+    state: JobState | str
+    """Another text than a ``JobState`` only in a row that is ``unreadable``."""
+    job: Job | None
+    """``None``: a yield that could not be one (``error``), or unreadable."""
+    seq: int | None = None
+    retry: int = 0
+    position: int | None = None
+    run_id: int | None = None
+    outcome: str | None = None
+    error: str | None = None
+    not_before: datetime | None = None
+    unreadable: str | None = None
+    """What cannot be in this row, and the cure."""
+
+
+class ManagerReader(Protocol):
+    """Managers and their jobs, for people."""
+
+    def get_manager(self, manager_id: int) -> ManagerRow | None: ...
+
+    def find_manager(self, name: str, flow_id: str) -> ManagerRow | None: ...
+
+    def list_managers(
+        self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
+    ) -> list[ManagerRow]:
+        """Newest first."""
+        ...
+
+    def list_jobs(
+        self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
+    ) -> list[JobRow]:
+        """Jobs of a manager in the order of their rows; in these states, when some are given."""
+        ...
+
+
+class ManagerStore(ManagerReader, Protocol):
+    """The same, as workflow and workers change them. Methods with a fence raise ``Fenced`` and write nothing when the
+    manager's attempt, owner or generation is another one."""
+
+    def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
+        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
+
+        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed.
+        """
+        ...
+
+    def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
+        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
+
+        The owner of a live row is closed when it has the same workflow id, so its manager is taken over as the next
+        attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
+        which the manager was taken, ``RunNotFound``.
+        """
+        ...
+
+    def new_generation(self, fence: ManagerFence, fingerprint: str, restart: bool) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. With ``restart`` the source is
+        read from its beginning: position 0, not exhausted. ``fence.generation`` is not compared."""
+        ...
+
+    def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
+        """Append yields of the source in one transaction: new identities become BUFFERED, known ones are counted,
+        errors become SKIPPED. Position, exhausted and error of the source become those of the page. The same page
+        again adds nothing."""
+        ...
+
+    def facts(self, fence: ManagerFence, ends: int) -> Facts:
+        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
+        resumed hold a slot again."""
+        ...
+
+    def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
+        """Jobs in this waiting state, oldest row first."""
+        ...
+
+    def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
+        """Jobs that hold a slot, oldest row first."""
+        ...
+
+    def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
+        """Those of these identities that some job of the manager has."""
+        ...
+
+    def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
+        """One job, by the id of its run (as text) or of its request, as ``domain.scrapy_cloud.job_metadata`` has it,
+        with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
+        ...
+
+    def owned_jobs(
+        self,
+        manager_id: int,
+        states: Collection[str],
+        *,
+        all_flows: bool = False,
+        spider: str | None = None,
+        project_id: str | None = None,
+        after: str | None = None,
+        limit: int = 500,
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Jobs of the manager (``all_flows``: of managers of its name in every flow) whose run is ``pending``,
+        ``running`` or ``finished``, as ``job_metadata`` has them, and where the next page begins (``None``: there are
+        no more). Finished ones: the latest end first; others: by their start. Raises ``InvalidRequest`` for a page that
+        cannot be."""
+        ...
+
+    def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
+        """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
+
+        Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
+        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken``
+        when it no longer can be: another one was committed since its facts were read. With
+        ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says how the manager ends.
+        """
+        ...
+
+    def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
+        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        ...
+
+    def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
+        """Jobs whose run is to be begun."""
+        ...
+
+    def job_started(self, fence: ManagerFence, item_id: int, run_id: int | None, error: str | None = None) -> None:
+        """The job's run exists; or it can never be begun: then it has ended with the outcome ``deploy_failed``, and
+        its hooks run like those of any other bad end."""
+        ...
+
+    def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
+        """Jobs from outside become QUEUED (known identities are left out); how many are new. The same ``request_key``
+        again adds nothing and answers the same. ``seal``: no more will come. Raises ``NotInThisState`` after a stop or
+        an end, ``DuplicateRequest`` when the key belongs to other jobs."""
+        ...
+
+    def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
+        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``, and
+        ``NotInThisState`` after its end."""
+        ...
+
+    def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
+        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
+        ...
+
+    def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
+        """Runs of the manager that have not ended, by id."""
+        ...
+
+    def end_manager(
+        self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
+    ) -> ManagerRow:
+        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
+        runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
+        again, and keeps its number. Jobs whose run has ended and whose hooks did not run stay as they
+        are: a resume runs those hooks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """A class that may be started: one row of ``plan``."""
+
+    plan: str
+    """``module:Class``."""
+    kind: str
+    """``manager``."""
+    name: str | None
+    description: str
+    fingerprint: str
+    options: Sequence[Mapping[str, Any]] = ()
+    """What its command line takes: name, help, default, type, required, of each option."""
+    error: str | None = None
+    """Why it cannot be used: an import that failed, no name …"""
+    seen_at: datetime | None = None
+    """When a worker last said that it serves this."""
+
+
+class PlanStore(Protocol):
+    """What plans workers have registered."""
+
+    def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        """These are what this worker serves; those that it no longer serves lose its word."""
+        ...
+
+    def list_plans(self) -> list[PlanRow]: ...
+
+    def get_plan(self, name: str) -> PlanRow | None: ...

@@ -1,0 +1,397 @@
+"""``CrawlManagerWorkflow``: keeps a stream of runs going.
+
+1. Claim the manager's row.
+2. In turns: one cycle of its class, in a worker of the role ``plans``; then the runs that it picked are begun.
+3. Wait until something wakes it: a run that ended, a command, or the time that the class asked for. Signals only wake:
+   what happened is read from the rows by the next cycle, so a signal that is lost, doubled or foreign changes nothing.
+4. The end: because the class wants it, or by a stop, which leads to it over the proof that no run lives any more.
+
+Every step below does one thing and returns; which step comes next depends on nothing but the state, so continue-as-new
+may come between any two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.managing import (
+    AddManagerJobs,
+    EndManager,
+    ManagingActivities,
+    NoteManager,
+    OpenManager,
+    RecordManagerStop,
+    StopRuns,
+)
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.manager import ManagerOrder, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports import Owner
+
+from .calls import NotTaken, call, look_away, pause, reason
+from .leaving import Interrupted, MustLeave, may_leave
+from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, ManagerState, Verdict
+from .requests import read_carried, read_jobs, read_order
+from .state import REASON_MAX, TOO_LATE
+from .steps import publish
+
+#: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
+#: and any other one, before people are told that there is none.
+TAKEN_S = 10.0
+#: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
+CLOSE_S = 180.0
+NO_WORKER = (
+    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s; start one (LIFECYCLE_WORKER__ROLES), "
+    "with the module of this class in LIFECYCLE_PLANS__MODULES"
+)
+
+_STATE = TypeAdapter(ManagerState)
+
+
+@workflow.defn(name=names.MANAGER_WORKFLOW)
+class CrawlManagerWorkflow:
+    """One attempt of one manager. Returns a ``ManagerResult`` however the manager ended."""
+
+    @workflow.init
+    def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
+        self._s, self._refused = ManagerState(), None
+        try:
+            self._s = read_carried(_STATE, carried, surplus) or self._s
+        except ApplicationError as error:
+            if workflow.info().continued_run_id:
+                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
+            self._refused = error
+        self._due = False
+        """Whether the time of the next cycle has come."""
+
+    @workflow.run
+    async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
+        """Keep the manager going to its end. Fails only for an order that is invalid or a manager it may not own.
+
+        ``order`` is a ``ManagerOrder`` and all that is sent.
+        """
+        if self._refused is not None:
+            raise self._refused
+        order = read_order(order)
+        life = asyncio.create_task(self._live(order))
+        self._beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._keep_reading())]
+        for task in self._beside:
+            task.add_done_callback(look_away)
+        while not life.done():
+            try:
+                await workflow.wait([life])
+            except asyncio.CancelledError:
+                why = (workflow.cancellation_reason() or "")[:REASON_MAX] or None
+                self._s.inbox.want(StopIntent(workflow.now(), requested_by="temporal cancel", reason=why))
+        result = life.result()
+        if result is None:
+            workflow.continue_as_new(args=[order, self._s])
+        return result
+
+    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended and wake")
+    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
+
+    @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
+    async def add_job(self, page: Any = None) -> int:
+        """Add jobs, laid over what the manager was started with; how many are new."""
+        s, order = self._s, read_jobs(page)
+        update = workflow.current_update_info()
+        key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
+        try:
+            await pause(None, lambda: s.attempt != 0)
+            added = await call(
+                ManagingActivities.add_manager_jobs, AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
+            )
+        except MustLeave:
+            text = f"the history is full and goes on in a new one; send the jobs again with request_id {key!r}"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
+        s.inbox.woken = True
+        return added
+
+    @add_job.validator
+    def _check_jobs(self, page: Any = None) -> None:
+        read_jobs(page)
+        if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
+            text = f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end and start it again"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+
+    @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
+    def status(self) -> ManagerSnapshot:
+        """The manager as its workflow sees it now."""
+        return self._s.snapshot()
+
+    def note(self, text: str) -> None:
+        """Show people a remark, in the snapshot and in Temporal's UI."""
+        self._s.inbox.note(text)
+
+    def _stop_wanted(self) -> bool:
+        return self._s.inbox.stop is not None
+
+    async def _live(self, order: ManagerOrder) -> ManagerResult | None:
+        """Step by step to the result; ``None`` asks for continue-as-new."""
+        try:
+            return await self._steps(order)
+        except MustLeave:
+            # What was left in the middle is seen by the next cycle: it begins at once.
+            self._s.inbox.woken = True
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    async def _steps(self, order: ManagerOrder) -> ManagerResult | None:
+        s = self._s
+        while s.outcome is None:
+            try:
+                if not s.attempt:
+                    await self._open(order)
+                elif may_leave():
+                    return None
+                elif self._stop_wanted():
+                    await self._stop()
+                elif s.over is not None:
+                    await self._end(s.over)
+                else:
+                    await self._turn()
+            except Interrupted:
+                continue
+            publish(s)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if not s.parent_told:
+            await self._tell_parent()
+        return s.result()
+
+    async def _open(self, order: ManagerOrder) -> None:
+        s = self._s
+        s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
+        s.adopt(await call(ManagingActivities.open_manager, self._owning()))
+
+    def _owning(self) -> OpenManager:
+        return OpenManager(self._s.manager_id, Owner(workflow.info().workflow_id, self._s.owner_run_id))
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
+        s = self._s
+        await self._rest()
+        s.inbox.woken, s.cycle_at = False, workflow.now()
+        try:
+            answer = await self._cycle()
+        except ApplicationError as error:
+            if error.type == Fenced.code:
+                await self._own_still()
+                return
+            if error.type != InvalidRequest.code:
+                raise
+            s.over = Verdict(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
+            return
+        s.took(answer, workflow.now())
+        publish(s)
+        # A cycle that died after its last commit is answered for by another one, which knows of no picks.
+        more = answer.picked > 0 or answer.over
+        while more:
+            begun = await call(ManagingActivities.begin_manager_runs, s.fence, wake=self._stop_wanted)
+            more = begun.more
+            s.inbox.woken = s.inbox.woken or begun.refused > 0
+        if answer.over:
+            s.ends_by(answer)
+
+    async def _own_still(self) -> None:
+        """A cycle was refused: another process holds the object now, which is no harm, or the manager is another's.
+
+        Raises ``ApplicationError`` in the second case.
+        """
+        s = self._s
+        row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
+        if row.attempt != s.attempt:
+            text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
+            raise ApplicationError(text, type=Fenced.code, non_retryable=True)
+        s.queue, s.idle, s.inbox.woken = None, True, True
+
+    async def _rest(self) -> None:
+        """Wait for the next cycle. Raises ``Interrupted`` when something else is to be done."""
+        s, self._due = self._s, self._s.next_at is None
+
+        def elsewhere() -> bool:
+            return self._stop_wanted() or may_leave()
+
+        await pause(None, lambda: self._due or s.inbox.woken or elsewhere())
+        if s.inbox.woken and not elsewhere():
+            await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
+        if elsewhere():
+            raise Interrupted
+
+    async def _keep_time(self) -> None:
+        """Ring when the time of the next cycle has come.
+
+        One timer goes on while that time moves further away: a timer for each cycle would cost two events more.
+        """
+        s = self._s
+        while s.outcome is None:
+            await workflow.wait_condition(lambda: s.next_at is not None and not self._due)
+            at = s.next_at
+            if at is None:
+                continue
+            left = (at - workflow.now()).total_seconds()
+            if left > 0.002:  # the server's timers have whole milliseconds
+                await pause(left, lambda at=at: s.next_at is None or s.next_at < at, "next cycle")  # type: ignore[misc]
+            else:
+                self._due = True
+
+    async def _keep_reading(self) -> None:
+        """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
+        s = self._s
+        while s.outcome is None:
+            await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
+            asked = s.inbox.asked
+            try:
+                row = await call(ManagingActivities.open_manager, self._owning(), control=True, summary="a command")
+            except (ActivityError, ApplicationError) as error:
+                self.note(f"its row could not be read: {reason(error)}")
+            else:
+                s.inbox.recorded(row.stop, row.leave)
+            s.inbox.asked -= asked
+            s.inbox.woken = True
+
+    async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
+        """One cycle, where the object of the class is, or by any other worker that makes it anew.
+
+        Without a worker people are told, and the cycle waits. ``closing``: raises ``NotTaken`` instead.
+        """
+        s = self._s
+        order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
+        wake, seconds = (lambda: s.inbox.changed, CLOSE_S) if closing else (self._stop_wanted, None)
+
+        async def ask(queue: str | None, taken_s: float | None) -> CycleAnswer:
+            method = ManagerActivities.run_manager_cycle
+            return await call(method, order, wake=wake, seconds=seconds, queue=queue, taken_s=taken_s)
+
+        if s.queue is not None:
+            try:
+                return await ask(s.queue, TAKEN_S)
+            except NotTaken:
+                s.queue = None
+        try:
+            return await ask(None, TAKEN_S)
+        except NotTaken:
+            if closing:
+                raise
+        s.waiting = NO_WORKER
+        publish(s)
+        await call(ManagingActivities.note_manager, NoteManager(s.fence, NO_WORKER, s.error), wake=wake)
+        return await ask(None, None)
+
+    # --- stop ------------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """One turn of a stop: record it, stop the runs, wait until none lives, let the class close, end."""
+        s = self._s
+        if s.inbox.changed:
+            await self._record_stop(must=False)
+        elif not s.inbox.leave and not s.gone:
+            await self._stop_runs()
+        elif s.unrecorded is not None:
+            await self._record_stop(must=True)
+        elif not s.closed:
+            await self._close()
+        else:
+            await self._end(s.stopped_by())
+
+    async def _record_stop(self, *, must: bool) -> None:
+        """``must``: nothing is left to do but the record, so a row that another hand spoilt is waited for."""
+        s = self._s
+        intent = s.inbox.stop
+        assert intent is not None
+        s.inbox.changed = False
+        order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
+        try:
+            told = await call(
+                ManagingActivities.record_manager_stop, order, wake=(lambda: s.inbox.changed) if must else None
+            )
+        except MustLeave:
+            s.inbox.changed = True
+            raise
+        s.unrecorded = told.unreadable
+        if told.unreadable is not None:
+            self.note(f"the stop is not on record yet: {told.unreadable}")
+        if told.status.terminal:  # it had ended before
+            s.inbox.stop, s.inbox.closed = None, True
+            self.note(TOO_LATE)
+            s.over = s.over or Verdict(told.status, "", "")
+            return
+        s.inbox.recorded(told.stop, told.leave)
+        s.status, s.waiting = RunStatus.STOPPING, None
+
+    async def _stop_runs(self) -> None:
+        """Stop what lives, and wait until a run tells its end, or for a while."""
+        s, intent = self._s, self._s.inbox.stop
+        assert intent is not None
+        s.status, s.inbox.woken = RunStatus.STOPPING, False
+
+        def changed() -> bool:
+            return s.inbox.changed
+
+        left = await call(ManagingActivities.stop_manager_runs, StopRuns(s.manager_id, intent), wake=changed)
+        s.live, s.gone = left.live, not left.live
+        s.waiting = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
+        if s.gone or left.more:
+            return
+        publish(s)
+        wait = min(PASS_S * 2 ** min(s.passes, 10), PASS_MOST_S)
+        s.passes += 1
+        await pause(PASS_LEAST_S, changed, "runs that end")
+        await pause(wait, lambda: changed() or s.inbox.woken or may_leave(), "proof of the stop")
+
+    async def _close(self) -> None:
+        """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
+        s = self._s
+        s.waiting = "on_close"
+        try:
+            if s.cycles:
+                s.unclosed = (await self._cycle(closing=True)).unclosed
+        except NotTaken:
+            s.unclosed = "on_close was not called: no worker of the role plans is there"
+        except Interrupted:
+            s.unclosed = "on_close was not called: it took too long, or another stop came"
+        except (ActivityError, ApplicationError) as error:
+            s.unclosed = f"on_close was not called: {reason(error)[:REASON_MAX]}"
+        s.closed = True
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    async def _end(self, verdict: Verdict) -> None:
+        """Set the verdict. A run that came to life meanwhile takes a stop back to the runs."""
+        s = self._s
+        stopped = self._stop_wanted()
+        leave = s.inbox.leave if stopped else True
+        order = EndManager(s.fence, verdict.status, verdict.outcome, verdict.cause[:1000], leave)
+        wake = (lambda: s.inbox.changed) if stopped else self._stop_wanted
+        try:
+            ended = await call(ManagingActivities.end_manager, order, control=stopped, wake=wake)
+        except ApplicationError as error:
+            if error.type != NotInThisState.code or not stopped:
+                raise
+            s.gone, s.passes = False, 0
+            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            return
+        s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
+        s.waiting, s.inbox.closed = None, True
+
+    async def _tell_parent(self) -> None:
+        """Signal ``manager_ended`` to the workflow that asked to be told; one that closed meanwhile is no error."""
+        s = self._s
+        if s.parent is not None:
+            try:
+                await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_MANAGER_ENDED, s.result())
+            except ApplicationError as error:
+                s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
+        s.parent_told = True

@@ -1,0 +1,34 @@
+"""A crawl manager over the demonstration site: docs/managers.md walks through it, and the story proves what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+#: Pages of each crawl; two of them come twice, and are crawled once.
+PAGES = (4, 3, 2, 4, 5, 1, 3, 6)
+
+
+class Walks(GeneratorCrawlManager):
+    """Crawls the site in walks of different length, two at a time."""
+
+    name = "walks"
+    spider = "plain"
+    loop_mode = 60
+    default_max_jobs = 2
+    MAX_RETRIES = 1
+
+    def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+        """One walk for each length."""
+        for pages in PAGES:
+            yield {"spider_args": {"max_pages": str(pages), "delay": "0.1"}}
+
+    def finished_metadata_hook(self, jobkey: str, metadata: Any) -> None:
+        """Called once for each end, and kept with it."""
+        self.state["items"] = self.state.get("items", 0) + (metadata["items"] or 0)
+
+
+if __name__ == "__main__":
+    Walks().run()

@@ -1,0 +1,124 @@
+"""Cycles of managers whose classes do what is odd: real classes over the real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from crawler_lifecycle.activities.managers import CycleAnswer
+from crawler_lifecycle.domain.manager import Job, JobState
+from crawler_lifecycle.managers import CrawlManager, PeriodicCrawlManager
+from tests.activities.test_manager_cycle import PLAN, Bench, Shops, bench, empty
+from tests.contracts.store.managing import NAME
+
+__all__ = ["bench", "empty"]
+
+
+class Once(CrawlManager):
+    name = NAME
+    spider = "shop"
+    loop_mode = 60
+
+
+def to_end(bench: Bench, cls: type, *, failed: bool) -> CycleAnswer:
+    """Cycles until the class wants no further one; every run ends as soon as it is there."""
+    bench.hosts.classes[PLAN] = cls
+    for _ in range(20):
+        answer = bench.cycle()
+        if answer.over:
+            return answer
+        for run_id in sorted(bench.fences):
+            bench.end(run_id, failed)
+    raise AssertionError(answer)
+
+
+def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(bench: Bench) -> None:
+    """S-20, through the store, which takes no page with positions left out."""
+
+    class Acquires(Shops):
+        def on_start(self) -> None:
+            super().on_start()
+            self._acquired = {Job("shop", {"page": page}).identity for page in ("0", "3", "4")}
+
+    answer = to_end(bench, Acquires, failed=False)
+    assert (answer.error, len(bench.jobs(JobState.ENDED))) == (None, 2)
+    counts = bench.row.counts
+    assert (counts.yields, counts.duplicates) == (5, 3)
+
+
+def test_a_crawl_manager_fails_as_its_first_bad_job(bench: Bench) -> None:
+    """S-04, S-35."""
+    answer = to_end(bench, Once, failed=True)
+    assert (answer.close_reason, answer.failed) == ("failed", True)
+
+
+def test_a_generator_manager_ends_well_however_its_jobs_ended(bench: Bench) -> None:
+    """S-62."""
+    answer = to_end(bench, Shops, failed=True)
+    assert (answer.close_reason, answer.failed, answer.error) == (None, False, None)
+    assert bench.row.counts.bad == 5
+
+
+def test_a_periodic_manager_goes_on_after_bad_jobs_and_starts_one_in_each_period(bench: Bench) -> None:
+    """S-40."""
+
+    class Again(PeriodicCrawlManager):
+        name = NAME
+        spider = "shop"
+        loop_mode = 60
+
+    bench.hosts.classes[PLAN] = Again
+    picks = []
+    for _ in range(6):
+        answer = bench.cycle()
+        picks.append(answer.picked)
+        for run_id in sorted(bench.fences):
+            bench.end(run_id, failed=True)
+        bench.world.clock.forward(30)
+    assert (picks, answer.over) == ([1, 0, 1, 0, 1, 0], False)
+
+
+def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(bench: Bench) -> None:
+    class Poor(Once):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failed_outcomes.append("too few items")
+
+        def finished_ok_hook(self, *args: Any) -> None:
+            self.set_close_reason("too few items")
+
+    answer = to_end(bench, Poor, failed=False)
+    assert (answer.close_reason, answer.failed) == ("too few items", True)
+    again = bench.cycle(bench.other_worker())
+    assert (again.close_reason, again.failed) == ("too few items", True)
+
+
+def test_why_on_close_was_not_called_or_what_it_did_wrong_is_told(bench: Bench) -> None:
+    class Closes(Shops):
+        def on_close(self) -> None:
+            raise OSError("no room")
+
+    answer = to_end(bench, Closes, failed=False)
+    assert answer.unclosed is not None
+    assert answer.unclosed.startswith("on_close failed: ")
+    assert "no room" in answer.unclosed
+    bench.hosts.classes.clear()
+    stopped = bench.cycle(bench.other_worker(), closing=True)
+    assert stopped.unclosed == f"on_close was not called: {PLAN}: there is no such class"
+
+
+def test_a_source_without_end_of_which_nothing_may_start_comes_to_rest(bench: Bench) -> None:
+    class Never(Shops):
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            page = 0
+            while True:
+                yield {"page": page}
+                page += 1
+
+        def can_schedule_job_with_params(self, params: Any) -> bool:
+            return False
+
+    bench.hosts.classes[PLAN] = Never
+    answers = [bench.cycle() for _ in range(4)]
+    assert [answer.again_s for answer in answers] == [0, 0, 60, 60]
+    assert bench.row.position == 1000

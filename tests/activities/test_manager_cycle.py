@@ -1,0 +1,377 @@
+"""One cycle of a manager over the real store: what is read, decided and committed, and what becomes of bad classes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.domain.arguments import Argument
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
+from crawler_lifecycle.domain.manager import Facts, JobState
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
+from crawler_lifecycle.fakes.services import FakeCatalogue
+from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager
+from crawler_lifecycle.ports import Fence, Owner, PlanFailed
+from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+from tests.contracts.store.managing import FLOW, NAME, Managed
+from tests.contracts.store.managing import MINE as OWNER
+from tests.contracts.store.world import Clock, World
+
+PLAN = "shop.managers:M"
+
+
+class Shops(GeneratorCrawlManager):
+    name = NAME
+    spider = "shop"
+    default_max_jobs = 2
+    loop_mode = 60
+
+    def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+        for page in range(5):
+            yield {"page": page}
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("managers") / "empty.db"
+    upgrade(f"sqlite:///{file}")
+    return file
+
+
+@dataclass
+class Bench:
+    """One manager, its class, and the worker that has it."""
+
+    world: World
+    hosts: FakeHosts = field(default_factory=lambda: FakeHosts({PLAN: Shops}))
+    fences: dict[int, Fence] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        row, _ = self.managers.reserve_manager(NewManager(NAME, FLOW, PLAN))
+        self.managers.claim_manager(row.manager_id, OWNER)
+        self.activities = ManagerActivities(
+            self.managers, self.hosts, FakeCatalogue([CrawlerDefinition("shop", args={"page": Argument(default="0")})])
+        )
+
+    @property
+    def managers(self) -> Any:
+        return self.world.store.managers
+
+    @property
+    def row(self) -> ManagerRow:
+        row: ManagerRow = self.managers.find_manager(NAME, FLOW)
+        return row
+
+    def cycle(self, activities: ManagerActivities | None = None, **more: Any) -> CycleAnswer:
+        """One cycle, and the runs of what it picked, which execute at once."""
+        order = CycleOrder(self.row.manager_id, self.row.attempt, OWNER.first_run_id, **more)
+        answer: CycleAnswer = ActivityEnvironment().run((activities or self.activities).run_manager_cycle, order)
+        fence = ManagerFence(self.row.manager_id, self.row.attempt, OWNER.first_run_id)
+        for one in Managed(self.world, fence).begin():
+            self.fences[one.run_id] = one
+        return answer
+
+    def end(self, run_id: int, failed: bool = False) -> None:
+        self.world.finish(self.fences.pop(run_id), failed=[0] if failed else [])
+
+    def other_worker(self) -> ManagerActivities:
+        """One that has no process of the manager."""
+        self.hosts = FakeHosts(self.hosts.classes)
+        return ManagerActivities(self.managers, self.hosts, self.activities.catalogue)
+
+    def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
+        """Number, retry and state of each job."""
+        return [
+            (job.seq, job.retry, str(job.state)) for job in self.managers.list_jobs(self.row.manager_id, states=states)
+        ]
+
+
+@pytest.fixture
+def bench(empty: Path, tmp_path: Path) -> Iterator[Bench]:
+    shutil.copy(empty, tmp_path / "state.db")
+    clock = Clock()
+    store = open_store(f"sqlite:///{tmp_path / 'state.db'}", pool_size=2, clock=clock)
+    yield Bench(World(store, clock))
+    store.close()
+
+
+def test_a_manager_from_its_first_cycle_to_its_end(bench: Bench) -> None:
+    first = bench.cycle()
+    assert (first.queue, first.picked, first.live, first.over) == (bench.hosts.queue, 2, 2, False)
+    assert first.again_s == 60
+    assert bench.row.status is RunStatus.PROCESSING
+    assert sorted(bench.fences) == [1, 2]
+    bench.end(2)
+    second = bench.cycle()
+    assert (second.ended, second.picked, second.live) == (1, 1, 2)
+    while bench.fences:
+        bench.end(min(bench.fences))
+        last = bench.cycle()
+    assert (last.over, last.error, last.live) == (True, None, 0)
+    assert [seq for seq, _, state in bench.jobs(JobState.ENDED)] == [1, 2, 3, 4, 5]
+    assert bench.hosts.made == 1
+    assert bench.cycle().over, "asked again after its answer was lost"
+
+
+def test_another_worker_goes_on_where_the_first_was_killed(bench: Bench) -> None:
+    bench.cycle()
+    bench.end(1)
+    answer = bench.cycle(bench.other_worker())
+    assert (answer.ended, answer.picked, answer.live) == (1, 1, 2)
+    assert (bench.row.generation, bench.row.counts.duplicates) == (2, 0), "read again, which counts nothing"
+    assert len(bench.jobs()) == 5
+
+
+def test_what_an_older_process_decides_is_refused(bench: Bench) -> None:
+    bench.cycle()
+    old, order = bench.activities, CycleOrder(bench.row.manager_id, 1, OWNER.first_run_id)
+    bench.end(1)
+
+    class Slow(Shops):
+        def workflow_loop(self) -> bool:
+            if not taken:  # meanwhile another worker takes the manager
+                taken.append(True)
+                bench.cycle(bench.other_worker())
+            return super().workflow_loop()
+
+    taken: list[bool] = []
+    bench.hosts.classes[PLAN] = Slow
+    bench.hosts.drop(1)
+    with pytest.raises(Fenced):
+        ActivityEnvironment().run(old.run_manager_cycle, order)
+    assert len(bench.jobs(JobState.STARTED)) == 2, "the cap holds"
+    assert bench.row.generation == 3
+    assert bench.cycle(old).live == 2, "the older one makes the object anew"
+    assert bench.row.generation == 4
+
+
+def test_a_decision_that_is_not_on_record_costs_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database was away while it committed: nothing is lost, nothing doubled."""
+    with monkeypatch.context() as patch:
+
+        def away(*args: Any) -> Any:
+            raise StoreUnavailable("no connection")
+
+        patch.setattr(bench.managers, "commit_decision", away)
+        with pytest.raises(StoreUnavailable):
+            bench.cycle()
+    assert bench.cycle().picked == 2
+    assert bench.hosts.made == 2
+    assert [seq for seq, _, _ in bench.jobs(JobState.STARTED)] == [1, 2]
+
+
+def test_a_hook_that_raises_is_called_three_times_and_the_window_goes_on(bench: Bench) -> None:
+    called: list[str] = []
+
+    class Bad(Shops):
+        def bad_outcome_hook(self, outcome: str, *args: Any) -> None:
+            called.append(outcome)
+            raise RuntimeError("no connection to my service")
+
+    bench.hosts.classes[PLAN] = Bad
+    bench.cycle()
+    bench.end(1, failed=True)
+    waits = [bench.cycle().again_s for _ in range(3)]
+    assert waits == [1.0, 5.0, 0.0]
+    assert len(called) == 3
+    assert "no connection to my service" in (bench.row.error or "")
+    assert "given up after 3 tries" in (bench.row.error or "")
+    answer = bench.cycle()
+    assert (answer.ended, answer.picked, answer.live, len(called)) == (1, 1, 2, 3)
+    assert "given up" in (bench.row.error or ""), "it stays to be seen"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_hooks_given_up_are_told_at_the_end_and_are_no_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    class Bad(Shops):
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            yield {"page": 1}
+
+        def finished_ok_hook(self, *args: Any) -> None:
+            raise RuntimeError("no connection to my service")
+
+    bench.hosts.classes[PLAN] = Bad
+    bench.cycle()
+    bench.end(1)
+    with monkeypatch.context() as patch:
+        if dies:
+
+            def die(host: FakeHost, facts: Facts, answer: Any) -> None:
+                raise PlanFailed("its process ended", item_id=facts.ended[0].live.item_id)
+
+            patch.setattr(FakeHost, "cycle", die)
+        for _ in range(3):
+            assert not bench.cycle().over
+    assert "given up after 3 tries" in (bench.row.error or "")
+    answer = bench.cycle()
+    assert (answer.over, answer.error, bench.row.over) == (True, None, True)
+    assert "given up after 3 tries" in (bench.row.error or "")
+    assert bench.cycle().error is None, "nor for who asks again"
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"set_parameters_gen": lambda self: (1 / 0 for _ in range(1))}, "position 1: set_parameters_gen raised Zero"),
+        ({"set_parameters_gen": lambda self: iter(["page"])}, "position 1: "),
+        ({"set_parameters_gen": lambda self: iter([{"spider": "books"}])}, "position 1: spider: 'books' is unknown"),
+        ({"set_parameters_gen": lambda self: iter([{"project_id": 7}])}, "position 1: project_id: '7' is not allowed"),
+        ({"set_parameters_gen": lambda self: iter([{"page": object()}])}, "position 1: "),
+        ({"set_parameters_gen": lambda self: iter([{"tags": ["x" * 300]}])}, "position 1: "),
+        ({"on_start": lambda self: 1 / 0}, "on_start raised ZeroDivisionError"),
+        ({"workflow_loop": lambda self: 1 / 0}, "workflow_loop raised ZeroDivisionError"),
+        ({"max_running_jobs": property(lambda self: "many")}, "max_running_jobs"),
+    ],
+)
+def test_a_class_that_never_works_ends_and_says_why(bench: Bench, bad: dict[str, Any], said: str) -> None:
+    bench.hosts.classes[PLAN] = type("M", (Shops,), bad)
+    for _ in range(4):
+        answer = bench.cycle()
+        if answer.over:
+            break
+        assert answer.again_s, "it does not spin"
+    assert answer.over
+    assert said in (answer.error or "")
+    assert bench.row.error == answer.error
+    assert not bench.fences
+
+
+def test_an_item_that_cannot_be_a_job_lets_run_what_runs(bench: Bench) -> None:
+    class Bad(Shops):
+        def set_parameters_gen(self) -> Iterator[Any]:
+            yield {"page": 1}
+            yield {"page": 2, "spider": "nobody"}
+            yield {"page": 3}
+
+    bench.hosts.classes[PLAN] = Bad
+    bench.cycle()
+    assert "position 2: spider: 'nobody' is unknown" in (bench.row.source_error or "")
+    while bench.fences:
+        bench.end(min(bench.fences))
+    answer = bench.cycle()
+    assert answer.over
+    assert "position 2" in (answer.error or "")
+
+
+def test_or_it_is_skipped_counted_and_listed(bench: Bench) -> None:
+    class Skips(Shops):
+        on_item_error = "skip"
+
+        def set_parameters_gen(self) -> Iterator[Any]:
+            yield {"page": 1}
+            yield {"page": 2, "spider": "nobody"}
+            yield "no dict"
+            yield {"page": 3}
+
+    bench.hosts.classes[PLAN] = Skips
+    assert bench.cycle().picked == 2
+    assert bench.row.counts.skipped == 2
+    skipped = bench.managers.list_jobs(bench.row.manager_id, states=[JobState.SKIPPED])
+    assert [job.position for job in skipped] == [2, 3]
+    assert "'nobody' is unknown" in skipped[0].error
+
+
+def test_a_class_that_fails_while_jobs_run_is_tried_again_and_told(bench: Bench) -> None:
+    """A bad version is deployed, and mended."""
+    bench.cycle()
+    bench.hosts.drop(1)
+    del bench.hosts.classes[PLAN]
+    for _ in range(5):
+        answer = bench.cycle()
+        assert (answer.over, answer.again_s) == (False, 60.0)
+    assert "there is no such class" in (bench.row.error or "")
+    assert "tried again in 60 s" in (bench.row.waiting_for or "")
+    bench.hosts.classes[PLAN] = Shops
+    bench.end(1)
+    assert bench.cycle().picked == 1
+    assert bench.row.error is None
+
+
+def test_without_running_jobs_it_is_over_and_their_ends_wait_for_a_resume(bench: Bench) -> None:
+    bench.cycle()
+    bench.end(1)
+    bench.end(2)
+    bench.hosts.drop(1)
+    del bench.hosts.classes[PLAN]
+    answer = bench.cycle()
+    assert answer.over
+    assert "there is no such class" in (answer.error or "")
+    fence = ManagerFence(1, 1, OWNER.first_run_id)
+    bench.managers.end_manager(fence, RunStatus.FAILED, "failed", answer.error)
+    bench.hosts.classes[PLAN] = Shops
+    bench.managers.claim_manager(1, Owner(OWNER.workflow_id, "chain-m2"))
+    order = CycleOrder(1, 2, "chain-m2")
+    resumed = ActivityEnvironment().run(bench.activities.run_manager_cycle, order)
+    assert (resumed.ended, resumed.picked) == (2, 2)
+
+
+@pytest.mark.parametrize(("how", "jobs"), [("replay", 6), ("continue", 5)])
+def test_changed_code(bench: Bench, how: str, jobs: int) -> None:
+    """The new source has a new item before all others; one that was read to its end stays so at ``continue``."""
+
+    class New(Shops):
+        on_code_change = how
+
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            yield {"page": "new"}
+            yield from super().set_parameters_gen()
+
+    bench.cycle()
+    bench.hosts.drop(1)
+    bench.hosts.fingerprints[PLAN] = "another one"
+    bench.hosts.classes[PLAN] = New
+    bench.end(1)
+    assert bench.cycle().picked == 1
+    assert (len(bench.jobs()), bench.row.position) == (jobs, jobs)
+    assert bench.row.fingerprint == "another one"
+
+
+def test_changed_code_that_must_not_go_on(bench: Bench) -> None:
+    bench.cycle()
+    bench.hosts.drop(1)
+    bench.hosts.fingerprints[PLAN] = "another one"
+    bench.hosts.classes[PLAN] = type("M", (Shops,), {"on_code_change": "fail"})
+    answer = bench.cycle()
+    assert "on_code_change is fail" in (answer.error or "")
+    for run_id in sorted(bench.fences):
+        bench.end(run_id)
+    assert bench.cycle().over
+
+
+def test_a_crawl_manager_whose_last_answer_was_lost_does_not_crawl_again(bench: Bench) -> None:
+    class Once(CrawlManager):
+        name = NAME
+        spider = "shop"
+        loop_mode = 60
+
+    bench.hosts.classes[PLAN] = Once
+    assert bench.cycle().picked == 1
+    bench.end(1)
+    assert bench.cycle().over
+    assert bench.cycle(bench.other_worker()).over
+    assert len(bench.jobs()) == 1
+
+
+def test_on_close_alone_after_a_stop(bench: Bench) -> None:
+    closed: list[str | None] = []
+
+    class Closes(Shops):
+        def on_close(self) -> None:
+            closed.append(self.close_reason)
+
+    bench.hosts.classes[PLAN] = Closes
+    bench.cycle()
+    assert bench.cycle(closing=True).over
+    assert closed == ["cancelled"]

@@ -1,0 +1,54 @@
+"""The same with a real process: everything that a cycle needs survives the way there and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crawler_lifecycle.plans.pool import Hosts, Limits
+from crawler_lifecycle.plans.process import Rules
+from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
+
+__all__ = ["bench", "empty"]
+
+SOURCE = """
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class M(GeneratorCrawlManager):
+    name = "shops"
+    spider = "shop"
+    default_max_jobs = 2
+    loop_mode = 60
+    MAX_RETRIES = 1
+
+    def set_parameters_gen(self):
+        for page in range(3):
+            yield {"page": page}
+
+    def finished_metadata_hook(self, job_id, metadata):
+        self.state[str(job_id)] = metadata["close_reason"]
+        assert self.get_owned_jobs(state=["running"]) is not None
+"""
+
+
+def test_a_manager_in_a_process_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "managers.py").write_text(SOURCE)
+    hosts = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits())
+    bench.activities.hosts = hosts
+    try:
+        assert bench.cycle().picked == 2
+        bench.end(1, failed=True)
+        retried = bench.cycle()
+        assert (retried.error, retried.ended, retried.live) == (None, 1, 2)
+        while bench.fences:
+            bench.end(min(bench.fences))
+            last = bench.cycle()
+        assert (last.over, last.error) == (True, None)
+        assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
+        assert len(bench.row.state) == 4
+        assert hosts.state()["started"] == 1
+        assert hosts.state()["live"] == 0
+    finally:
+        hosts.close()

@@ -1,0 +1,123 @@
+"""What tests of managers need: one manager of a test's own, its jobs, and the runs of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from crawler_lifecycle.domain.manager import (
+    Added,
+    Decision,
+    Hooked,
+    Job,
+    JobState,
+    Page,
+    Picked,
+    SourceItem,
+    manager_workflow_id,
+)
+from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.store.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager
+from tests.contracts.store.world import World, request
+
+NAME, FLOW = "shops", "flow-1"
+MINE = Owner(manager_workflow_id(NAME, FLOW), "chain-m1")
+NEXT = Owner(manager_workflow_id(NAME, FLOW), "chain-m2")
+NEW = NewManager(NAME, FLOW, "plans:Shops", {"argv": ["--max-running-jobs", "2"]}, requested_by="ann")
+
+
+def job(n: int, spider: str = "services", **fields: object) -> Job:
+    return Job(spider, {"n": str(n)}, **fields)  # type: ignore[arg-type]
+
+
+def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
+    """Yields of jobs with these numbers, from the position behind ``after``."""
+    items = [SourceItem(after + place, job(n)) for place, n in enumerate(numbers, 1)]
+    return Page(items, after + len(items), **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class Managed:
+    """A manager that is driven through the port, as the activities do it."""
+
+    world: World
+    fence: ManagerFence
+
+    @classmethod
+    def begun(cls, world: World, new: NewManager = NEW, owner: Owner = MINE) -> Managed:
+        """One that has a process."""
+        row, _ = world.store.managers.reserve_manager(new)
+        return cls.claimed(world, row.manager_id, owner)
+
+    @classmethod
+    def claimed(cls, world: World, manager_id: int, owner: Owner = MINE) -> Managed:
+        managers = world.store.managers
+        row = managers.claim_manager(manager_id, owner)
+        fence = ManagerFence(row.manager_id, row.attempt, owner.first_run_id)
+        generation = managers.new_generation(fence, "f1", restart=True).generation
+        return cls(world, replace(fence, generation=generation))
+
+    @property
+    def id(self) -> int:
+        return self.fence.manager_id
+
+    @property
+    def row(self) -> ManagerRow:
+        row = self.world.store.managers.get_manager(self.id)
+        assert row is not None
+        return row
+
+    def jobs(self, *states: JobState) -> list[JobRow]:
+        return self.world.store.managers.list_jobs(self.id, states=states)
+
+    def commit(self, **fields: object) -> Committed:
+        return self.world.store.managers.commit_decision(self.fence, Decision(**fields))  # type: ignore[arg-type]
+
+    def pick(self, most: int, state: JobState = JobState.BUFFERED) -> Committed:
+        """The oldest jobs in this state take slots."""
+        managers = self.world.store.managers
+        number = count(managers.facts(self.fence, 0).next_seq)
+        waiting = managers.waiting_jobs(self.id, state, limit=most)
+        picks = [Picked(one.item_id, next(number) if one.seq is None else one.seq, one.job) for one in waiting]
+        return self.commit(picked=picks)
+
+    def begin(self) -> list[Fence]:
+        """Every job that was picked gets its run, which executes at once."""
+        fences = []
+        for live in self.world.store.managers.starting_jobs(self.fence):
+            tags = {"parent": MINE.workflow_id, "flow_id": FLOW}
+            asked = request(crawler=live.job.spider, args=dict(live.job.spider_args), **tags)
+            row, _ = self.world.store.initiation.reserve_run(asked, live.key)
+            self.world.store.managers.job_started(self.fence, live.item_id, row.run_id)
+            owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
+            again = replace(asked, run_id=row.run_id)
+            handle = self.world.store.initiation.claim_run(again, owner, lambda _: False)
+            fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)
+            self.world.deploy(fence)
+            self.world.execute(fence)
+            fences.append(fence)
+        return fences
+
+    def handle(self, ends: int = 100) -> list[int]:
+        """The hooks of what ended run; its runs."""
+        facts = self.world.store.managers.facts(self.fence, ends)
+        self.commit(hooked=[Hooked(one.live.item_id, one.attempt, one.bad) for one in facts.ended])
+        return [int(one.live.key) for one in facts.ended if one.live.key.isdecimal()]
+
+    def add(self, *jobs: Job, **fields: object) -> Committed:
+        """``add_job`` of each of them."""
+        added = [Added(-n, one, **fields) for n, one in enumerate(jobs, 1)]  # type: ignore[arg-type]
+        return self.commit(added=added)
+
+    def counted(self) -> dict[str, int]:
+        """Jobs by state, counted one by one."""
+        found: dict[str, int] = {}
+        for one in self.jobs():
+            found[str(one.state)] = found.get(str(one.state), 0) + 1
+        return found
+
+    def check_counters(self) -> None:
+        """What the row says is what its jobs say."""
+        told = {state: n for state, n in self.row.counts.by_state.items() if n}
+        assert told == self.counted()

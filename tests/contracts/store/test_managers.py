@@ -1,0 +1,722 @@
+"""Managers: who owns one, what its jobs go through, and what each of its writers may not do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    Overtaken,
+    RowUnreadable,
+    RunIsLive,
+    RunNotFound,
+)
+from crawler_lifecycle.domain.manager import Added, Decision, Hooked, JobState, Page, Picked, SourceItem
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow
+from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, Managed, job, page
+from tests.contracts.store.world import World, request
+
+
+@pytest.fixture
+def managed(world: World) -> Managed:
+    return Managed.begun(world)
+
+
+# --- rows and owners
+
+
+def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
+    managers = world.store.managers
+    row, new = managers.reserve_manager(NEW)
+    assert new
+    assert row.status is RunStatus.INITIALIZING
+    again, second = managers.reserve_manager(NEW)
+    assert not second
+    assert again == row == managers.find_manager(NAME, NEW.flow_id) == managers.get_manager(row.manager_id)
+    with pytest.raises(DuplicateRequest, match="started differently"):
+        managers.reserve_manager(replace(NEW, options={}))
+    other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
+    assert new
+    assert [one.manager_id for one in managers.list_managers()] == [other.manager_id, row.manager_id]
+    assert managers.list_managers(other.manager_id, status="INITIALIZING", name=NAME) == [row]
+    assert managers.list_managers(status="FAILED") == managers.list_managers(name="x") == []
+    assert managers.get_manager(2**63) is None
+    assert managers.find_manager(NAME, "x") is None
+
+
+def test_many_starts_at_once_are_one_manager(world: World) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: world.store.managers.reserve_manager(NEW), range(8)))
+    assert len({row.manager_id for row, _ in answers}) == 1
+    assert sum(new for _, new in answers) == 1
+
+
+def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World) -> None:
+    managed = Managed.begun(world)
+    managers = world.store.managers
+    first = managed.row
+    assert managers.claim_manager(managed.id, MINE) == first
+    with pytest.raises(RunIsLive):
+        managers.claim_manager(managed.id, Owner("manager/other/x", "chain-9"))
+    taken = managers.claim_manager(managed.id, NEXT)
+    assert (taken.attempt, taken.status) == (2, RunStatus.PROCESSING)
+    with pytest.raises(Fenced):
+        managers.claim_manager(managed.id, MINE)
+    with pytest.raises(Fenced):
+        managed.commit(close_reason="late")
+    with pytest.raises(RunNotFound):
+        managers.claim_manager(managed.id + 1, MINE)
+
+
+WRITES: list[Callable[[World, ManagerFence], object]] = [
+    lambda w, f: w.store.managers.add_page(f, page([1])),
+    lambda w, f: w.store.managers.facts(f, 10),
+    lambda w, f: w.store.managers.commit_decision(f, Decision(close_reason="late")),
+    lambda w, f: w.store.managers.note_error(f, "late"),
+    lambda w, f: w.store.managers.starting_jobs(f),
+    lambda w, f: w.store.managers.job_started(f, 1, 1),
+    lambda w, f: w.store.managers.end_manager(f, RunStatus.COMPLETED, "finished", "late"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_every_writer_is_fenced_by_attempt_owner_and_generation(
+    managed: Managed, write: Callable[[World, ManagerFence], object]
+) -> None:
+    before = managed.row
+    for change in ({"attempt": 2}, {"owner_run_id": "chain-9"}, {"generation": 0}):
+        with pytest.raises(Fenced):
+            write(managed.world, replace(managed.fence, **change))  # type: ignore[arg-type]
+    assert managed.row == before
+
+
+def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 2], exhausted=True))
+    row = managers.new_generation(replace(managed.fence, generation=None), "f2", restart=True)
+    assert (row.generation, row.position, row.exhausted, row.fingerprint) == (2, 0, False, "f2")
+    with pytest.raises(Fenced):
+        managers.add_page(managed.fence, page([3]))
+    now = replace(managed.fence, generation=2)
+    added = managers.add_page(now, page([1, 2, 2, 3], exhausted=True))
+    assert (added.new, added.known, added.buffered) == (1, 3, 3)
+    counts = managed.row.counts
+    assert (counts.yields, counts.duplicates) == (4, 1), "what a pass reads again counts once"
+    assert managers.new_generation(now, "f3", restart=False).position == 4
+
+
+# --- the source
+
+
+def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    items = Page([*page([1, 2]).items, SourceItem(3, None, "no dict")], 3)
+    added = managers.add_page(managed.fence, items)
+    assert (added.new, added.known, added.skipped, added.buffered) == (2, 0, 1, 2)
+    before = managed.row, managed.jobs()
+    again = managers.add_page(managed.fence, items)
+    assert (again.new, again.known, again.skipped, again.buffered) == (0, 0, 0, 2)
+    assert (managed.row, managed.jobs()) == before
+    with pytest.raises(InvalidRequest, match="position 3"):
+        managers.add_page(managed.fence, page([7], after=4))
+    [skipped] = managed.jobs(JobState.SKIPPED)
+    assert (skipped.position, skipped.error, skipped.job) == (3, "no dict", None)
+    managed.check_counters()
+
+
+def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Managed) -> None:
+    """S-D1, S-D2, S-D3."""
+    managers = managed.world.store.managers
+    assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3])).new == 3
+    assert managers.add_page(managed.fence, page([2, 4, 1], after=5, exhausted=True)).new == 1
+    assert [one.job and one.job.spider_args["n"] for one in managed.jobs()] == ["1", "2", "3", "4"]
+    assert managed.row.counts.duplicates == 4
+    known = {job(n).identity for n in (1, 2, 3, 4)}
+    assert managers.known_identities(managed.id, {*known, job(5).identity}) == known
+    same = job(1, tags=["x"], units=3, job_settings={"A": "1"}, project_id="9")
+    managed.add(same, job(6))
+    assert len(managed.jobs()) == 5, "S-54, S-56: units, tags, settings and project make no other job"
+
+
+# --- cycles
+
+
+def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 3], exhausted=True))
+    done = managed.pick(2)
+    assert (done.starting, done.live, done.dropped) == (2, 2, 0)
+    facts = managers.facts(managed.fence, 10)
+    assert (facts.live, facts.buffered, facts.next_seq, facts.live_by_spider) == (2, 1, 3, {"services": 2})
+    assert [one.key for one in managers.starting_jobs(managed.fence)] == [f"manager/{managed.id}/{n}" for n in (1, 2)]
+    first, second = managed.begin()
+    assert managers.starting_jobs(managed.fence) == []
+    assert [one.key for one in managers.live_jobs(managed.id)] == [str(first.run_id), str(second.run_id)]
+    assert [run.run_id for run in managers.live_runs(managed.id)] == [first.run_id, second.run_id]
+    assert [run.run_id for run in managers.live_runs(managed.id, first.run_id)] == [second.run_id]
+    world.clock.forward(5)
+    world.finish(second, failed=[0])
+    facts = managers.facts(managed.fence, 10)
+    [end] = facts.ended
+    assert (end.live.key, end.attempt, end.bad, end.outcome, end.retryable) == (
+        str(second.run_id),
+        1,
+        True,
+        "failed",
+        True,
+    )
+    assert (end.metadata["state"], end.metadata["spider_args"], end.metadata["items"]) == ("finished", {"n": "2"}, 5)
+    assert facts.live == 1, "its own slot is free in this cycle"
+    assert managed.handle() == [second.run_id]
+    assert managers.facts(managed.fence, 10).ended == []
+    counts = managed.row.counts
+    assert (counts.bad, counts.good, counts.scheduled, counts.live) == (1, 0, 2, 1)
+    managed.check_counters()
+
+
+def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    [fence] = managed.begin()
+    [one] = managers.live_jobs(managed.id)
+    with pytest.raises(InvalidRequest, match="has not ended"):
+        managed.commit(hooked=[Hooked(one.item_id, 1, False)])
+    world.finish(fence)
+    decision = Decision(hooked=[Hooked(one.item_id, 1, False)], added=[Added(-1, job(9))])
+    managers.commit_decision(managed.fence, decision)
+    before = managed.row, managed.jobs()
+    with pytest.raises(Overtaken):
+        managers.commit_decision(managed.fence, decision)
+    assert (managed.row, managed.jobs()) == before
+    assert before[0].counts.good == 1
+
+
+def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_that_end(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    [fence] = managed.begin()
+    world.finish(fence, failed=[0])
+    managed.handle()
+    assert managers.facts(managed.fence, 10).live == 0
+    again = world.resume(fence)
+    assert managers.facts(managed.fence, 10).live == 1
+    world.deploy(again)
+    world.execute(again)
+    world.finish(again)
+    [end] = managers.facts(managed.fence, 10).ended
+    assert (end.attempt, end.bad) == (2, False)
+    assert managed.handle() == [fence.run_id]
+    assert managers.facts(managed.fence, 10).ended == []
+    assert (managed.row.counts.bad, managed.row.counts.good) == (1, 1)
+    managed.check_counters()
+
+
+def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    [fence] = managed.begin()
+    world.finish(fence, failed=[0])
+    [end] = managers.facts(managed.fence, 10).ended
+    world.resume(fence)
+    managed.commit(hooked=[Hooked(end.live.item_id, end.attempt, end.bad)])
+    assert managers.facts(managed.fence, 10).live == 1
+    managed.check_counters()
+
+
+def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    [one] = managers.starting_jobs(managed.fence)
+    for _ in range(2):
+        managers.job_started(managed.fence, one.item_id, None, "there is no crawler 'services'")
+    [end] = managers.facts(managed.fence, 10).ended
+    assert (end.bad, end.outcome, end.retryable, end.attempt) == (True, "deploy_failed", False, 1)
+    assert end.metadata["cause"] == "there is no crawler 'services'"
+    managed.handle()
+    assert managed.row.counts.bad == 1
+    assert managers.facts(managed.fence, 10).live == 0
+    with pytest.raises(InvalidRequest):
+        managers.job_started(managed.fence, one.item_id + 1, 1)
+    managed.check_counters()
+
+
+def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
+    managed.pick(1)
+    late = managed.world.clock.now + timedelta(seconds=60)
+    retry = Added(
+        -1, job(1, tags=["RETRIED_FROM=5"]), unique=False, seq=1, retry=1, retry_of="5", not_before=late.timestamp()
+    )
+    managed.commit(added=[retry])
+    managed.commit(added=[retry])
+    [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
+    assert (waits.seq, waits.retry, waits.retry_of, waits.not_before) == (1, 1, "5", late.timestamp())
+    with pytest.raises(InvalidRequest):
+        managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
+    [other] = managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    managed.commit(picked=[Picked(waits.item_id, 1, waits.job), Picked(other.item_id, 2, other.job)])
+    keys = [one.key for one in managers.starting_jobs(managed.fence)]
+    assert keys == [f"manager/{managed.id}/1", f"manager/{managed.id}/2", f"manager/{managed.id}/1.r1"]
+    counts = managed.row.counts
+    assert (counts.scheduled, counts.retried) == (2, 1)
+    managed.check_counters()
+
+
+NONSENSE = [
+    Decision(picked=[Picked(10**9, 1, job(1))]),
+    Decision(picked=[Picked(-5, 1, job(1))]),
+    Decision(added=[Added(1, job(7))]),
+    Decision(added=[Added(-1, job(7)), Added(-1, job(8))]),
+    Decision(added=[Added(-1, job(7), seq=99, retry=1)]),
+    Decision(added=[Added(-1, job(7), seq=2)]),
+    Decision(picked=[Picked(1, 2, job(1))]),
+    Decision(added=[Added(-1, job(7), not_before=1e30)]),
+    Decision(hooked=[Hooked(10**9, 1, False)]),
+    Decision(delayed=[10**9]),
+]
+
+
+@pytest.mark.parametrize("decision", NONSENSE)
+def test_a_process_out_of_control_changes_nothing(managed: Managed, decision: Decision) -> None:
+    managed.world.store.managers.add_page(managed.fence, page([1], exhausted=True))
+    before = managed.row, managed.jobs()
+    with pytest.raises(InvalidRequest):
+        managed.world.store.managers.commit_decision(managed.fence, replace(decision, close_reason="x"))
+    assert (managed.row, managed.jobs()) == before
+
+
+def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
+    one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    managed.commit(picked=[Picked(one.item_id, 1, one.job)])
+    before = managed.row, managed.jobs()
+    for stale in (
+        Decision(picked=[Picked(two.item_id, 1, two.job)]),
+        Decision(picked=[Picked(one.item_id, 1, one.job)]),
+        Decision(delayed=[one.item_id]),
+    ):
+        with pytest.raises(Overtaken):
+            managers.commit_decision(managed.fence, stale)
+    assert (managed.row, managed.jobs()) == before
+
+
+def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
+    one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    added = [Added(-1, job(3)), Added(-2, job(1)), Added(-3, job(4), unique=False), Added(-4, job(4), unique=False)]
+    picks = [
+        Picked(one.item_id, 1, one.job), Picked(-3, 2, job(4, tags=["a"])), Picked(-2, 3, job(1)),
+        Picked(two.item_id, 4, two.job, cap_key="d"), Picked(-4, 5, job(4, tags=["b"])),
+    ]  # fmt: skip
+    done = managed.commit(added=added, picked=picks)
+    assert (done.starting, done.dropped) == (4, 1)
+    told = {one.seq: one.job.spider_args["n"] for one in managers.live_jobs(managed.id)}
+    assert told == {1: "1", 2: "4", 4: "2", 5: "4"}, "the job that is known already consumed its number"
+    assert [one.job for one in managers.waiting_jobs(managed.id, JobState.QUEUED)] == [job(3)]
+    facts = managers.facts(managed.fence, 0)
+    assert (facts.next_seq, facts.live_by_key, facts.queued) == (6, {"d": 1}, 1)
+    managed.check_counters()
+
+
+def test_delayed_jobs_wait_by_themselves(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2]))
+    one, _ = managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    managed.commit(delayed=[one.item_id])
+    facts = managers.facts(managed.fence, 0)
+    assert (facts.delayed, facts.buffered, facts.delayed_by_spider) == (1, 1, {"services": 1})
+    assert managed.pick(1, JobState.DELAYED).live == 1
+    managed.check_counters()
+
+
+def test_what_a_class_says_of_itself_is_kept(managed: Managed) -> None:
+    managed.commit(
+        flow_tags=["b", "a"], state={"n": 1}, stats={"x/total": 2.5}, close_reason="odd", waiting="cap", over=True
+    )
+    managed.commit(flow_tags=["a", "c"], stats={"x/total": 3.5}, close_reason="odd", waiting=None)
+    row = managed.row
+    assert row.flow_tags == ["b", "a", "c"]
+    assert (row.tags, row.state, row.stats, row.close_reason) == (["a", "b", "c"], {"n": 1}, {"x/total": 3.5}, "odd")
+    assert row.over
+    assert row.waiting_for is None
+    managed.world.store.managers.note_error(managed.fence, "position 5: no dict", "error")
+    assert (managed.row.error, managed.row.waiting_for) == ("position 5: no dict", "error")
+
+
+def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1]))
+    managers.add_page(managed.fence, Page([], 1, error="position 2: no dict; mend it"))
+    assert managers.facts(managed.fence, 0).source_error == managed.row.source_error == "position 2: no dict; mend it"
+    late = managers.add_page(managed.fence, Page([], 0, exhausted=True))
+    assert late.buffered == 1
+    assert managed.row.source_error is not None
+    assert managers.new_generation(managed.fence, "f2", restart=True).source_error is None
+
+
+def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
+    """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job waits with it."""
+    managers = managed.world.store.managers
+    managed.commit(
+        added=[Added(-1, job(1), unique=False), Added(-2, job(1), unique=False, seq=2)], picked=[Picked(-1, 1, job(1))]
+    )
+    assert managers.facts(managed.fence, 0).next_seq == 3
+    [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
+    assert waits.seq == 2
+    at = managed.world.clock.forward(30)
+    managed.commit(picked=[Picked(waits.item_id, 2, waits.job)])
+    assert managers.facts(managed.fence, 0).last_pick == at.timestamp()
+    managed.check_counters()
+
+
+def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    wanted = [job(1, units=2, project_id="7"), job(2), job(3, spider="other"), job(4)]
+    managed.commit(added=[Added(-n, one) for n, one in enumerate(wanted, 1)])
+    managed.pick(4, JobState.QUEUED)
+    [one, *_] = managers.starting_jobs(managed.fence)
+    before = managers.job_metadata(managed.id, one.key)
+    assert before is not None
+    assert (before["state"], before["key"], before["spider_args"]) == ("pending", one.key, {"n": "1"})
+    runs = managed.begin()
+    for fence in runs[:3]:
+        world.clock.forward(10)
+        world.finish(fence)
+    told = managers.job_metadata(managed.id, one.key)
+    assert told == managers.job_metadata(managed.id, str(runs[0].run_id))
+    assert told is not None
+    assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == ("finished", "finished", 2, "7")
+    assert (told["key"], told["items"], told["scrapystats"]["item_scraped_count"]) == (str(runs[0].run_id), 5, 5)
+    stranger = world.run("stranger")
+    assert (managers.job_metadata(managed.id, "stranger") or {})["key"] == str(stranger.run_id)
+    for key in ("", "0", "99999", "x" * 500, f"manager/{managed.id}/9", f"manager/{managed.id}/1.r", "9" * 30):
+        assert managers.job_metadata(managed.id, key) is None
+    ended = [str(fence.run_id) for fence in reversed(runs[:3])]
+    found, after = managers.owned_jobs(managed.id, ["finished"])
+    assert ([one["key"] for one in found], after) == (ended, None)
+    keys, after = list[str](), None
+    while True:
+        found, after = managers.owned_jobs(managed.id, ["finished", "running", "pending"], after=after, limit=1)
+        keys += [one["key"] for one in found]
+        if after is None:
+            break
+    assert keys == [str(runs[3].run_id), *ended]
+    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], spider="other")[0]] == ended[:1]
+    assert [one["key"] for one in managers.owned_jobs(managed.id, ["finished"], project_id="7")[0]] == ended[2:]
+    other = Managed.begun(world, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x"))
+    assert managers.owned_jobs(other.id, ["finished"])[0] == []
+    assert len(managers.owned_jobs(other.id, ["finished"], all_flows=True)[0]) == 3
+    for odd in ("live", "ended:x:1", "live:x", "odd:1"):
+        with pytest.raises(InvalidRequest, match="after"):
+            managers.owned_jobs(managed.id, ["finished"], after=odd)
+    with pytest.raises(InvalidRequest, match="state"):
+        managers.owned_jobs(managed.id, ["odd"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed, seed: int) -> None:
+    """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job once."""
+    world, managers, chosen = managed.world, managed.world.store.managers, random.Random(seed)
+    order: list[int] = []  # numbers of jobs, in the order in which they became known
+    yielded, live = 0, dict[int, Fence]()
+    for _ in range(12):
+        numbers = [chosen.randrange(25) for _ in range(chosen.randrange(8))]
+        if chosen.random() < 0.5:
+            one = page(numbers, after=yielded)
+            yielded += len(numbers)
+            for _ in range(2):
+                managers.add_page(managed.fence, one)
+        elif chosen.random() < 0.5:
+            managed.add(*(job(n) for n in numbers))
+        else:
+            for _ in range(2):
+                managers.add_jobs(managed.id, [job(n) for n in numbers], f"p{len(order)}-{yielded}-{world.clock.now}")
+            world.clock.forward(1)
+        order += [n for n in dict.fromkeys(numbers) if n not in order]
+        managed.pick(chosen.randrange(3), chosen.choice([JobState.BUFFERED, JobState.QUEUED]))
+        live |= {fence.run_id: fence for fence in managed.begin()}
+        for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
+            world.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
+        facts = managers.facts(managed.fence, chosen.randrange(1, 4))
+        decision = Decision(hooked=[Hooked(end.live.item_id, end.attempt, end.bad) for end in facts.ended])
+        managers.commit_decision(managed.fence, decision)
+        if decision.hooked:
+            with pytest.raises(Overtaken):
+                managers.commit_decision(managed.fence, decision)
+        managed.handle()
+        assert managers.facts(managed.fence, 5).live == len(live) == managed.row.counts.live
+        assert {int(one.key) for one in managers.live_jobs(managed.id)} == live.keys()
+        managed.check_counters()
+    jobs = managed.jobs()
+    assert sorted(int(one.job.spider_args["n"]) for one in jobs if one.job) == sorted(order)
+    given = sorted(one.seq for one in jobs if one.seq is not None)
+    assert given == list(range(1, managed.row.next_seq)), "numbers without a gap, each once"
+    counts = managed.row.counts
+    assert (counts.yields, counts.scheduled) == (yielded, len(given))
+    assert counts.good + counts.bad == len(given) - len(live)
+    assert {run.run_id for run in managers.live_runs(managed.id)} == live.keys()
+
+
+# --- from outside
+
+
+@pytest.mark.parametrize("what", ["pause", "cap", "stop"])
+def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: str) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
+    waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    if what == "pause":
+        assert managers.steer_manager(managed.id, paused=True).paused
+    elif what == "cap":
+        assert managers.steer_manager(managed.id, cap=1).cap == 1
+    else:
+        assert managers.record_manager_stop(managed.id, managed.world.stop()).status is RunStatus.STOPPING
+    picks = [Picked(one.item_id, n, one.job) for n, one in enumerate(waiting, 1)]
+    done = managed.commit(added=[Added(-1, job(9))], picked=[*picks, Picked(-1, 3, job(9))])
+    left = 1 if what == "cap" else 0
+    assert (done.live, done.dropped) == (left, 3 - left)
+    facts = managers.facts(managed.fence, 0)
+    assert (facts.next_seq, facts.buffered, facts.queued) == (1 + left, 2 - left, 1)
+    assert managers.steer_manager(managed.id, paused=False, cap=0).cap is None
+    managed.check_counters()
+
+
+def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1]))
+    assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1") == 2
+    assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1", seal=True) == 2
+    assert not managed.row.sealed, "a repeat changes nothing"
+    with pytest.raises(DuplicateRequest):
+        managers.add_jobs(managed.id, [job(4)], "page-1")
+    assert managers.add_jobs(managed.id, [], None, seal=True) == 0
+    assert managed.row.sealed
+    assert managed.row.counts.by_state["queued"] == 2
+    managers.record_manager_stop(managed.id, managed.world.stop())
+    assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1") == 2
+    with pytest.raises(NotInThisState):
+        managers.add_jobs(managed.id, [job(5)], "page-2")
+    with pytest.raises(InvalidRequest):
+        managers.add_jobs(managed.id, [job(5)], "x" * 121)
+    managed.check_counters()
+
+
+def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_jobs(managed.id, [job(1)], None, seal=True)
+    managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "over")
+    assert managers.claim_manager(managed.id, NEXT).sealed
+    managers.end_manager(replace(managed.fence, attempt=2, owner_run_id=NEXT.first_run_id), RunStatus.FAILED, "x", "y")
+    row, new = managers.reserve_manager(NEW)
+    assert (row.sealed, new) == (False, False)
+
+
+def test_two_writers_at_once_make_every_job_once(managed: Managed) -> None:
+    managers = managed.world.store.managers
+
+    def add(part: int) -> int:
+        if part % 2:
+            return managers.add_jobs(managed.id, [job(n) for n in range(part, part + 20)], f"p{part}")
+        managed.add(*(job(n) for n in range(part, part + 20)))
+        return 0
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(12)))
+    jobs = managed.jobs()
+    assert sorted(int(one.job.spider_args["n"]) for one in jobs if one.job) == list(range(31))
+    managed.check_counters()
+
+
+# --- stop, end, resume
+
+
+def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 3], exhausted=True))
+    managed.pick(1)
+    [fence] = managed.begin()
+    managed.pick(1)  # no run yet
+    first = managers.record_manager_stop(managed.id, world.stop(reason="enough"))
+    world.clock.forward(10)
+    again = managers.record_manager_stop(managed.id, world.stop(by="bob", force=True), leave=True)
+    assert again.stop
+    assert first.stop
+    assert (again.stop.requested_at, again.stop.requested_by, again.stop.force) == (
+        first.stop.requested_at,
+        "ann",
+        True,
+    )
+    assert not again.leave
+    with pytest.raises(NotInThisState, match="hold slots"):
+        managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
+    world.finish(fence, failed=[0])
+    ended = managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
+    assert (ended.status, ended.outcome, ended.ended_at) == (RunStatus.FAILED, "cancelled", world.clock.now)
+    assert managers.end_manager(managed.fence, RunStatus.COMPLETED, "x", "y") == ended
+    assert managers.record_manager_stop(managed.id, world.stop()) == ended
+    with pytest.raises(NotInThisState):
+        managers.steer_manager(managed.id, paused=True)
+    managed.check_counters()
+
+    resumed = Managed.claimed(world, managed.id, NEXT)
+    assert (resumed.row.attempt, resumed.row.status, resumed.row.stop) == (2, RunStatus.PROCESSING, None)
+    assert resumed.handle() == [fence.run_id], "S-D9: an end that came while nobody looked has its hooks"
+    [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
+    assert waits.seq == 2, "what was picked and not begun keeps its number"
+    assert resumed.pick(5, JobState.QUEUED).live == 1
+    managed.check_counters()
+
+
+def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2], exhausted=True))
+    managed.pick(1)
+    [fence] = managed.begin()
+    managed.pick(1)
+    managers.record_manager_stop(managed.id, managed.world.stop(), leave=True)
+    assert managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "left").leave
+    assert [run.run_id for run in managers.live_runs(managed.id)] == [fence.run_id]
+    assert managed.row.counts.live == 2
+    with pytest.raises(InvalidRequest):
+        managers.end_manager(managed.fence, RunStatus.STOPPING, "x", "y")
+
+
+def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    [one] = managers.starting_jobs(managed.fence)
+    asked = request(parent=MINE.workflow_id)
+    run, _ = world.store.initiation.reserve_run(asked, one.key)
+    stranger, _ = world.store.initiation.reserve_run(asked, "of-somebody-else")
+    assert [row.run_id for row in managers.live_runs(managed.id)] == [run.run_id], "foreign runs are never touched"
+    with pytest.raises(NotInThisState, match=f"such as {run.run_id}"):
+        managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+    assert managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done", leave=True).status.terminal
+    assert [one.run_id for one in managed.jobs(JobState.STARTED)] == [run.run_id]
+    managed.check_counters()
+    assert stranger.run_id != run.run_id
+
+
+def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+    wanted = replace(NEW, options={"argv": []}, requested_by="bob")
+    with pytest.raises(DuplicateRequest):
+        managers.reserve_manager(replace(wanted, fresh=True))
+    row, new = managers.reserve_manager(wanted)
+    assert not new
+    assert (row.options, row.requested_by, row.status) == ({"argv": []}, "bob", RunStatus.COMPLETED)
+    assert managers.claim_manager(row.manager_id, NEXT).options == {"argv": []}
+
+
+def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    run = world.run("someone")
+    managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.pick(1)
+    managed.commit(waiting="full")
+    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    managed.handle()
+    for _ in range(2):
+        managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+    told = world.store.events.events_after(0, manager_id=managed.id)
+    assert {event.type for event in told[:-1]} == {EVENT_MANAGER_CHANGED}
+    assert told[-1].type == EVENT_MANAGER_ENDED
+    assert {(event.subject, event.run_id) for event in told} == {(f"managers/{managed.id}", None)}
+    body = told[-1].body
+    assert (body["status"], body["outcome"], body["jobs"], body["name"]) == (
+        "COMPLETED",
+        "finished",
+        {"ended": 1},
+        NAME,
+    )
+    assert told[-1].key == f"managers/{managed.id}-{managed.row.manager_uid}/1/manager.ended"
+    assert world.store.events.find_event(told[-1].key) == told[-1]
+    of_run = world.store.events.events_after(0, run_id=run.run_id)
+    assert {event.subject for event in of_run} == {f"runs/{run.run_id}"}
+    assert len(world.store.events.events_after(0)) == len(told) + len(of_run)
+
+
+# --- plans
+
+
+def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
+    plans = world.store.plans
+    one = PlanRow("shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}])
+    two = PlanRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
+    plans.register_plans("w1", [one, two])
+    plans.register_plans("w2", [replace(one, fingerprint="f2")])
+    plans.register_plans("w1", [])
+    found = plans.list_plans()
+    assert found == [two, replace(one, fingerprint="f2", seen_at=world.clock.now)]
+    assert plans.get_plan("shops:Shops") == found[1]
+    assert plans.get_plan("SHOPS:shops") is None
+
+
+# --- rows that another hand wrote
+
+
+def hand(world: World, statement: str, **values: object) -> None:
+    with world.store.database.writer.begin() as connection:  # type: ignore[attr-defined]
+        connection.execute(sa.text(statement), values)
+
+
+def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2]))
+    first, second = managed.jobs()
+    hand(
+        managed.world,
+        "UPDATE manager_item SET params = :odd WHERE item_id = :id",
+        odd='{"spider": 7}',
+        id=first.item_id,
+    )
+    with pytest.raises(RowUnreadable, match=rf"item_id {first.item_id}, .*: params is .*spider of the job"):
+        managers.waiting_jobs(managed.id, JobState.BUFFERED)
+    told, whole = managed.jobs()
+    assert told.job is None
+    assert "spider" in str(told.unreadable)
+    assert whole == second
+    hand(managed.world, "UPDATE manager_item SET state = 'odd' WHERE item_id = :id", id=second.item_id)
+    assert [one.item_id for one in managed.jobs()] == [first.item_id], "it is in no state that there is"
+
+
+def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    for column, odd, cure in (
+        ("status", "odd", "set one of"),
+        ("status", "COMPLETED", "set a time"),
+        ("status", "STOPPING", "crawlctl manager stop"),
+        ("next_seq", 0, "at least 1"),
+    ):
+        good = managed.row.status.value if column == "status" else managed.row.next_seq
+        hand(managed.world, f"UPDATE manager SET {column} = :odd", odd=odd)
+        with pytest.raises(RowUnreadable, match=cure):
+            managers.facts(managed.fence, 1)
+        with pytest.raises(RowUnreadable):
+            managers.get_manager(managed.id)
+        [listed] = managers.list_managers()
+        assert column in str(listed.unreadable)
+        hand(managed.world, f"UPDATE manager SET {column} = :good", good=good)
+        assert managers.facts(managed.fence, 1).next_seq == 1

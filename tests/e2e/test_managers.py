@@ -1,0 +1,65 @@
+"""The walk of docs/managers.md over a whole stack: its commands as they stand, and what they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from examples.managers import PAGES
+from tests.e2e.world import World, until
+from tests.support.builds import ROOT
+
+PAGE = ROOT / "docs" / "managers.md"
+WALKS = list(dict.fromkeys(PAGES))
+
+
+def lines() -> list[str]:
+    """The commands of the ten minutes."""
+    part = PAGE.read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```\n(.*?)^```$", part, re.S | re.M)
+    text = "".join(blocks).replace("\\\n", " ")
+    return [line for line in text.splitlines() if not line.startswith(". ")]
+
+
+def play(world: World, line: str) -> str:
+    """One command, as a user types it; what it says."""
+    gateway = str(world.stack.addresses["gateway"])
+    here = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": gateway, "NO_COLOR": "1", "PATH": here}
+    line = line.replace("http://127.0.0.1:8500", gateway)
+    done = subprocess.run(["bash", "-c", line], env=env, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    return done.stdout
+
+
+def walked(world: World, flow: str) -> list[int]:
+    """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk was to be."""
+    sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
+    runs = [row[0] for row in world.query(sql, f"manager/walks/{flow}")]
+    tasks = world.folder / "cluster" / "tasks"
+    ledger = [json.loads(file.read_text()) for run in runs for file in tasks.glob(f"{run}/*/*/files/summary.json")]
+    return [summary["max_pages"] for summary in ledger if summary["finish_reason"] == "finished"]
+
+
+def test_the_ten_minutes_of_the_page(world: World) -> None:
+    first = (world.query("SELECT coalesce(max(manager_id), 0) FROM manager")[0])[0]
+    assert first == 0, "the page counts from 1"
+    until(lambda: "examples.managers:Walks" in play(world, "crawlctl manager plan"), "the class on record")
+    told = []
+    for line in lines():
+        if "wait 2 --for" in line:  # the worker and the process with the class die while the runs of it are stopped
+            world.stack.kill_part("worker", signal.SIGKILL)
+        told.append(play(world, line))
+    assert len(told) > 15
+    assert walked(world, "monday") == WALKS, "each once, in the order of the class"
+    assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), "nothing runs twice"
+    assert {seen["outcome"] for seen in world.gateway.managers()} <= {"finished", "cancelled"}
+    jobs = world.gateway.manager(2)["jobs"]
+    assert (jobs["duplicates"], jobs["starting"] + jobs["started"] + jobs["queued"] + jobs["buffered"]) == (2, 0)
+    script = world.gateway.manager(5)
+    assert (script["flow_id"], script["status"], script["jobs"]["good"]) == ("friday", "COMPLETED", len(WALKS))

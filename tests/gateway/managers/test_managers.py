@@ -1,0 +1,428 @@
+"""Managers over HTTP: one row and one workflow for each, whatever happens on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
+from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.gateway.api.manager_answers import Manager
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.sweep import GRACE, ManagerSweep
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import ManagerCounts, ManagerFence, ManagerRow, PlanRow
+from tests.gateway.gateway_world import World
+
+SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", [{"name": "--category"}])
+BROKEN = PlanRow("shops.managers:Old", "manager", None, "", "f1", error="ImportError: no module named scrapinghub")
+ITEMS = {"crawler": "plain", "flow_id": "f-1"}
+
+
+@pytest.fixture
+def registered(world: World) -> None:
+    world.store.plans.register_plans("worker-1", [SHOPS, BROKEN])
+
+
+def row_of(world: World, manager_id: int) -> ManagerRow:
+    row = world.store.managers.get_manager(manager_id)
+    assert row is not None
+    return row
+
+
+def claim(world: World, manager_id: int) -> ManagerFence:
+    """The open workflow of the manager claims it, and a process holds its class."""
+    row = row_of(world, manager_id)
+    workflow_id = f"manager/{row.name}/{row.flow_id}"
+    row = world.store.managers.claim_manager(manager_id, Owner(workflow_id, world.workflows.open[workflow_id]))
+    assert row.owner_run_id is not None
+    fence = ManagerFence(manager_id, row.attempt, row.owner_run_id)
+    world.store.managers.new_generation(fence, "f1", False)
+    return fence
+
+
+def end(world: World, manager_id: int, fence: ManagerFence) -> None:
+    """It ends, and its workflow closes."""
+    row = world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
+    world.workflows.open.pop(f"manager/{row.name}/{row.flow_id}")
+
+
+def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
+    return client.post("/v1/managers", json=body, headers={"Idempotency-Key": key} if key else {})
+
+
+def started(client: TestClient, **body: Any) -> int:
+    answer = start(client, **body)
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["manager_id"])
+
+
+def sweep(world: World) -> tuple[ManagerSweep, ManagerCommands]:
+    """Another gateway, which knows only what is on record."""
+    commands = ManagerCommands(
+        world.store.managers, world.store.plans, world.workflows, Crawlers(world.scheduler), world.clock
+    )
+    return ManagerSweep(world.store.managers, commands, clock=world.clock), commands
+
+
+# --- start ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_class_is_started_with_its_options(world: World, client: TestClient) -> None:
+    answer = start(client, plan=SHOPS.plan, argv=["--flow-id", "nightly", "--category=books"], tags=["b", "a"])
+    found = answer.json()
+    assert answer.status_code == 202
+    assert answer.headers["Location"] == f"/v1/managers/{found['manager_id']}"
+    assert (found["name"], found["flow_id"], found["status"]) == ("shops", "nightly", "INITIALIZING")
+    assert world.workflows.managers == [("manager/shops/nightly", found["manager_id"])]
+    row = row_of(world, found["manager_id"])
+    assert (row.plan, row.options["argv"]) == (SHOPS.plan, ["--flow-id", "nightly", "--category=books"])
+    assert row.tags == ["a", "b"]
+
+
+def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World, client: TestClient) -> None:
+    options = {
+        "args": {"site": "http://a"},
+        "settings": {},
+        "max_running": 20,
+        "max_per_key": {"page": 2},
+        "retries": 3,
+    }
+    found = start(client, crawler="plain", options=options).json()
+    assert (found["plan"], found["crawler"], found["name"], found["sealed"]) == (BUILT_IN, "plain", "plain", False)
+    words = ["plain", "--max-running-jobs", "20", "--retries", "3", "--max-per-key", "page=2"]
+    assert found["argv"] == [*words, "--spider-args", '{"site": "http://a"}']
+
+
+@pytest.mark.usefixtures("registered")
+def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> None:
+    unknown = start(client, plan="os:system")
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
+    assert "known are shops.managers:Old, shops.managers:Shops" in unknown.json()["detail"]
+    unusable = start(client, plan=BROKEN.plan)
+    assert (unusable.status_code, unusable.json()["code"]) == (422, "plan_unusable")
+    assert "no module named scrapinghub" in unusable.json()["detail"]
+
+
+def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestClient) -> None:
+    nameless = start(client, plan=SHOPS.plan)
+    assert nameless.status_code == 422
+    assert nameless.json()["detail"].startswith("name: missing")
+    assert "No plans worker has registered" in start(client, plan=SHOPS.plan, name="shops").json()["note"]
+
+
+def test_the_same_key_is_one_manager_also_after_its_end(world: World, client: TestClient) -> None:
+    body = {"crawler": "plain", "options": {"retries": 1}}
+    first = start(client, "k", **body)
+    again = start(client, '"k"', **body)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert again.json()["manager_id"] == first.json()["manager_id"]
+    end(world, first.json()["manager_id"], claim(world, first.json()["manager_id"]))
+    late = start(client, "k", **body)
+    assert (late.json()["manager_id"], late.json()["status"]) == (first.json()["manager_id"], "COMPLETED")
+    assert len(world.workflows.managers) == 1
+    other = start(client, "k", crawler="plain", options={"retries": 2})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert start(client, "j", **body).json()["manager_id"] != first.json()["manager_id"]
+
+
+def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    assert start(client, **ITEMS).headers["Idempotency-Replayed"] == "true"
+    other = start(client, **ITEMS, options={"retries": 9})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert "flow_id" in other.json()["detail"]
+    end(world, one, claim(world, one))
+    resumed = start(client, **ITEMS, options={"retries": 9})
+    assert resumed.status_code == 202
+    assert "Idempotency-Replayed" not in resumed.headers
+    assert len(world.workflows.managers) == 2
+    fence = claim(world, one)
+    assert (fence.attempt, row_of(world, one).options["argv"][-1]) == (2, "9")
+
+
+# --- Temporal is away, a gateway dies ---------------------------------------------------------------------------------
+
+
+async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(world: World, client: TestClient) -> None:
+    world.workflows.down = True
+    answer = start(client, **ITEMS)
+    assert answer.status_code == 202
+    assert "as soon as Temporal can be reached" in answer.json()["note"]
+    elsewhere, _ = sweep(world)
+    assert await elsewhere.once() == 0
+    world.clock.forward(GRACE.total_seconds())
+    assert await elsewhere.once() == 0
+    world.workflows.down = False
+    assert await elsewhere.once() == 1
+    assert world.workflows.managers == [("manager/plain/f-1", answer.json()["manager_id"])]
+    claim(world, answer.json()["manager_id"])
+    assert await elsewhere.once() == 0
+
+
+async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    claim(world, one)
+    world.workflows.down = True
+    answer = client.post(f"/v1/managers/{one}/stop", json={"reason": "wrong list"})
+    assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
+    assert "as soon as Temporal" in answer.json()["note"]
+    world.workflows.down = False
+    elsewhere, _ = sweep(world)
+    world.clock.forward(GRACE.total_seconds())
+    assert await elsewhere.once() == 1
+    assert world.workflows.woken == ["manager/plain/f-1"]
+    # Again only after a pause: each signal is an event in its history.
+    assert await elsewhere.once() == 0
+    world.clock.forward(15)
+    assert await elsewhere.once() == 1
+
+
+async def test_any_command_that_was_not_told_is_told_by_the_gateway_that_took_it(world: World) -> None:
+    sweeping, commands = sweep(world)
+    with world.client() as client:
+        one = started(client, **ITEMS)
+    claim(world, one)
+    world.workflows.down = True
+    assert (await commands.cap(one, 5)).note is not None
+    assert await sweeping.once() == 0
+    world.workflows.down = False
+    assert await sweeping.once() == 1
+    assert await sweeping.once() == 0
+    assert world.workflows.woken == ["manager/plain/f-1"]
+
+
+def test_a_command_begins_the_workflow_of_a_manager_that_has_none(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    world.workflows.open.clear()
+    assert client.post(f"/v1/managers/{one}/pause").status_code == 202
+    assert len(world.workflows.managers) == 2
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    fence = claim(world, one)
+    first = client.post(f"/v1/managers/{one}/stop", json={"leave": True, "requested_by": "eve"})
+    assert (first.status_code, first.json()["leave"]) == (202, True)
+    assert first.json()["stop"]["requested_by"] == "eve"
+    assert client.post(f"/v1/managers/{one}/stop", json={"leave": True}).status_code == 200
+    assert client.post(f"/v1/managers/{one}/stop", json={"force": True}).status_code == 202
+    assert client.post(f"/v1/managers/{one}/cap", json={"cap": 3}).status_code == 409
+    assert client.post(f"/v1/managers/{one}/resume").status_code == 409
+    assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).status_code == 409
+    world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
+    ended = client.post(f"/v1/managers/{one}/stop")
+    assert (ended.status_code, ended.json()["note"]) == (200, "It had ended already; nothing was stopped.")
+
+
+@pytest.mark.parametrize(("leave", "live"), [(False, 0), (True, 2)])
+def test_runs_that_a_stop_has_proved_gone_are_not_live(
+    world: World, client: TestClient, leave: bool, live: int
+) -> None:
+    """Although no cycle has seen their ends: a resume does that."""
+    row = row_of(world, started(client, **ITEMS))
+    counts, stop = ManagerCounts({"started": 2}), StopIntent(datetime.now(UTC))
+    assert Manager.of(replace(row, status=RunStatus.FAILED, stop=stop, leave=leave, counts=counts)).live == live
+
+
+def test_a_stop_of_a_manager_whose_row_another_hand_spoilt_is_told(world: World, client: TestClient) -> None:
+    manager_id = started(client, **ITEMS)
+    claim(world, manager_id)
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE manager SET next_seq = 0"))
+    body = {"force": True, "requested_by": "ada"}
+    answer = client.post(f"/v1/managers/{manager_id}/stop", json=body)
+    assert answer.status_code == 202, answer.text
+    assert "killed" in answer.json()["note"]
+    assert "next_seq" in answer.json()["note"]
+    assert world.workflows.signals[-1] == ("manager/plain/f-1", StopRequest(None, "ada", None, True))
+    left = client.post(f"/v1/managers/{manager_id}/stop", json={"leave": True})
+    assert (left.status_code, left.json()["code"]) == (500, "row_unreadable"), "no signal of a gateway can leave runs"
+    world.workflows.open.clear()
+    deaf = client.post(f"/v1/managers/{manager_id}/stop", json=body)
+    assert (deaf.status_code, deaf.json()["code"]) == (500, "row_unreadable")
+
+
+def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    fence = claim(world, one)
+    steps = [("pause", None, 202), ("pause", None, 200), ("resume", None, 202), ("resume", None, 200)]
+    steps += [("cap", {"cap": 5}, 202), ("cap", {"cap": 5}, 200), ("cap", {"cap": 0}, 202)]
+    for action, body, status in steps:
+        assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
+    assert world.workflows.woken == ["manager/plain/f-1"] * 4
+    row = row_of(world, one)
+    assert (row.paused, row.cap) == (False, None)
+    end(world, one, fence)
+    assert client.post(f"/v1/managers/{one}/pause").status_code == 409
+    assert "next attempt" in client.post(f"/v1/managers/{one}/resume").json()["note"]
+    assert len(world.workflows.managers) == 2
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS, options={"args": {"site": "http://a", "page": "0"}})
+    body = {"jobs": [{"spider_args": {"page": 1}}, {"spider_args": {"page": "1"}}, {"spider_args": {"page": None}}]}
+    for _ in range(2):
+        answer = client.post(f"/v1/managers/{one}/jobs", json=body, headers={"Idempotency-Key": "p/1"})
+        assert answer.status_code == 202, answer.text
+        assert (answer.json()["jobs"], answer.json()["new"], answer.json()["sealed"]) == (3, 2, False)
+    rows = world.store.managers.list_jobs(one)
+    assert [row.job.spider_args for row in rows if row.job] == [{"site": "http://a", "page": "1"}, {"site": "http://a"}]
+    assert {row.state for row in rows} == {JobState.QUEUED}
+    other = client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}, headers={"Idempotency-Key": "p/1"})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).json()["sealed"] is True
+    assert row_of(world, one).sealed
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_job_of_a_class_names_its_spider_and_has_its_options(world: World, client: TestClient) -> None:
+    argv = ["--spider-args", '{"page": 1, "deep": [1, 2]}', "--units=2", "--spider-args-file", "--flow-id", "f"]
+    one = started(client, plan=SHOPS.plan, argv=argv)
+    assert "jobs[0].spider: missing" in client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{}]}).text
+    answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider": "books", "spider_args": {"page": 2.5}}]})
+    assert answer.status_code == 202, answer.text
+    [row] = world.store.managers.list_jobs(one)
+    assert row.job is not None
+    assert (row.job.spider, row.job.spider_args, row.job.units) == ("books", {"page": "2.5", "deep": "[1, 2]"}, 2)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ([{}, {"spider_args": {"pgae": "1"}}], "jobs[1].args.pgae: unknown argument"),
+        ([{"spider": "strict"}], "jobs[0]: the built-in manager runs crawler 'plain'"),
+        ([{"spider_args": {"page": "x\0"}}], "NUL"),
+        ([{"spider_args": {"page": {"a": [1, {"b": None}]}}}], ""),
+        ([{"job_settings": {"LOG_FILE": "/etc/passwd"}}], "jobs[0]."),
+        ([{"spider_args": {"page": "x" * 70_000}}], "jobs[0].args: "),
+        ([{"tags": ["x" * 201]}], "jobs[0].tags[0]"),
+        ([{"units": 0}], "jobs[0].units"),
+        ([{}] * (PAGE_ITEMS + 1), "jobs"),
+        ([], "jobs: none are given"),
+        ([{"spider_args": {"page": "x" * 9_000}}] * 40, "bytes are too much for a page"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused_by_their_place(
+    world: World, client: TestClient, jobs: list[Any], said: str
+) -> None:
+    one = started(client, **ITEMS)
+    answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": jobs})
+    assert answer.status_code == (422 if said else 202), answer.text
+    assert said in answer.json().get("detail", "")
+    assert len(world.store.managers.list_jobs(one)) == (0 if said else 1)
+
+
+# --- hostile starts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "plan"),
+        ({"plan": "a:B", "crawler": "plain", "name": "n"}, "plan"),
+        ({"crawler": "nobody"}, "crawler"),
+        ({"crawler": "plain", "argv": ["--x"]}, "argv"),
+        ({"plan": "a:B", "name": "n", "options": {}}, "options"),
+        ({"plan": "a:B", "name": "n", "argv": ["a\0b"]}, "argv[0]"),
+        ({"plan": "a:B", "name": "n", "argv": ["x"] * 201}, "argv"),
+        ({"plan": "a:B", "name": "n", "argv": ["x" * 8000] * 20}, "body"),
+        ({"plan": "a:B", "name": "n", "flow_id": "a", "argv": ["--flow-id", "b"]}, "flow_id"),
+        ({"plan": "a:B", "name": "n", "argv": ["--flow-id=a/b"]}, "argv"),
+        ({"crawler": "plain", "name": "../etc"}, "name"),
+        ({"crawler": "plain", "name": "n" * 64}, "name"),
+        ({"crawler": "plain", "flow_id": "a/b"}, "flow_id"),
+        ({"crawler": "plain", "flow_id": "a\nb"}, "flow_id"),
+        ({"crawler": "plain", "flow_id": "x" * 121}, "flow_id"),
+        ({"crawler": "plain", "tags": ["t"] * 51}, "tags"),
+        ({"crawler": "plain", "tags": ["t", "FLOW_ID=x"]}, "tags[1]"),
+        ({"crawler": "plain", "options": {"max_running": 0}}, "options.max_running"),
+        ({"crawler": "plain", "options": {"max_running": True}}, "options.max_running"),
+        ({"crawler": "plain", "options": {"max_per_key": {"page": 0}}}, "options.max_per_key.page"),
+        ({"crawler": "plain", "options": {"max_per_key": {"pgae": 1}}}, "options.max_per_key"),
+        ({"crawler": "plain", "options": {"args": {"pgae": "1"}}}, "options.args.pgae"),
+        ({"crawler": "plain", "options": {"settings": {"LOG_FILE": "/x"}}}, "settings.LOG_FILE"),
+        ({"crawler": "plain", "request_id": "a" * 121}, "request_id"),
+        ({"crawler": "plain", "run_id": 7}, "run_id"),
+    ],
+)
+def test_a_start_that_cannot_work_is_refused_by_its_field(
+    world: World, client: TestClient, body: dict[str, Any], field: str
+) -> None:
+    answer = start(client, **body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["detail"].startswith(field), answer.json()["detail"]
+    assert world.store.managers.list_managers() == []
+    assert world.workflows.managers == []
+
+
+@pytest.mark.parametrize("action", ["stop", "pause", "resume", "cap", "jobs"])
+def test_what_does_not_exist_is_told_so(client: TestClient, action: str) -> None:
+    body = {"cap": {"cap": 1}, "jobs": {"seal": True}}.get(action)
+    answer = client.post(f"/v1/managers/999/{action}", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (404, "manager_not_found")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_managers_are_listed_newest_first_page_by_page(world: World, client: TestClient) -> None:
+    ids = [started(client, crawler="plain", name=f"n{n % 2}", flow_id=f"f-{n}") for n in range(5)]
+    claim(world, ids[0])
+    page = client.get("/v1/managers", params={"page_size": 3}).json()
+    rest = client.get("/v1/managers", params={"page_size": 3, "page_token": page["next_page_token"]}).json()
+    assert [row["manager_id"] for row in page["managers"] + rest["managers"]] == ids[::-1]
+    assert rest["next_page_token"] is None
+
+    def listed(**params: str) -> list[int]:
+        return [row["manager_id"] for row in client.get("/v1/managers", params=params).json()["managers"]]
+
+    assert listed(name="n1") == [ids[3], ids[1]]
+    assert listed(status="PROCESSING") == [ids[0]]
+    assert listed(name="n0", flow_id="f-2") == [ids[2]]
+    assert listed(name="n1", flow_id="f-2") == []
+    assert client.get("/v1/managers", params={"flow_id": "f-2"}).status_code == 422
+    assert client.get("/v1/managers", params={"nmae": "n1"}).status_code == 422
+
+
+def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    assert "as soon as Temporal" in client.get(f"/v1/managers/{one}").json()["waiting"]
+    fence = claim(world, one)
+    client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]})
+    world.store.managers.commit_decision(
+        ManagerFence(one, fence.attempt, fence.owner_run_id, 1),
+        Decision(stats={"scheduled": 0.0}, state={"page": 1}, waiting="1 of 1 runs are live"),
+    )
+    found = client.get(f"/v1/managers/{one}").json()
+    assert (found["jobs"]["queued"], found["live"], found["state"]) == (3, 0, {"page": 1})
+    assert found["waiting"] == "1 of 1 runs are live"
+    client.post(f"/v1/managers/{one}/pause")
+    assert client.get(f"/v1/managers/{one}").json()["waiting"] == "it is paused"
+    jobs = client.get(f"/v1/managers/{one}/jobs", params={"state": ["queued", "skipped"], "page_size": 2}).json()
+    assert [job["job"]["spider_args"] for job in jobs["jobs"]] == [{"page": "0"}, {"page": "1"}]
+    assert jobs["next_page_token"] is not None
+    assert client.get(f"/v1/managers/{one}/jobs", params={"state": "skipped"}).json()["jobs"] == []
+    assert client.get(f"/v1/managers/{one}/logs").json()["code"] == "log_not_found"
+
+
+@pytest.mark.usefixtures("registered")
+def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient) -> None:
+    old, shops = client.get("/v1/plans").json()["plans"]
+    assert (shops["plan"], shops["served"], shops["options"]) == (SHOPS.plan, True, [{"name": "--category"}])
+    assert old["error"] == BROKEN.error
+    world.clock.forward(3600)
+    assert client.get("/v1/plans").json()["plans"][1]["served"] is False

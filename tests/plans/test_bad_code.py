@@ -1,0 +1,183 @@
+"""What users' code may do to its process, and what the worker says then. Each process is a real one."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.domain.manager import Ended, Facts, Job, Live
+from crawler_lifecycle.ports import PlanFailed
+from tests.plans.plans_support import Bench, answer, generator, manager, module, until
+
+BAD_SOURCES = {
+    "blocks for an hour": ("time.sleep(3600)\nyield {}", r"more than 0\.5 s and was killed.*PAGE_S"),
+    "never yields": ("while True: pass\nyield {}", r"more than 0\.5 s and was killed"),
+    "leaves at once": ("os._exit(3)\nyield {}", r"ended with exit code 3"),
+    "kills itself": ("os.kill(os.getpid(), signal.SIGKILL)\nyield {}", r"was ended by SIGKILL"),
+    "closes every file": ("os.closerange(0, 1000)\ntime.sleep(3600)\nyield {}", r"set_parameters_gen: its process"),
+    "writes anywhere": (
+        "write_everywhere(b'garbage\\n')\ntime.sleep(3600)\nyield {}",
+        r"wrote into the pipe of the service",
+    ),
+    "speaks for the service": (
+        'write_everywhere(b\'{"id": 3, "reply": {"items": 7}}\\n\')\nyield {}',
+        r"answer to page cannot be: items",
+    ),
+    "writes without end into the pipe": (
+        "while True: write_everywhere(b'x' * 65536)\nyield {}",
+        r"message above \d+ bytes",
+    ),
+    "ignores signals": (
+        "for n in range(1, 32):\n    try: signal.signal(n, lambda *_: None)\n    except (OSError, ValueError): pass\n"
+        "while True: time.sleep(1)\nyield {}",
+        r"more than 0\.5 s and was killed",
+    ),
+}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("case", BAD_SOURCES)
+def test_a_source_out_of_control_is_killed_and_told(bench: Bench, case: str) -> None:
+    body, said = BAD_SOURCES[case]
+    bench.page_s = 0.5 if "0\\.5" in said else 20.0
+    plan = generator(bench.folder, body)
+    with bench.begun(plan) as host, pytest.raises(PlanFailed, match=said) as failed:
+        host.page(0, answer)
+    assert str(failed.value).startswith(f"{plan} of manager 1")
+    assert not host.process.lives()
+
+
+def test_sys_exit_is_an_error_and_no_end(bench: Bench) -> None:
+    with pytest.raises(PlanFailed, match="SystemExit: enough"):
+        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    sys.exit('enough')"))
+
+
+def test_what_eats_memory_is_told(bench: Bench) -> None:
+    bench.memory = 256 * 1024**2
+    with pytest.raises(PlanFailed, match="MemoryError"):
+        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    return bytearray(2**30)"))
+
+
+def test_what_it_prints_never_blocks_it_and_its_end_is_kept(bench: Bench) -> None:
+    plan = manager(
+        bench.folder,
+        "def workflow_loop(self):\n    for n in range(200_000): print('line', n)\n    os.write(2, b'the last word')\n"
+        "    os._exit(1)",
+    )
+    with bench.begun(plan) as host, pytest.raises(PlanFailed, match=r"it printed at last: (?s:.*)the last word$"):
+        host.cycle(Facts(1, 1, 0.0, 1), answer)
+    assert len(host.process.output.tail()) <= 16 * 1024
+
+
+def test_printing_without_end_costs_its_own_time_only(bench: Bench) -> None:
+    bench.hook_s = 0.5
+    with pytest.raises(PlanFailed, match=r"more than 0\.5 s"):
+        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    while True: print('x' * 100_000)"))
+
+
+def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) -> None:
+    """The copy goes on with the user's code; neither its answer nor its life counts."""
+    plan = manager(
+        bench.folder,
+        """
+        def on_start(self):
+            pid = os.fork()
+            if pid == 0:
+                return
+            os.waitpid(pid, 0)
+            self.child = os.fork()
+            if self.child == 0:
+                time.sleep(3600)
+            print("child", self.child, flush=True)
+        """,
+    )
+    with bench.begun(plan) as host:
+        assert host.cycle(Facts(1, 1, 0.0, 1, exhausted=True), answer).picked == []
+        until(lambda: "child" in host.process.output.tail())
+        child = int(re.findall(r"child (\d+)", host.process.output.tail())[-1])
+        assert alive(child)
+    until(lambda: not alive(child))
+
+
+def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
+    bench.hook_s = 1.0
+    plan = manager(bench.folder, "def bad_outcome_hook(self, *args):\n    time.sleep(3600)")
+    ended = Ended(Live(42, "1", Job("shop"), 1), 1, True, "failed", True)
+    with pytest.raises(PlanFailed, match="bad_outcome_hook: it took more than 1 s") as failed:
+        bench.cycle(plan, Facts(1, 1, 0.0, 2, ended=[ended]))
+    assert failed.value.item_id == 42
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("class M(GeneratorCrawlManager:", "SyntaxError"),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("os._exit(4)", "ended with exit code 4"),
+        ("class Other(GeneratorCrawlManager): name = 'o'", "no class 'M'; name one that it has"),
+        ("class M: pass", "it is no manager"),
+        ("class M(GeneratorCrawlManager):\n    on_item_error = 'ignore'", "on_item_error: 'ignore' is not allowed"),
+    ],
+)
+def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(bench: Bench, text: str, said: str) -> None:
+    plan = module(bench.folder, text) + ":M"
+    with pytest.raises(PlanFailed, match=re.escape(said)) as failed, bench.begun(plan):
+        pass
+    assert failed.value.for_good or "is not allowed" in said
+
+
+def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path: Path) -> None:
+    with (
+        bench.hosts() as hosts,
+        pytest.raises(PlanFailed, match="antigravity:M: its module is none of LIFECYCLE_PLANS__MODULES"),
+        hosts.use("antigravity:M", 1, 1, 0, lambda: None),
+    ):
+        pass
+    assert hosts.state()["started"] == 0
+
+
+def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ("LIFECYCLE_DATABASE__URL", "TEMPORAL_API_KEY", "AWS_SECRET_ACCESS_KEY", "PUSHER_SECRET", "SOME_PASSWORD")
+    for name in ours:
+        monkeypatch.setenv(name, "hunter2")
+    plan = manager(bench.folder, "def on_start(self):\n    print(dict(os.environ), sys.argv, flush=True)")
+    with bench.begun(plan) as host:
+        until(lambda: "PATH" in host.process.output.tail())
+    assert "hunter2" not in host.process.output.tail()
+
+
+def test_it_dies_with_a_worker_that_is_killed(bench: Bench) -> None:
+    plan = manager(bench.folder, "def on_start(self):\n    print('pid', os.getpid(), flush=True)")
+    worker = f"""
+import sys, time
+from pathlib import Path
+from tests.plans.plans_support import Bench
+with Bench(Path({str(bench.folder)!r})).begun({plan!r}) as host:
+    print(host.process.pid, flush=True)
+    time.sleep(3600)
+"""
+    with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert alive(pid)
+        process.send_signal(signal.SIGKILL)
+    until(lambda: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    """Whether such a process executes; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

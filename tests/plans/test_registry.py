@@ -1,0 +1,108 @@
+"""Which plans a worker puts on record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.plans import registry
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.plans.registry import Registry
+from crawler_lifecycle.ports.store.managers import PlanRow
+from tests.plans.plans_support import module
+
+
+class Recorded:
+    """A plan store that remembers the last word of each worker."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, PlanRow]] = []
+
+    def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        self.said.append({row.plan: row for row in plans})
+
+    def list_plans(self) -> list[PlanRow]:
+        return list(self.said[-1].values())
+
+    def get_plan(self, name: str) -> PlanRow | None:
+        return self.said[-1].get(name)
+
+
+def registered(folder: Path, *modules: str, limit_s: float = 20.0) -> tuple[Registry, Recorded]:
+    plans = Recorded()
+    return Registry("w", modules, plans, Rules(folder=folder), limit_s), plans
+
+
+def test_managers_with_their_options(tmp_path: Path) -> None:
+    name = module(
+        tmp_path,
+        """
+        class Base(GeneratorCrawlManager):
+            def set_parameters_gen(self):
+                yield {}
+
+        class Shops(Base):
+            '''Crawls all shops.
+
+            And more.'''
+            name = "shops"
+
+            def add_argparser_options(self):
+                super().add_argparser_options()
+                self.argparser.add_argument("--country", default="de", help="Which country.")
+        """,
+    )
+    registry, plans = registered(tmp_path, name)
+    registry.turn()
+    shops = plans.said[-1][f"{name}:Shops"]
+    assert (shops.name, shops.error, shops.kind) == ("shops", None, "manager")
+    assert shops.description.startswith("Crawls all shops.")
+    country = next(option for option in shops.options if option["name"] == "--country")
+    assert country == {"name": "--country", "help": "Which country.", "default": "de", "type": "str", "required": False}
+    assert registry.state()["broken"] == {}
+
+
+def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
+    good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
+    bad = [module(tmp_path, text) for text in ("import nowhere_there", "os._exit(1)", "time.sleep(3600)")]
+    registry, plans = registered(tmp_path, good, *bad, "not_there_at_all", limit_s=2.0)
+    registry.turn()
+    errors = {plan: row.error or "" for plan, row in plans.said[-1].items()}
+    assert errors[f"{good}:M"] == ""
+    assert "No module named 'nowhere_there'" in errors[bad[0]]
+    assert "exit code 1" in errors[bad[1]]
+    assert "more than 2 s" in errors[bad[2]]
+    assert "No module named 'not_there_at_all'" in errors["not_there_at_all"]
+    assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
+
+
+def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = module(tmp_path, "class Base(GeneratorCrawlManager):\n    name = 'm'")
+    name = module(tmp_path, f"from {helper} import Base\nclass M(Base):\n    pass")
+    told: list[dict[str, str]] = []
+    plans = Recorded()
+    registered_by = Registry("w", [name], plans, Rules(folder=tmp_path), told=lambda found: told.append(dict(found)))
+    registered_by.turn()
+    registered_by.turn()
+    assert len(plans.said) == 1, "nothing has changed"
+    file = tmp_path / f"{helper}.py"
+    file.write_text(file.read_text() + "\n    spider = 'other'\n")
+    os.utime(file, (1, 1))
+    registered_by.turn()
+    first, second = (said[f"{name}:M"].fingerprint for said in plans.said)
+    assert first != second
+    assert told == [{f"{name}:M": first}, {f"{name}:M": second}]
+    monkeypatch.setattr(registry, "SAID_S", 0.0)
+    registered_by.turn()
+    assert plans.said[2] == plans.said[1], "said again after a minute"
+
+
+def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Path) -> None:
+    """It would take a good class off the record until another worker speaks."""
+    served, plans = registered(tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n"))
+    served.leave()
+    served.turn()
+    assert plans.said == []

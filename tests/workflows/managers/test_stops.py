@@ -1,0 +1,168 @@
+"""A stop of a manager, by every way and at every moment: nothing of it executes when it says that it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from temporalio.client import WorkflowHandle
+
+from crawler_lifecycle.activities.managers import CycleOrder
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows.manager import NO_WORKER
+from tests.support.lab import Lab
+from tests.support.managing import ManagerLab, manager_lab, quick
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNTIL_STOPPED = Behaviour(executes=None)
+
+
+async def running(m: ManagerLab, live: int = 3) -> WorkflowHandle[Any, Any]:
+    """A manager whose runs execute."""
+    handle = await m.start()
+    await m.lab.until(lambda: len(m.lab.cluster.alive()) == live)
+    return handle
+
+
+async def stop_by_row(m: ManagerLab, *, leave: bool = False, force: bool = False) -> None:
+    """As the gateway does: first the row, then a wake-up."""
+    intent = StopIntent(datetime.now(UTC), force, "ada", "enough")
+    m.lab.store.managers.record_manager_stop(1, intent, leave)
+    await Workflows(m.lab.client).wake("manager/stream/f1")
+
+
+async def stop_by(m: ManagerLab, handle: WorkflowHandle[Any, Any], how: str) -> None:
+    if how == "row":
+        await stop_by_row(m)
+    elif how == "cancel":
+        await handle.cancel()
+    elif how == "unreadable":
+        await handle.signal("stop", args=[b"\xff\x00", 5])
+    else:
+        await handle.signal(how, {"requested_by": "ada", "reason": "enough"})
+
+
+def nothing_is_left(m: ManagerLab) -> None:
+    assert m.lab.cluster.alive() == []
+    assert {(str(run.status), run.outcome) for run in m.runs()} <= {("FAILED", "cancelled"), ("COMPLETED", "finished")}
+
+
+@pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
+async def test_a_stop_ends_every_run_and_then_the_manager(real_lab: Lab, how: str) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(20)], retries=2)
+    async with m.plans():
+        handle = await running(m)
+        await stop_by(m, handle, how)
+        result = await real_lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "cancelled")
+    row, runs = m.row(), m.runs()
+    assert (row.status, row.outcome) == ("FAILED", "cancelled")
+    assert len(runs) == 3, "nothing more was picked, and nothing tried again"
+    nothing_is_left(m)
+    assert m.plan.closed == [1]
+    if how in ("stop", "row"):
+        assert result.cause == "Stopped by ada: enough"
+        assert {run.stop.requested_by for run in runs} == {"ada"}
+
+
+async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    async with m.plans():
+        handle = await running(m)
+        await handle.signal("stop")
+        await real_lab.until(lambda: all(real_lab.cluster.signals(n) for n in (1, 2, 3)))
+        assert m.row().status == "STOPPING"
+        await stop_by_row(m, force=True)
+        assert (await real_lab.ended(handle)).outcome == "cancelled"
+    nothing_is_left(m)
+
+
+async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(5)])
+    async with m.plans():
+        handle = await running(m)
+        await stop_by_row(m, leave=True)
+        result = await real_lab.ended(handle)
+        assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada: enough; its runs go on")
+        assert len(real_lab.cluster.alive()) == 3
+        assert {str(run.status) for run in m.runs()} == {"PROCESSING"}
+        await m.end_runs()
+
+
+async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_all_the_same(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(5)])
+    async with m.plans():
+        handle = await running(m)
+    real_lab.cluster.end_now(1)
+    await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+    snapshot = await m.snapshot_where(handle, lambda s: s.waiting == NO_WORKER)
+    assert snapshot.live == 3
+    await real_lab.until(lambda: m.row().waiting_for == NO_WORKER)
+    await handle.signal("stop", {"requested_by": "ada"})
+    result = await real_lab.ended(handle)
+    assert result.cause == "Stopped by ada; on_close was not called: no worker of the role plans is there"
+    assert real_lab.cluster.alive() == []
+    assert m.plan.closed == []
+
+
+async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None:
+    m = manager_lab(real_lab, source=[quick(1)])
+    row = m.reserve()
+    real_lab.store.managers.record_manager_stop(row.manager_id, StopIntent(datetime.now(UTC)))
+    result = await real_lab.ended(await m.start(row=row))
+    assert (result.outcome, result.cause, m.runs(), m.plan.cycles) == ("cancelled", "Stopped", [], 0)
+
+
+async def test_a_stop_does_not_wait_for_a_class_that_hangs(real_lab: Lab) -> None:
+    m = manager_lab(real_lab, source=[quick(1)])
+    inside, over = threading.Event(), threading.Event()
+
+    def hang(order: CycleOrder) -> None:
+        if not order.closing:
+            inside.set()
+            over.wait(60)
+
+    m.plan.before = hang
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(inside.is_set)
+        await handle.signal("stop")
+        assert (await real_lab.ended(handle)).outcome == "cancelled"
+        over.set()
+    await asyncio.sleep(0)
+    assert m.runs() == []
+    assert m.row().counts.live == 0
+
+
+async def test_a_stop_ends_the_runs_of_a_manager_whose_row_another_hand_spoilt(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(9)])
+
+    def write(next_seq: int) -> None:
+        with real_lab.store.database.writing() as conn:
+            conn.execute(text("UPDATE manager SET next_seq = :n"), {"n": next_seq})
+
+    async with m.plans():
+        handle = await running(m)
+        write(0)
+        await handle.signal("stop", {"requested_by": "ada"})
+        await real_lab.until(lambda: real_lab.cluster.alive() == [])
+        seen = await m.snapshot_where(handle, lambda s: s.notes)
+        assert "not on record yet" in seen.notes[0]
+        assert "next_seq" in seen.notes[0]
+        write(4)
+        result = await real_lab.ended(handle)
+    assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada")
+    assert m.row().stop is not None
+    nothing_is_left(m)

@@ -1,0 +1,251 @@
+"""What a manager's turns survive: retries, resumes, signals of strangers, dead workers, long histories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.manager import Job, ManagerResult
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import lifecycle
+from tests.support.lab import Lab, laboratory
+from tests.support.managing import manager_lab, quick
+from tests.support.temporal import in_real_time, temporal_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+INSTANT = Behaviour(executes=0)
+FAILS = Behaviour(executes=0, end=End(exit_code=1, reason="Error"))
+
+
+async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run in (1, 3, 4) else INSTANT
+    m = manager_lab(real_lab, source=[quick(1), quick(2)], window=1, retries=1)
+    async with m.plans():
+        result = await real_lab.ended(await m.start())
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in ("1", "1.r1", "2", "2.r1")]
+    assert m.plan.ends == [(1, 0, 1, True), (1, 1, 1, False), (2, 0, 1, True), (2, 1, 1, True)]
+    counts = m.row().counts
+    assert (counts.scheduled, counts.retried, counts.good, counts.bad) == (2, 2, 1, 3)
+
+
+async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)])
+    async with m.plans():
+        result = await real_lab.ended(await m.start())
+    assert result.outcome == "finished"
+    assert sorted(m.plan.ends) == [(1, 0, 1, True), (2, 0, 1, True), (3, 0, 1, False)]
+    errors = [job.error for job in real_lab.store.managers.list_jobs(1)]
+    assert "spider: 'nobody' is unknown" in errors[0]
+    assert "colour" in errors[1]
+    assert [run.request_id for run in m.runs()] == ["manager/1/3"]
+
+
+async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    async with m.plans():
+        await real_lab.ended(await m.start())
+        m.plan.source.append(quick(9))
+        again = await m.start()
+        result = await real_lab.ended(again)
+    assert (result.attempt, m.row().attempt, m.row().status) == (2, 2, "COMPLETED")
+    assert [run.request["args"]["n"] for run in m.runs()] == ["0", "1", "2", "9"]
+    assert m.plan.closed == [1, 2]
+
+
+async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = lambda run, index, attempt: (
+        FAILS if (run, attempt) == (1, 1) else Behaviour(executes=None)
+    )
+    m = manager_lab(real_lab, source=[quick(1)], window=1, stays=True)
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(lambda: m.plan.ends == [(1, 0, 1, True)])
+        resumed = await real_lab.start({"run_id": 1})
+        await real_lab.until(lambda: real_lab.cluster.alive())
+        m.plan.source.append(quick(2))
+        real_lab.store.managers.steer_manager(1, cap=1)
+        await Workflows(real_lab.client).wake(handle.id)
+        await m.snapshot_where(handle, lambda s: s.live == 1)
+        assert len(m.runs()) == 1, "its slot is taken"
+        real_lab.cluster.end_now(1, 0, 2, FINISHED)
+        await resumed.signal("look_now")
+        await real_lab.until(lambda: (1, 0, 2, False) in m.plan.ends)
+        await handle.signal("force_stop")
+        assert (await real_lab.ended(handle)).outcome == "cancelled"
+    assert len([end for end in m.plan.ends if end[0] == 1]) == 2
+
+
+async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    told: list[Any] = []
+
+    async def lose(state: Any) -> None:
+        told.append(state.run_id)
+
+    monkeypatch.setattr(lifecycle, "tell_parent", lose)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(6)])
+    m.plan.answered = lambda answer: CycleAnswer(**{**_fields(answer), "again_s": 0.3})
+    async with m.plans():
+        handle = await m.start()
+        for payload in ({"run_id": 4711}, b"\xff\x00", [1, 2], None):
+            for name in ("run_ended", "run_ended", "wake", "dance"):
+                await handle.signal(name, payload)
+        result = await real_lab.ended(handle)
+    assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 6, 6)
+    assert sorted(m.plan.ends) == [(n, 0, 1, False) for n in range(1, 7)]
+    assert max(m.plan.lives) == 3
+    snapshot = await m.snapshot_where(handle, lambda s: True)
+    assert "unknown signal 'dance' ignored" in snapshot.notes[0]
+
+
+def _fields(answer: CycleAnswer) -> dict[str, Any]:
+    return {name: getattr(answer, name) for name in answer.__dataclass_fields__}
+
+
+async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[quick(n) for n in range(8)])
+    deaths = iter(["before", "after", "", "after", "before"])
+
+    def before(order: CycleOrder) -> None:
+        if next(deaths, "") == "before":
+            m.plan.forget()
+            raise RuntimeError("the worker died")
+
+    def after(answer: CycleAnswer) -> CycleAnswer:
+        if next(deaths, "") == "after":
+            m.plan.forget()
+            raise RuntimeError("the worker died")
+        return answer
+
+    m.plan.before, m.plan.answered = before, after
+    async with m.plans():
+        result = await real_lab.ended(await m.start())
+    assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 8, 8)
+    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 9)]
+    assert max(m.plan.lives) <= 3
+
+
+async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
+    m.plan.queue = names.plans_queue("dead")
+
+    def revive(order: CycleOrder) -> None:
+        if m.plan.cycles == 1:
+            m.plan.forget()
+            m.plan.queue = names.plans_queue("lab")
+
+    m.plan.before = revive
+    async with m.plans():
+        result = await real_lab.ended(await m.start())
+    assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
+
+
+async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    m = manager_lab(real_lab, source=[], stays=True)
+    managers, wake = real_lab.store.managers, Workflows(real_lab.client).wake
+    async with m.plans():
+        handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
+        managers.steer_manager(1, paused=True, cap=1)
+        page = {"jobs": [{"spider": "quick", "spider_args": {"n": n}} for n in "123"], "request_id": "p1"}
+        assert [await handle.execute_update("add_job", page) for _ in range(2)] == [3, 3]
+        for wrong in ({"jobs": []}, {"jobs": [{"spider": 5}]}, None, b"\xff"):
+            with pytest.raises(WorkflowUpdateFailedError) as failed:
+                await handle.execute_update("add_job", wrong)
+            assert failed.value.cause.type == "InvalidRequest"
+        await m.snapshot_where(handle, lambda s: s.waiting == "nothing to pick")
+        assert m.runs() == []
+        assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 3
+        managers.steer_manager(1, paused=False)
+        await wake(handle.id)
+        await real_lab.until(lambda: m.row().counts.good == 3)
+        m.plan.stays = False
+        await wake(handle.id)
+        await real_lab.ended(handle)
+    assert max(m.plan.lives) == 1
+
+
+async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = Behaviour(executes=None)
+    m = manager_lab(real_lab, close_reason="no items", failed=True)
+    parent = await real_lab.start({"crawler": "books"}, id="parent of a manager")
+    async with m.plans():
+        handle = await m.start(parent=parent.id)
+        result = await real_lab.ended(handle)
+    assert (result.status, result.outcome) == ("FAILED", "no items")
+    found = (await handle.describe()).typed_search_attributes
+    assert {pair.key.name: pair.value for pair in found if pair.key.name.startswith("Crawl")} == {
+        "CrawlName": "stream",
+        "CrawlFlow": "f1",
+        "CrawlStatus": "FAILED",
+        "CrawlOutcome": "no items",
+        "CrawlParent": parent.id,
+    }
+    told = await real_lab.snapshot_where(parent, lambda s: s.notes)
+    assert "manager_ended" in told.notes[0]
+    await parent.signal("force_stop")
+    await real_lab.ended(parent)
+
+
+@pytest.mark.parametrize(
+    ("order", "id", "words"),
+    [
+        (None, "manager/stream/f1", "order: missing"),
+        ({"manager_id": "x"}, "manager/stream/f1", "manager_id"),
+        ({"manager_id": 0}, "manager/stream/f1", "manager_id: 0"),
+        ({"manager_id": 4711}, "manager/stream/f1", "does not exist"),
+        ({"manager_id": 1}, "manager/stream/other", "manager 1 runs as 'manager/stream/f1'"),
+        ({"manager_id": 1, "more": 1}, "manager/stream/f1", "more"),
+    ],
+)
+async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab, order: Any, id: str, words: str) -> None:
+    m = manager_lab(real_lab)
+    m.reserve()
+    handle = await real_lab.client.start_workflow(
+        names.MANAGER_WORKFLOW, order, id=id, task_queue=names.QUEUE_MAIN, result_type=ManagerResult
+    )
+    real_lab.handles.append(handle)
+    with pytest.raises(WorkflowFailureError) as failed:
+        await real_lab.ended(handle)
+    assert words in str(failed.value.cause)
+    assert m.row().owner_run_id is None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after a few steps."""
+    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "60"}) as env:
+        yield await in_real_time(env)
+
+
+async def test_a_long_stream_continues_as_new_and_forgets_nothing(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
+        lab.cluster.behaviour = INSTANT
+        m = manager_lab(lab, source=[quick(n) for n in range(24)])
+        async with m.plans():
+            handle = await m.start()
+            result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=ManagerResult))
+        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 24, 24)
+        assert max(m.plan.lives) == 3
+        assert len(await lab.chain(handle)) > 2
