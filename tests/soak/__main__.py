@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tests.soak.plan import write_plan
 from tests.soak.soak import soak
+from tests.soak.world import DURABLE
 from tests.support.mariadb import running_mariadb
-
-DURABLE = "--innodb-flush-log-at-trx-commit=2"
 
 
 def main() -> int:
@@ -30,7 +29,6 @@ def main() -> int:
         return 0
     with ExitStack() as undo:
         scratch = undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))
-        # What was committed must survive the death of the server's process.
         server = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
         folder = (chosen.folder or Path(scratch)) / "state"
         violations = soak(folder, plan, lambda line: print(line, flush=True), server)

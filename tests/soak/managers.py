@@ -1,8 +1,9 @@
-"""``python -m tests.soak.managers --jobs N --seed S``: a crawl manager whose surroundings are killed at random.
+"""``python -m tests.soak.managers --jobs N --seed S [--mariadb]``: a crawl manager whose surroundings die at random.
 
-Its plans worker, the processes with its class, the other worker and the Temporal server die again and again; the class
-is edited twice. The judge is the journal that the crawlers keep themselves: every job exactly once, in order, and
-never more at once than the window.
+Its plans workers are killed, frozen and drained; the processes with its class, the other worker, the Temporal server,
+the database server and crawlers are killed; the class is edited twice, and a new build takes over once. The other
+worker is of a version, the plans workers are of none. Then managers are stopped in every way, and the worker dies
+meanwhile. The judges are the journals that the crawlers keep themselves, and the kernel's list of processes.
 """
 
 from __future__ import annotations
@@ -14,191 +15,193 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from unittest import mock
 
+from crawler_lifecycle.cli.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import TERMINAL, World, until
-from tests.soak.journal import Process, read_journals
+from crawler_lifecycle.cli.process_identity import start_time
+from tests.e2e.world import TERMINAL, until
+from tests.soak.journal import read_journals
+from tests.soak.manager_judge import Count, Strike, judge
+from tests.soak.world import DURABLE, SoakWorld
 from tests.support.builds import ROOT
+from tests.support.mariadb import MariaDb, running_mariadb
 
-NAME, MODULE = "stream", "stream_of_jobs"
+MODULE = "stream_of_jobs"
 CLASS = """
 from crawler_lifecycle.managers import GeneratorCrawlManager
 
 
 class Stream(GeneratorCrawlManager):
-    name, spider, loop_mode, default_max_jobs = {name!r}, "soak", 5, {window}
+    name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "stream", "soak", 5, {window}, 9
 
     def set_parameters_gen(self):
         for number in range({jobs}):
-            yield {{"spider_args": {{"number": str(number)}}}}
+            yield {{"spider_args": {{"number": number, "seconds": {seconds} * (0.7 + number % 7 / 10)}}}}
 
     def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
-        self.state["hooks"] = self.state.get("hooks", 0) + 1
-"""
-CATALOGUE = """
-- name: soak
-  kind: command
-  project: {project}
-  command: ["python", "-S", "crawler.py"]
-  args:
-    journal: {{default: {journal}}}
-    seconds: {{default: "0.3"}}
-    how: {{default: finished}}
-    number: {{required: true}}
+        self.state["good"] = self.state.get("good", 0) + 1
+
+    def bad_outcome_hook(self, spider, outcome, job_args_override, jobkey):
+        self.state["bad"] = self.state.get("bad", 0) + 1
+        super().bad_outcome_hook(spider, outcome, job_args_override, jobkey)
 """
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
-#: Seconds between two deaths, and how long all of it may take for each job.
-PAUSE_S, PATIENCE_S = (4.0, 16.0), 6.0
+PLANS = ("plans", "plans-2")
+#: Seconds between two deaths; how long a frozen worker stands still; how long all may take for each job of a slot.
+PAUSE_S, FROZEN_S, PATIENCE = (4.0, 16.0), (15.0, 60.0), 6.0
 
 
 class Chaos:
     """One manager over one stack, and what is done to them."""
 
-    def __init__(self, folder: Path, jobs: int, window: int, seed: int, say: Callable[[str], None]) -> None:
-        self.folder, self.jobs, self.window, self.say = folder, jobs, window, say
+    def __init__(self, world: SoakWorld, jobs: int, window: int, seconds: float, seed: int) -> None:
+        self.world, self.jobs, self.window, self.seconds = world, jobs, window, seconds
         self.random = random.Random(seed)
-        self.modules, self.journals = folder / "modules", folder / "journals"
-        for one in (self.modules, self.journals):
-            one.mkdir(parents=True)
-        self.module = self.modules / f"{MODULE}.py"
-        self.source = CLASS.format(name=NAME, window=window, jobs=jobs)
-        self.module.write_text(self.source)
-        crawlers = folder / "crawlers.yaml"
-        project, journal = json.dumps(str(Path(__file__).parent)), json.dumps(str(self.journals))
-        crawlers.write_text(CATALOGUE.format(project=project, journal=journal))
-        self.world = World(folder / "state", crawlers=crawlers)
-        self.edits, self.deeds = 0, Counter[str]()
-
-    def settings(self) -> dict[str, str]:
-        return {
-            "LIFECYCLE_PLANS__MODULES": json.dumps([MODULE]),
-            "LIFECYCLE_PLANS__FOLDER": str(self.modules),
-            "LIFECYCLE_CLUSTER__SLOTS": str(self.window * 2),
-        }
+        self.module = Path(os.environ["LIFECYCLE_PLANS__FOLDER"]) / f"{MODULE}.py"
+        self.source = CLASS.format(jobs=jobs, window=window, seconds=seconds)
+        self.strikes: list[Strike] = []
+        self.killed: set[tuple[int, int]] = set()
+        """Crawlers that we have ended: process id and start time."""
+        self.edits, self.build = 0, 0
 
     def play(self) -> list[str]:
         """Everything; what was untrue."""
-        with mock.patch.dict(os.environ, self.settings()):
-            try:
-                self.world.start()
-                self.world.deploy(ROOT, "worker", OTHER_ROLES)
-                self.world.deploy(ROOT, "plans", ("plans",))
-                return self._play()
-            finally:
-                self.world.end()
+        world, plan = self.world, f"{MODULE}:Stream"
+        self.module.write_text(self.source)
+        self._take_over()
+        for name in PLANS:
+            world.deploy(ROOT, name, ("plans",))
+        until(lambda: plan in [row["plan"] for row in world.gateway.plans()["plans"]], "the class on record")
+        with Count(world.folder) as count:
+            found = self._until_it_ends(world.gateway.start_manager({"plan": plan, "flow_id": "chaos"}, "chaos"))
+        return judge(world, found, self.jobs, self.window, count, self.killed, self.strikes)
 
-    def _play(self) -> list[str]:
-        gateway, plan = self.world.gateway, f"{MODULE}:Stream"
-        until(lambda: plan in [row["plan"] for row in gateway.plans()["plans"]], "the class on record")
-        began = time.monotonic()
-        one = gateway.start_manager({"plan": plan, "flow_id": "chaos"}, "chaos")["manager_id"]
-        next_at, told = time.monotonic() + 5, 0.0
-        while True:
+    def _take_over(self) -> None:
+        """Another build, of a version, serves everything but users' code from now on."""
+        self.build += 1
+        build = f"build-{self.build}"
+        self.world.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
+        command = ("worker", "deployment", "set-current-version", "--deployment-name", "crawler-lifecycle", "--yes")
+        until(lambda: not self.world.temporal(*command, "--build-id", build, check=False).returncode, "a current build")
+
+    def _until_it_ends(self, started: Document) -> Document:
+        began, told, found = time.monotonic(), 0.0, started
+        strike_at = began + 10
+        while found["status"] not in TERMINAL:
             now = time.monotonic()
-            found = None
-            with suppress(CommandFailed):
-                found = gateway.manager(one)
-            if found is not None and found["status"] in TERMINAL:
-                break
-            if now - began > self.jobs * PATIENCE_S + 120:
-                return [f"it did not end within {now - began:.0f} s: {found}"]
-            if now >= next_at:
-                self.world.stack.wait_healthy()  # what is never up cannot go on
+            assert now - began < self.jobs * self.seconds / self.window * PATIENCE + 300, f"it does not end: {found}"
+            if now >= strike_at:
                 self._strike()
-                next_at = time.monotonic() + self.random.uniform(*PAUSE_S)
-            if now - told > 10 and found is not None:
+                strike_at = time.monotonic() + self.random.uniform(*PAUSE_S)
+            with suppress(CommandFailed):
+                found = self.world.gateway.manager(started["manager_id"])
+            if now - told > 10 and "jobs" in found:
                 told = now
-                self.say(f"{now - began:4.0f} s: {found['jobs']['good']} good, {found['live']} live; {self._done()}")
+                good, waiting = found["jobs"]["good"], found["waiting"]
+                _say(f"{now - began:4.0f} s: {good} good, {found['live']} live; {self._done()}; {waiting}")
             time.sleep(0.3)
-        self.say(f"ended after {time.monotonic() - began:.0f} s: {found['status']} {found['outcome']}; {self._done()}")
-        return self._judge(found)
-
-    def _done(self) -> str:
-        return ", ".join(f"{what} {times}" for what, times in sorted(self.deeds.items()))
-
-    def _strike(self) -> None:
-        what = self.random.choice(("plans", "host", "worker", "temporal", "host", "plans"))
-        if self.edits < 2 and len(read_journals(self.journals)) > (self.edits + 1) * self.jobs // 3:
-            self.edits += 1
-            self.module.write_text(f"{self.source}\n# edit {self.edits}\n")
-            self.deeds["edit"] += 1
-            return
-        if what == "host":
-            hosts = [pid for pid, words in self._children_of_plans().items() if "plans.host" in words]
-            if not hosts:
-                return
-            with suppress(ProcessLookupError):
-                os.kill(self.random.choice(hosts), signal.SIGKILL)
-        else:
-            with suppress(ProcessLookupError):
-                self.world.stack.kill_part(what)
-        self.deeds[what] += 1
-
-    def _children_of_plans(self) -> dict[int, str]:
-        """Users' processes have nothing of our environment."""
-        parent, found = self.world.stack.pids.get("plans"), {}
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-            with suppress(OSError):
-                if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                    found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        _say(f"ended after {time.monotonic() - began:.0f} s: {found['status']} {found['outcome']}; {self._done()}")
         return found
 
-    # --- the judge ---------------------------------------------------------------------------------------------------
+    def _done(self) -> str:
+        done = Counter(strike.what for strike in self.strikes)
+        return ", ".join(f"{what} {times}" for what, times in sorted(done.items()))
 
-    def _judge(self, found: dict[str, object]) -> list[str]:
-        crawls = read_journals(self.journals)
-        wrong = []
-        if (found["status"], found["outcome"]) != ("COMPLETED", "finished"):
-            wrong.append(f"the manager is {found['status']} {found['outcome']}: {found['cause']}")
-        times = Counter(int(crawl.args["number"]) for crawl in crawls)
-        lost = [number for number in range(self.jobs) if not times[number]]
-        doubled = {number: count for number, count in times.items() if count > 1}
-        if lost or doubled:
-            wrong.append(f"lost: {lost}; more than once: {doubled}")
-        if unended := [str(crawl) for crawl in crawls if crawl.end is None or crawl.end.get("code") != 0]:
-            wrong.append(f"did not end by themselves: {unended[:5]}")
-        if (most := most_at_once(crawls)) > self.window:
-            wrong.append(f"{most} at once, and the window is {self.window}")
-        hooks = self.world.gateway.manager(int(str(found["manager_id"])))["state"].get("hooks")
-        if hooks != self.jobs:
-            wrong.append(f"{hooks} hooks of {self.jobs} jobs are on record")
-        runs = self.world.query("SELECT run_id FROM run_history")
-        if len(runs) != self.jobs:
-            wrong.append(f"{len(runs)} runs of {self.jobs} jobs")
-        seqs = [row[0] for row in self.world.query("SELECT seq FROM manager_item ORDER BY position")]
-        if seqs != sorted(seqs):
-            wrong.append("jobs got their numbers in another order than the source has")
-        begins = [crawl.begin for crawl in crawls]
-        self.say(f"{len(crawls)} crawls in {max(begins) - min(begins):.0f} s, at most {most} at once, {len(runs)} runs")
-        return wrong
+    def _strike(self) -> None:
+        """Do something to it; back when everything is up again."""
+        done = len(list(self.world.journals.iterdir())) / self.jobs
+        kinds: dict[str, Callable[[], object]] = {
+            "plans killed": lambda: self.world.stack.kill_part(self.random.choice(PLANS)),
+            "plans drained": lambda: self.world.stack.kill_part(self.random.choice(PLANS), signal.SIGTERM),
+            "plans frozen": self._freeze,
+            "host killed": self._kill_host,
+            "worker killed": lambda: self.world.stack.kill_part("worker"),
+            "temporal killed": lambda: self.world.stack.kill_part("temporal"),
+            "crawler killed": self._kill_crawler,
+        }
+        if self.world.server is not None:
+            kinds["database killed"] = self._kill_database
+        what = self.random.choice(list(kinds))
+        if self.edits < 2 and done > (self.edits + 1) / 3:
+            self.edits, what = self.edits + 1, "class edited"
+            kinds[what] = lambda: self.module.write_text(f"{self.source}\n# edit {self.edits}\n")
+        elif self.build < 2 and done > 1 / 2:
+            what, kinds["build changed"] = "build changed", self._take_over
+        began = time.time()
+        with suppress(ProcessLookupError):
+            kinds[what]()
+            time.sleep(0.5)  # so that the death is seen before the health is asked for
+            self.world.stack.wait_healthy()
+            self.strikes.append(Strike(what, began, time.time()))
+
+    def _freeze(self) -> None:
+        """A worker stands still and then goes on, when others have made the object anew."""
+        name, seconds = self.random.choice(PLANS), self.random.uniform(*FROZEN_S)
+        pid = self.world.stack.kill_part(name, signal.SIGSTOP)
+        threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
+
+    def _kill_host(self) -> None:
+        parents = {self.world.stack.pids.get(name) for name in PLANS}
+        hosts = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) in parents]
+        if not hosts:
+            raise ProcessLookupError
+        os.kill(self.random.choice(hosts), signal.SIGKILL)
+
+    def _kill_crawler(self) -> None:
+        """Of one that has not said its last word, so that everybody knows what its end is."""
+        live = [c for c in read_journals(self.world.journals) if c.end is None and start_time(c.pid) == c.start]
+        if not live:
+            raise ProcessLookupError
+        victim = self.random.choice(live)
+        os.kill(victim.pid, signal.SIGSTOP)
+        now = next(c for c in read_journals(self.world.journals, victim.run_id) if c.pid == victim.pid)
+        if now.end is None:
+            self.killed.add((victim.pid, victim.start))
+        os.kill(victim.pid, signal.SIGKILL if now.end is None else signal.SIGCONT)
+
+    def _kill_database(self) -> None:
+        assert self.world.server is not None
+        self.world.server.kill()
+        time.sleep(self.random.uniform(0.5, 5))
+        self.world.server.restart()
 
 
-def most_at_once(crawls: Sequence[Process]) -> int:
-    """The most crawls that executed at one instant."""
-    steps = sorted([(crawl.begin, 1) for crawl in crawls] + [(crawl.last, -1) for crawl in crawls])
-    live = most = 0
-    for _, step in steps:
-        live += step
-        most = max(most, live)
-    return most
+def _parent(pid: int) -> int | None:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.managers", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000, help="default: 1000")
     parser.add_argument("--window", type=int, default=20, help="default: 20")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a job, on average (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
     parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
-        folder = chosen.folder or Path(scratch)
-        wrong = Chaos(folder, chosen.jobs, chosen.window, chosen.seed, lambda line: print(line, flush=True)).play()
+    with ExitStack() as undo:
+        folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
+        (folder / "modules").mkdir(parents=True)
+        server: MariaDb | None = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
+        settings = {
+            "LIFECYCLE_PLANS__MODULES": json.dumps([MODULE]),
+            "LIFECYCLE_PLANS__FOLDER": str(folder / "modules"),
+            "LIFECYCLE_CLUSTER__SLOTS": str(chosen.window * 2),
+        }
+        world = undo.enter_context(SoakWorld.up(folder / "state", server, **settings))
+        wrong = Chaos(world, chosen.jobs, chosen.window, chosen.seconds, chosen.seed).play()
     for line in wrong:
         print(f"WRONG: {line}")
     print(f"seed {chosen.seed}: {'nothing lost, nothing doubled' if not wrong else f'{len(wrong)} violations'}")

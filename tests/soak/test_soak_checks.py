@@ -10,6 +10,7 @@ import pytest
 from tests.soak.book import Book
 from tests.soak.checks import Case, check
 from tests.soak.journal import Ask, Deeds, Kill, Process
+from tests.soak.manager_judge import Strike, of_ledger, stands_still
 from tests.soak.plan import without_lost_disks, write_plan
 from tests.soak.truth import Stops, allowed, verdicts
 
@@ -209,3 +210,43 @@ def test_a_seed_is_a_plan() -> None:
     steps = write_plan(7, 5, 50).steps
     assert [step.at for step in steps] == sorted(step.at for step in steps)
     assert max(step.run or 0 for step in steps) == sum(step.kind == "start" for step in steps) <= 50
+
+
+# --- managers --------------------------------------------------------------------------------------------------------
+
+
+def stream(*numbers: int, at_once: int = 2, pause_s: float = 4.0) -> list[Process]:
+    """Crawls of these jobs of a manager, so many at once, one after the other."""
+    return [
+        process(index, begin=T + index // at_once * pause_s, last=T + index // at_once * pause_s + 3, args=args)
+        for index, args in enumerate({"number": str(number)} for number in numbers)
+    ]
+
+
+def test_an_honest_stream_passes() -> None:
+    crawls = stream(0, 1, 2, 3)
+    again = process(9, begin=T + 9, args={"number": "0", "retry_num": "1"})
+    crawls[0].end, killed = None, {(crawls[0].pid, crawls[0].start)}
+    assert list(of_ledger([*crawls, again], 4, killed)) == []
+    assert list(stands_still(crawls, 2, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [((0, 1, 3), "lost: [2]"), ((0, 1, 2, 3, 3), "more than once (number, retry): {(3, '0'): 2}")],
+)
+def test_a_stream_that_lost_or_doubled_a_job_is_found(numbers: tuple[int, ...], said: str) -> None:
+    assert said in list(of_ledger(stream(*numbers), 4, set()))
+
+
+def test_a_crawl_that_nobody_killed_is_found() -> None:
+    crawls = stream(0, 1)
+    crawls[1].end = None
+    assert [text[:13] for text in of_ledger(crawls, 2, set())][-1] == "nobody killed"
+
+
+def test_a_manager_that_stands_still_is_found_unless_it_was_in_trouble() -> None:
+    crawls = stream(*range(4), pause_s=30.0)
+    assert [text[:28] for text in stands_still(crawls, 2, [])] == ["it stood still for 27.0 s be"]
+    assert list(stands_still(crawls, 2, [Strike("temporal killed", T + 2, T + 16)])) == []
+    assert list(stands_still(stream(*range(4), pause_s=17.0), 2, [])) == []

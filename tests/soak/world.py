@@ -31,6 +31,8 @@ from tests.soak.journal import Ask, Deeds, Name, read_journals
 from tests.soak.plan import Step
 from tests.support.mariadb import MariaDb
 
+#: For a server that is killed: what was committed must survive the death of its process.
+DURABLE = "--innodb-flush-log-at-trx-commit=2"
 HERE = Path(__file__).resolve().parent
 SLOTS = 10
 CATALOGUE = """
@@ -44,6 +46,7 @@ CATALOGUE = """
     seconds: {{default: "1"}}
     how: {{default: finished}}
     deaf: {{required: false}}
+    number: {{required: false}}
 """
 SETTINGS = {
     "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
@@ -82,10 +85,10 @@ class SoakWorld(World):
 
     @classmethod
     @contextmanager
-    def up(cls, folder: Path, server: MariaDb | None = None) -> Iterator[SoakWorld]:
+    def up(cls, folder: Path, server: MariaDb | None = None, **settings: str) -> Iterator[SoakWorld]:
         """A stack that is up, on SQLite or on this server; everything of it is ended afterwards."""
         with ExitStack() as undo:
-            undo.enter_context(mock.patch.dict(os.environ, SETTINGS))
+            undo.enter_context(mock.patch.dict(os.environ, SETTINGS | settings))
             database = None if server is None else undo.enter_context(server.database())
             world = cls(folder, database=database, server=server)
             try:
