@@ -13,6 +13,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutType
 from temporalio.exceptions import TimeoutError as ServerTimeout
 
+from crawler_lifecycle.domain.errors import not_retryable
 from crawler_lifecycle.domain.names import QUEUE_CONTROL
 
 from .leaving import Interrupted, MustLeave, must_leave
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 
 class NotTaken(Exception):
-    """No worker of a task queue took an activity in time."""
+    """No worker of a task queue took an activity in time, or the only one of its queue could not do it."""
 
 
 def start(
@@ -61,7 +62,8 @@ async def call(
     taken_s: float | None = None,
 ) -> R:
     """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed,
-    ``MustLeave`` when this execution can go on no longer, and ``NotTaken`` when no worker took it in ``taken_s``.
+    ``MustLeave`` when this execution can go on no longer, and ``NotTaken`` when no worker took it in ``taken_s``, or
+    when that of ``queue`` died or failed with it.
 
     An interrupted activity is asked to cancel and its answer is not awaited: it may hang, and it is idempotent and
     fenced, so that it can do no harm later. An error of the domain keeps its own type. An answer that cannot be read
@@ -107,15 +109,18 @@ async def _once(
     if not handle.done():
         abandon([handle])
         raise Interrupted
-    return await _answer(method, handle)
+    return await _answer(method, handle, elsewhere=queue is not None)
 
 
-async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any]) -> R:
+async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool) -> R:
+    """``elsewhere``: whether what could be mended by another try is asked of another queue."""
     try:
         raw: RawValue | None = await handle
     except ActivityError as error:
         cause = error.cause
-        if isinstance(cause, ServerTimeout) and cause.type is TimeoutType.SCHEDULE_TO_START:
+        if isinstance(cause, ServerTimeout) and (elsewhere or cause.type is TimeoutType.SCHEDULE_TO_START):
+            raise NotTaken from error
+        if elsewhere and isinstance(cause, ApplicationError) and cause.type not in not_retryable():
             raise NotTaken from error
         if isinstance(cause, ApplicationError) and cause.type:
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error

@@ -126,13 +126,14 @@ def config(
     taken_s: float | None = None,
 ) -> ActivityConfig:
     """The call options of an activity. ``control`` moves it to the control queue: from a stop to its proof everything
-    runs there, so that a stop never waits behind looks that hang. ``queue`` is another one, and ``taken_s`` the
-    seconds within which a worker must take each try."""
+    runs there, so that a stop never waits behind looks that hang. ``queue`` is that of one worker: it gets one try,
+    because a second one would wait for a worker that may be dead. ``taken_s`` are the seconds within which a worker
+    must take each try."""
     policy = POLICIES[name]
     options = ActivityConfig(
         task_queue=QUEUE_CONTROL if control else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
-        retry_policy=policy.retry,
+        retry_policy=policy.retry if queue is None else RetryPolicy(maximum_attempts=1),
     )
     if policy.heartbeat_s is not None:
         options["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from temporalio import activity
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.testing import WorkflowEnvironment
 
@@ -123,16 +125,19 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(8)])
     deaths = iter(["before", "after", "", "after", "before"])
+    tries: list[tuple[str, str]] = []
+
+    def die(moment: str) -> None:
+        if tries[-1][1] == moment:
+            m.plan.forget()
+            raise RuntimeError("the worker died")
 
     def before(order: CycleOrder) -> None:
-        if next(deaths, "") == "before":
-            m.plan.forget()
-            raise RuntimeError("the worker died")
+        tries.append((activity.info().task_queue, next(deaths, "")))
+        die("before")
 
     def after(answer: CycleAnswer) -> CycleAnswer:
-        if next(deaths, "") == "after":
-            m.plan.forget()
-            raise RuntimeError("the worker died")
+        die("after")
         return answer
 
     m.plan.before, m.plan.answered = before, after
@@ -141,6 +146,8 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
     assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 8, 8)
     assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 9)]
     assert max(m.plan.lives) <= 3
+    after_deaths = {queue for (_, died), (queue, _) in pairwise(tries) if died}
+    assert after_deaths == {names.QUEUE_PLANS}, "nobody waits for a worker that may be dead"
 
 
 async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(real_lab: Lab) -> None:
