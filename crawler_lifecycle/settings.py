@@ -220,7 +220,7 @@ class PlansSettings(_Section):
     )
     hook_s: float = Field(default=60.0, gt=0, le=600, description="seconds that a hook or one cycle of a manager gets")
     page_s: float = Field(default=300.0, gt=0, le=900, description="seconds that a source gets for one page of items")
-    processes: int = Field(default=50, ge=1, le=1000, description="processes with users' code at once in one worker")
+    processes: int = Field(default=100, ge=1, le=1000, description="processes with users' code at once in one worker")
     memory: str = Field(default="1Gi", description="private memory of one such process")
     buffer: int = Field(default=1000, ge=1, le=100_000, description="items of a source that wait for a slot at most")
     unit_cpu: str | None = Field(default=None, description="processors of one unit; none: units ask for none")

@@ -143,10 +143,10 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
 
 def test_importing_the_managers_loads_nothing_heavy() -> None:
     """Every process that holds a user's class has it, and a user's laptop needs no more to try one."""
-    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts")
+    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio")
     code = f"""
 import sys
-import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
+import crawler_lifecycle.plans.host, crawler_lifecycle.managers, crawler_lifecycle.managers.testing
 print(sorted(m for m in {heavy!r} if m in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

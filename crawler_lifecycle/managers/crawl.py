@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
@@ -428,6 +427,8 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
 
     async def run(self) -> Any:
         """For ``asyncio.run(X().run())``."""
+        import asyncio
+
         return await asyncio.to_thread(super().run)
 
     async def schedule_spider_with_jobargs(
@@ -442,6 +443,8 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
 
     async def _start_waiting_at_once(self) -> None:
         """Reserve every free slot, and schedule all of these jobs together."""
+        import asyncio
+
         rules, turns = self._rules(), []
         while (waiting := self._cycle.window.reserve(rules)) is not None:
             turns.append(Turn(waiting))

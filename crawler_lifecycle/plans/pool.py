@@ -31,7 +31,7 @@ class Limits:
 
     hook_s: float = 60.0
     page_s: float = 300.0
-    processes: int = 50
+    processes: int = 100
 
 
 class Host:
