@@ -86,8 +86,9 @@ TRIES = 3
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
 AGAIN_S = (1.0, 5.0, 60.0)
-#: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end.
-READ_S = 30.0
+#: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end. Ends of
+#: runs wait meanwhile: one process makes one call at a time.
+READ_S = 1.0
 #: Most identities, jobs or rows that a class may ask for at once.
 ASKED_MAX = 1000
 #: Characters of why a manager waits.
@@ -164,7 +165,9 @@ class _Cycle:
     def run(self, host: PlanHost) -> CycleAnswer:
         """Read, ask, commit. Raises ``PlanFailed``."""
         self._begin(host)
-        facts = self._given_up(self._read(host, self._managers.facts(self._fence, CYCLE_ENDS)))
+        self._read(host)
+        # After the source, which may have taken its time: what ended meanwhile is no cycle late.
+        facts = self._given_up(self._managers.facts(self._fence, CYCLE_ENDS))
         self._ended = {end.live.item_id for end in facts.ended}
         decision = host.cycle(facts, self._answer)
         told = decision.error
@@ -285,25 +288,25 @@ class _Cycle:
 
     # --- the source
 
-    def _read(self, host: PlanHost, facts: Facts) -> Facts:
-        """Read pages of the source while there is room and time."""
-        until, position = time.monotonic() + READ_S, self._row.position
-        while self._wanted(facts):
-            self._unfinished = time.monotonic() >= until
-            if self._unfinished:
-                break
+    def _read(self, host: PlanHost) -> None:
+        """Read pages of the source while there is room, and for a moment: whoever ends meanwhile waits for it."""
+        row, counts = self._row, self._row.counts.by_state
+        if (
+            row.exhausted
+            or row.source_error is not None
+            or row.paused
+            or counts[JobState.DELAYED] >= self._owner.buffer
+        ):
+            return
+        until, room = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
+        position, buffered = row.position, counts[JobState.BUFFERED]
+        while buffered < room and not self._unfinished:
             page = self._checked(host, host.page(position, self._answer))
-            added = self._managers.add_page(self._fence, page)
+            position, buffered = page.position, self._managers.add_page(self._fence, page).buffered
             host.settled = True
-            facts = replace(facts, buffered=added.buffered, exhausted=page.exhausted, source_error=page.error)
-            position = page.position
-        return facts
-
-    def _wanted(self, facts: Facts) -> bool:
-        """Whether more of the source is wanted now."""
-        if facts.exhausted or facts.source_error is not None or facts.paused:
-            return False
-        return facts.buffered < min(PAGE_ITEMS, self._owner.buffer) and facts.delayed < self._owner.buffer
+            if page.exhausted or page.error is not None:
+                return
+            self._unfinished = buffered < room and time.monotonic() >= until
 
     def _checked(self, host: PlanHost, page: Page) -> Page:
         """The page, without what cannot be a run here, by ``on_item_error``."""

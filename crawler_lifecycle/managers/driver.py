@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
@@ -23,8 +22,12 @@ from .platform import Platform
 from .savepoint import check_state, no_coroutine, where
 from .types import ClassError
 
-#: Seconds after which a page ends where it is.
-PAGE_S = 30.0
+if TYPE_CHECKING:
+    from asyncio import Runner
+
+#: Seconds after which a page ends where it is: hooks wait for it. In the only cycle of a manager without loop_mode no
+#: hook waits, and what is not read then is never read.
+PAGE_S, ONLY_PAGE_S = 1.0, 30.0
 #: What a manager ends with when its own class made it fail.
 FAILED = "failed"
 _CHOICES = {"on_item_error": ("stop", "skip"), "on_code_change": ("replay", "continue", "fail")}
@@ -38,7 +41,7 @@ class Driver:
             raise ClassError(f"{cls.__name__}: it has no cycles; derive it from a manager, or from BaseLoopScript")
         _check_class(cls)
         self._platform, self._clock = platform, clock
-        self._loop: asyncio.Runner | None = None
+        self._loop: Runner | None = None
         with building(platform):
             self.script = self._user("__init__", cls)
         if not hasattr(self.script, "_cycle"):
@@ -68,13 +71,13 @@ class Driver:
         return sorted(told)
 
     def page(self, after: int) -> Page:
-        """The yields after this position: at most 500, 256 KiB and about 30 s of them. Asked for a position before
-        the last one, it begins the generator anew."""
+        """The yields after this position: at most 500, 256 KiB, and ``PAGE_S`` of them. Asked for a position before the
+        last one, it begins the generator anew."""
         script = self.script
         if not isinstance(script, GeneratorCrawlManager):
             return Page(position=after, exhausted=True)
         self._enter("set_parameters_gen")
-        until, size = self._clock() + PAGE_S, 0
+        until, size = self._clock() + (PAGE_S if script.args.loop_mode else ONLY_PAGE_S), 0
         items: list[SourceItem] = []
         try:
             defaults = script._defaults()
@@ -150,7 +153,9 @@ class Driver:
             answer = call(*args)
             if inspect.iscoroutine(answer):
                 if self._loop is None:
-                    self._loop = asyncio.Runner()
+                    from asyncio import Runner  # a quarter of an idle process's memory, and few classes need it
+
+                    self._loop = Runner()
                 answer = self._loop.run(answer, context=copy_context())
             return no_coroutine(method, answer)
         except ClassError:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from crawler_lifecycle.activities import managers as cycle
 from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.manager import Facts, JobState
+from crawler_lifecycle.domain.manager import PAGE_ITEMS, Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
 from crawler_lifecycle.fakes.services import FakeCatalogue
@@ -281,6 +282,23 @@ def test_or_it_is_skipped_counted_and_listed(bench: Bench) -> None:
     skipped = bench.managers.list_jobs(bench.row.manager_id, states=[JobState.SKIPPED])
     assert [job.position for job in skipped] == [2, 3]
     assert "'nobody' is unknown" in skipped[0].error
+
+
+def test_ends_wait_for_one_page_of_the_source_and_for_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Shops):
+        def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+            for page in range(PAGE_ITEMS):
+                yield {"page": page}
+            bench.end(1)
+            while True:  # nothing of it is new
+                yield {"page": 0}
+
+    bench.hosts.classes[PLAN] = Slow
+    monkeypatch.setattr(cycle, "READ_S", 0.0)
+    assert bench.cycle().picked == 2
+    while_it_read = bench.cycle()
+    assert (while_it_read.ended, while_it_read.picked, while_it_read.again_s) == (1, 1, 0.0)
+    assert bench.row.position == 2 * PAGE_ITEMS
 
 
 def test_a_class_that_fails_while_jobs_run_is_tried_again_and_told(bench: Bench) -> None:
