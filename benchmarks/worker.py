@@ -95,7 +95,7 @@ async def _plans(client: Client, lab: Lab, folder: Path) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         hosts = Hosts("benchmark", [BUILT_IN.partition(":")[0]], Rules(folder=folder), Limits(processes=200))
         stack.callback(hosts.close)
-        activities = ManagerActivities(lab.store.managers, hosts, lab.scheduler.catalogue)
+        activities = ManagerActivities(lab.store.managers, lab.store.plans, hosts, lab.scheduler.catalogue)
         threads = stack.enter_context(ThreadPoolExecutor(8))
         for queue in (names.QUEUE_PLANS, hosts.queue):
             method = activities.run_manager_cycle

@@ -381,7 +381,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         build_audit(p),
         ManagerAudit(s.audits, s.findings, p.directory, p.audit),
         ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
-        ManagerActivities(s.managers, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
+        ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from temporalio import activity
@@ -32,7 +33,7 @@ from crawler_lifecycle.domain.manager import (
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
+from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore, PlanStore
 
 from .shared import alive
 
@@ -55,9 +56,10 @@ class CycleOrder:
 class CycleAnswer:
     """What one cycle of a manager led to."""
 
-    queue: str
+    queue: str | None
     """The task queue of the worker that holds the user's object: the next cycle is asked for there. Without a worker
-    on it after 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object anew."""
+    on it after 10 s, any other worker of ``crawler-lifecycle-plans`` builds the object anew; ``None``: so does it now,
+    because the object is gone."""
     picked: int = 0
     """Jobs whose run is to be begun now, those of earlier cycles included."""
     live: int = 0
@@ -86,6 +88,8 @@ TRIES = 3
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
 AGAIN_S = (1.0, 5.0, 60.0)
+#: Seconds for which a worker counts that had said that it has a class, and says it no more.
+SILENT_S = 180.0
 #: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end. Ends of
 #: runs wait meanwhile: one process makes one call at a time.
 READ_S = 1.0
@@ -107,6 +111,9 @@ class Trouble:
     """Cycles in a row that its class could not do."""
     hooks: dict[tuple[int, int], int] = field(default_factory=dict)
     """Job and attempt of its run -> failed tries of the hooks of that end."""
+    word: datetime | None = None
+    """When, by its own clock, a worker last said that it has the class; and when, by ours, that was new."""
+    heard: float = 0.0
 
     def hook_failed(self, item_id: int, attempt: int) -> int:
         """One more; how many there were now."""
@@ -114,12 +121,19 @@ class Trouble:
         self.hooks[key] = self.hooks.get(key, 0) + 1
         return self.hooks[key]
 
+    def served(self, word: datetime | None) -> bool:
+        """Whether a worker goes on saying that it has the class. Its clock may be far from ours."""
+        if word != self.word:
+            self.word, self.heard = word, time.monotonic()
+        return word is not None and time.monotonic() - self.heard < SILENT_S
+
 
 @dataclass
 class ManagerActivities:
     """The activity of the role ``plans``."""
 
     managers: ManagerStore
+    plans: PlanStore
     hosts: PlanHosts
     catalogue: Catalogue
     cloud: Cloud = field(default_factory=Cloud)
@@ -133,7 +147,8 @@ class ManagerActivities:
         """Let the class of a manager decide once, and commit what it decided.
 
         Pages of its source are read first, as far as there is room. A class that fails is told of on the manager's row,
-        and tried again; after three tries the manager is over, unless runs of it live, which are waited for.
+        and tried again; after three tries the manager is over, unless runs of it live, which are waited for. One that
+        cannot be loaded here is tried on other workers, while one of them says that it has it.
 
         Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
         """
@@ -141,9 +156,9 @@ class ManagerActivities:
         if row is None:
             raise RunNotFound(f"manager {order.manager_id} is not in the database")
         cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
+        if order.closing or row.over:
+            return cycle.end()
         try:
-            if order.closing or row.over:
-                return cycle.end()
             with self.hosts.use(row.plan, row.manager_id, order.attempt, row.generation, alive) as host:
                 return cycle.run(host)
         except PlanFailed as failed:
@@ -213,6 +228,9 @@ class _Cycle:
                     failed = row.over and row.close_reason in host.failed_outcomes
                     answer = replace(answer, failed=failed, unclosed=unclosed)
             except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
+                self._trouble.tries += 1
+                if failure.missing and self._trouble.tries < TRIES and self._served():
+                    raise  # the next try may come to a worker that has it
                 answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
         return answer
@@ -223,21 +241,31 @@ class _Cycle:
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         end = next((one for one in facts.ended if one.live.item_id == failed.item_id), None)
+        elsewhere = failed.missing and self._served()
         if end is not None:  # one try of these hooks, and none of the whole class
             tries = trouble.hook_failed(end.live.item_id, end.attempt)
             text = f"{text} ({_tried(tries)})"
         else:
-            trouble.tries = max(TRIES, trouble.tries + 1) if failed.for_good else trouble.tries + 1
-        if trouble.tries >= TRIES and not self._anything_lives(facts):
+            for_good = failed.for_good or (failed.missing and not elsewhere)
+            trouble.tries = max(TRIES, trouble.tries + 1) if for_good else trouble.tries + 1
+        if trouble.tries >= TRIES and not elsewhere and not self._anything_lives(facts):
+            if failed.missing:
+                text = f"{text}; no worker has this class: bring it back, and start this flow again"
             over = Decision(over=True, error=text, close_reason=row.close_reason)
             self._managers.commit_decision(self._fence, over)
             self._forget()
-            return CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, error=text)
+            return CycleAnswer(None, over=True, close_reason=row.close_reason, error=text)
         again_s = AGAIN_S[min(max(trouble.tries, 1), len(AGAIN_S)) - 1]
-        waiting = f"its class failed and is tried again in {again_s:g} s: {text}"[:WAITING_MAX]
+        what = "cannot be loaded on this worker and is tried on any" if elsewhere else "failed and is tried again"
+        waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)
         live = facts.live + len(facts.ended)
-        return CycleAnswer(self._hosts.queue, live=live, waiting=waiting, again_s=again_s, error=text)
+        return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
+
+    def _served(self) -> bool:
+        """Whether a worker has the class, this one or another, by what they say in the database."""
+        plan = self._owner.plans.get_plan(self._row.plan)
+        return self._trouble.served(plan.seen_at if plan is not None and plan.error is None else None)
 
     # --- the object
 

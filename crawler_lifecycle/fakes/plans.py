@@ -53,7 +53,7 @@ class FakeHosts:
     def _make(self, plan: str, attempt: int) -> FakeHost:
         cls = self.classes.get(plan)
         if cls is None:
-            raise PlanFailed(f"{plan}: there is no such class", for_good=True)
+            raise PlanFailed(f"{plan}: there is no such class", missing=True)
         self.made += 1
         return FakeHost(plan, attempt, cls, self.fingerprints.get(plan, cls.__name__))
 

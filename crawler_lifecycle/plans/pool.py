@@ -54,7 +54,7 @@ class Host:
         try:
             one = self._call("load", max(self._limits.hook_s, START_S), no_answer, calls.loaded, plan=self.plan)
         except PlanFailed as failed:
-            failed.for_good = True
+            failed.missing = True
             raise
         self.fingerprint, self.on_code_change = one.fingerprint, one.on_code_change
         self.on_item_error = one.on_item_error
@@ -172,7 +172,7 @@ class Hosts:
         if wanted.plan.partition(":")[0] not in self._modules:
             cure = "add it there, or let a worker that has it serve this queue alone"
             raise PlanFailed(
-                f"{wanted.plan}: its module is none of LIFECYCLE_PLANS__MODULES here; {cure}", for_good=True
+                f"{wanted.plan}: its module is none of LIFECYCLE_PLANS__MODULES here; {cure}", missing=True
             )
         while True:
             with self._changed:

@@ -89,7 +89,7 @@ class HostProcess:
         except OSError as error:
             os.close(ours_in)
             os.close(ours_out)
-            raise PlanFailed(f"no process for {label} can be started here: {error}") from None
+            raise PlanFailed(f"no process for {label} can be started here: {error}", missing=True) from None
         finally:
             os.close(its_in)
             os.close(its_out)

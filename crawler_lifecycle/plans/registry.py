@@ -55,6 +55,7 @@ class Registry:
         self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
         self._modules = {name: _Module() for name in modules}
         self._said: float | None = None
+        """When what is served now was put on record; ``None``: it was not yet."""
         self._leaving = threading.Event()
 
     def run(self) -> None:
@@ -73,14 +74,13 @@ class Registry:
             self._modules[name] = self._read(name)
         if self._leaving.is_set():
             return  # what was not read to its end says nothing about a module
-        now = time.monotonic()
-        if not changed and self._said is not None and now - self._said < SAID_S:
-            return
-        rows = [row for module in self._modules.values() for row in module.plans]
-        self._plans.register_plans(self._worker_id, rows)
-        self._said = now
+        now, rows = time.monotonic(), [row for module in self._modules.values() for row in module.plans]
         if changed:
+            self._said = None
             self._told({row.plan: row.fingerprint for row in rows if row.error is None})
+        if self._said is None or now - self._said >= SAID_S:
+            self._plans.register_plans(self._worker_id, rows)
+            self._said = now
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""

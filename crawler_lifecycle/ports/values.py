@@ -625,8 +625,17 @@ class Ticket:
 class PlanFailed(Exception):
     """Users' code could not do what it was asked to. The text says what and where, and the cure where there is one."""
 
-    def __init__(self, text: str, *, item_id: int | None = None, lives: bool = False, for_good: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        item_id: int | None = None,
+        lives: bool = False,
+        for_good: bool = False,
+        missing: bool = False,
+    ) -> None:
         """``item_id``: the job whose hooks were at work. ``lives``: its process is still there. ``for_good``: another
-        try leads to the same until the code or the options change."""
+        try leads to the same until the code or the options change. ``missing``: the class could not be loaded on this
+        worker; another one may have it."""
         super().__init__(text)
-        self.item_id, self.lives, self.for_good = item_id, lives, for_good
+        self.item_id, self.lives, self.for_good, self.missing = item_id, lives, for_good, missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
 from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager
 from crawler_lifecycle.ports import Fence, Owner, PlanFailed
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World
@@ -61,7 +61,10 @@ class Bench:
         row, _ = self.managers.reserve_manager(NewManager(NAME, FLOW, PLAN))
         self.managers.claim_manager(row.manager_id, OWNER)
         self.activities = ManagerActivities(
-            self.managers, self.hosts, FakeCatalogue([CrawlerDefinition("shop", args={"page": Argument(default="0")})])
+            self.managers,
+            self.world.store.plans,
+            self.hosts,
+            FakeCatalogue([CrawlerDefinition("shop", args={"page": Argument(default="0")})]),
         )
 
     @property
@@ -88,7 +91,7 @@ class Bench:
     def other_worker(self) -> ManagerActivities:
         """One that has no process of the manager."""
         self.hosts = FakeHosts(self.hosts.classes)
-        return ManagerActivities(self.managers, self.hosts, self.activities.catalogue)
+        return replace(self.activities, hosts=self.hosts, troubles={})
 
     def jobs(self, *states: JobState) -> list[tuple[int | None, int, str]]:
         """Number, retry and state of each job."""
@@ -333,6 +336,33 @@ def test_without_running_jobs_it_is_over_and_their_ends_wait_for_a_resume(bench:
     order = CycleOrder(1, 2, "chain-m2")
     resumed = ActivityEnvironment().run(bench.activities.run_manager_cycle, order)
     assert (resumed.ended, resumed.picked) == (2, 2)
+
+
+def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet in the middle of a rollout; the clock of the worker that has it is ten minutes late."""
+    bench.world.clock.forward(-600)
+    bench.world.store.plans.register_plans("another", [PlanRow(PLAN, "manager", NAME, "", "f")])
+    bench.world.clock.forward(600)
+    broken, good = bench.activities, bench.other_worker()
+    broken.hosts = FakeHosts({})
+    for again_s in (1, 5, 60, 60):
+        answer = bench.cycle(broken)
+        assert (answer.over, answer.queue, answer.again_s) == (False, None, again_s)
+    assert "there is no such class" in (bench.row.error or "")
+    assert "is tried on any in 60 s" in (bench.row.waiting_for or "")
+    assert bench.cycle(good).picked == 2
+    assert bench.row.error is None
+    for run_id in sorted(bench.fences):
+        bench.end(run_id)
+    with pytest.raises(PlanFailed):
+        bench.cycle(replace(broken, troubles={}), closing=True)
+    monkeypatch.setattr(cycle, "SILENT_S", 0.0)
+    assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
+    answer = bench.cycle(broken)
+    assert answer.over
+    assert "no worker has this class: bring it back, and start this flow again" in (answer.error or "")
 
 
 @pytest.mark.parametrize(("how", "jobs"), [("replay", 6), ("continue", 5)])

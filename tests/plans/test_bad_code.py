@@ -133,7 +133,7 @@ def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(bench: Bench,
     plan = module(bench.folder, text) + ":M"
     with pytest.raises(PlanFailed, match=re.escape(said)) as failed, bench.begun(plan):
         pass
-    assert failed.value.for_good or "is not allowed" in said
+    assert failed.value.missing or "is not allowed" in said
 
 
 def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.plans import registry
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.plans.registry import Registry
@@ -20,8 +21,11 @@ class Recorded:
 
     def __init__(self) -> None:
         self.said: list[dict[str, PlanRow]] = []
+        self.away = False
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        if self.away:
+            raise StoreUnavailable("no connection")
         self.said.append({row.plan: row for row in plans})
 
     def list_plans(self) -> list[PlanRow]:
@@ -91,7 +95,11 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     file = tmp_path / f"{helper}.py"
     file.write_text(file.read_text() + "\n    spider = 'other'\n")
     os.utime(file, (1, 1))
-    registered_by.turn()
+    plans.away = True
+    with pytest.raises(StoreUnavailable):
+        registered_by.turn()
+    plans.away = False
+    registered_by.turn()  # and not a minute later
     first, second = (said[f"{name}:M"].fingerprint for said in plans.said)
     assert first != second
     assert told == [{f"{name}:M": first}, {f"{name}:M": second}]

@@ -698,8 +698,15 @@ def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Manage
     assert told.job is None
     assert "spider" in str(told.unreadable)
     assert whole == second
-    hand(managed.world, "UPDATE manager_item SET state = 'odd' WHERE item_id = :id", id=second.item_id)
-    assert [one.item_id for one in managed.jobs()] == [first.item_id], "it is in no state that there is"
+    for state in ("", "odd", "started2"):
+        hand(managed.world, "UPDATE manager_item SET state = :odd WHERE item_id = :id", odd=state, id=second.item_id)
+        _, odd = managed.jobs()
+        assert (odd.item_id, odd.state) == (second.item_id, state)
+        assert f"state is '{state}', which cannot be; set one of buffered" in str(odd.unreadable)
+        [told] = managed.world.store.audits.open_managers()
+        assert told.unreadable == odd.unreadable, "its manager would wait for it for ever"
+    hand(managed.world, "UPDATE manager_item SET state = 'buffered' WHERE item_id = :id", id=second.item_id)
+    assert managed.world.store.audits.open_managers()[0].unreadable is None
 
 
 def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Managed) -> None:
@@ -716,7 +723,8 @@ def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Ma
             managers.facts(managed.fence, 1)
         with pytest.raises(RowUnreadable):
             managers.get_manager(managed.id)
-        [listed] = managers.list_managers()
+        [listed], [audited] = managers.list_managers(), managed.world.store.audits.open_managers()
         assert column in str(listed.unreadable)
+        assert audited.unreadable == listed.unreadable
         hand(managed.world, f"UPDATE manager SET {column} = :good", good=good)
         assert managers.facts(managed.fence, 1).next_seq == 1

@@ -21,6 +21,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
 )
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.manager_queries import BY_STATE, no_state
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
 from crawler_lifecycle.domain.audit import (
     EndedRun,
@@ -61,20 +62,24 @@ class SqlAudits(StorePart):
         return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
 
     def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveManager]:
-        """Managers that have not ended, by id, with what in their rows cannot be."""
+        """Managers that have not ended, by id, with what in their rows and in those of their jobs cannot be."""
         m = manager.c
+        conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
         pages = [
             select(m.manager_id)
-            .where(m.status == status, m.manager_id > after_manager_id)
+            .where(condition, m.manager_id > after_manager_id)
             .order_by(m.manager_id)
             .limit(limit)
+            .with_hint(manager, "FORCE INDEX (ix_manager_status_manager_id, ix_manager_ended_at_manager_id)", "mysql")
             .subquery(f"page_{n}")
-            for n, status in enumerate(_LIVE)
+            for n, condition in enumerate(conditions)
         ]
         ids = union(*(select(page.c.manager_id) for page in pages)).subquery("page_of_all")
         query = select(manager).join(ids, ids.c.manager_id == m.manager_id).order_by(m.manager_id).limit(limit)
         with self._db.reading() as conn:
-            return [_live_manager(row) for row in conn.execute(query).mappings()]
+            rows = list(conn.execute(query).mappings())
+            lost = _jobs_in_no_state(conn, [row["manager_id"] for row in rows])
+        return [_live_manager(row, lost.get(row["manager_id"])) for row in rows]
 
     def existing_managers(self, workflow_ids: Collection[str]) -> set[str]:
         """Those of these workflow ids whose manager there is."""
@@ -211,12 +216,26 @@ def _live_run(row: Row) -> LiveRun:
     )
 
 
-def _live_manager(row: Row) -> LiveManager:
+def _jobs_in_no_state(conn: Connection, manager_ids: Sequence[int]) -> dict[int, str]:
+    """Of these managers those with a job in a state that there is not, and what is wrong with one of them.
+
+    No cycle finds such a job, and its manager waits for it.
+    """
+    i, found = manager_item.c, dict[int, str]()
+    for chunk in chunks(manager_ids, 100):
+        for between in no_state():
+            query = select(manager_item).where(i.manager_id.in_(chunk), between).limit(len(chunk))
+            for row in conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings():
+                found.setdefault(row["manager_id"], salvaged(manager_item, row)[1] or "")
+    return found
+
+
+def _live_manager(row: Row, lost: str | None) -> LiveManager:
     values, wrong = salvaged(manager, row)
     return LiveManager(
         workflow_id=manager_workflow_id(values["name"], values["flow_id"]),
         **{name: values[name] for name in ("manager_id", "status", "attempt", "updated_at", "owner_run_id")},
-        unreadable=wrong,
+        unreadable=wrong or lost,
     )
 
 

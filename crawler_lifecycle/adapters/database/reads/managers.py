@@ -56,9 +56,9 @@ class SqlManagerReads(ManagerPart):
         self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
     ) -> list[JobRow]:
         """Jobs of a manager in the order of their rows; in these states, when some are given."""
-        wanted = sorted({JobState(state).value for state in states} or {state.value for state in JobState})
+        wanted = sorted({JobState(state).value for state in states or JobState})
         with self._db.reading() as conn:
-            rows = in_states(conn, manager_id, wanted, after_id, limit)
+            rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states)
         return [listed_job(row) for row in rows]
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:

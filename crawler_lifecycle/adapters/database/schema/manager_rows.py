@@ -105,7 +105,8 @@ def load_job(row: Row) -> Job:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
         shown = row["params"].stored if isinstance(row["params"], Broken) else json_text(row["params"])
-        fault = Fault("params", shown, f"{field} of the job: {first['msg']}; set spider, spider_args and the like")
+        cure = f"{field} of the job: {first['msg']}; set spider, spider_args and the like"
+        fault = Fault("params", shown, cure, document=True)
         raise unreadable(manager_item, row, fault) from None
 
 

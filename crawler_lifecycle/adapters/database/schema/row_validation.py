@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .columns import A_TIME, Broken, UtcTime
-from .tables import manager, metadata, run_history, task_history
+from .tables import manager, run_history, task_history
 
 Row = Mapping[Any, Any]
 
@@ -30,7 +30,6 @@ Row = Mapping[Any, Any]
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
-_DOCUMENTS = frozenset(c.name for table in metadata.sorted_tables for c in table.c if isinstance(c.type, JSON))
 #: Documents that are lists; all others are objects.
 _LISTS = frozenset({("manager", "tags"), ("manager", "flow_tags"), ("manager", "former_owners"), ("plan", "options")})
 _LEAST = {
@@ -54,6 +53,8 @@ class Fault:
     column: str
     value: object
     cure: str
+    document: bool = False
+    """Whether it is JSON, in which arguments of crawlers stand: its length is told, and nothing of it."""
 
     @property
     def grave(self) -> bool:
@@ -62,7 +63,7 @@ class Fault:
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(_stored(self.value))
-        if self.column in _DOCUMENTS and self.value is not None:  # arguments of crawlers stand in them
+        if self.document and self.value is not None:
             shown = f"a text of {len(shown)} characters"
         return f"{self.column} is {shown[:_SHOWN_MAX]}, which cannot be; {self.cure}"
 
@@ -110,7 +111,7 @@ def faults(table: Table, row: Row) -> Iterator[Fault]:
     for name, rule in _rules(table):
         if name in row and (cure := rule(row[name])) is not None:
             whole = False
-            yield Fault(name, row[name], cure)
+            yield Fault(name, row[name], cure, isinstance(table.c[name].type, JSON))
     if whole and "status" in row and "ended_at" in row and table in (run_history, task_history, manager):
         yield from _contradictions(table, row)
 

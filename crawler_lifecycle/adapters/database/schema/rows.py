@@ -79,7 +79,7 @@ def load_request(run: Row) -> RunRequest:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
         cure = f"{field} of the request: {first['msg'].removeprefix('Value error, ')}; set what was asked for"
-        raise unreadable(run_history, run, Fault("request", json_text(stored), cure)) from None
+        raise unreadable(run_history, run, Fault("request", json_text(stored), cure, document=True)) from None
 
 
 def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
@@ -115,7 +115,7 @@ def _loaded(adapter: TypeAdapter[Any], row: Row, column: str) -> Any:
         return adapter.validate_python(row[column])
     except ValidationError:
         shown = row[column].stored if isinstance(row[column], Broken) else json_text(row[column])
-        fault = Fault(column, shown, "delete this row: the next look finds it again")
+        fault = Fault(column, shown, "delete this row: the next look finds it again", document=True)
         raise unreadable(task_observation, row, fault) from None
 
 

@@ -462,6 +462,7 @@ manager = Table(
     Column("ended_at", UtcTime),
     UniqueConstraint("name", "flow_id"),
     Index(None, "status", "manager_id"),
+    Index(None, "ended_at", "manager_id"),
     Index(None, "name", "manager_id"),
     **_options,
 )

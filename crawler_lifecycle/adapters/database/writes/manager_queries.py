@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import RUN_FACTS, ToldRun, ToldTask
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
@@ -52,11 +53,23 @@ def with_run(*conditions: Any) -> Select[Any]:
     return select(manager_item, *facts).select_from(joined).where(*conditions)
 
 
-def in_states(conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int) -> list[Row]:
-    """A page of the jobs in these states, by id. Each state is read for itself, so that nothing is sorted."""
+def no_state() -> list[ColumnElement[bool]]:
+    """Where jobs are in a state that there is not: another hand wrote it. Each is a range of the index by state."""
+    state, words = manager_item.c.state, sorted(JobState)
+    between = [and_(state > low.value, state < high.value) for low, high in pairwise(words)]
+    return [state < words[0].value, *between, state > words[-1].value]
+
+
+def in_states(
+    conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int, *, odd: bool = False
+) -> list[Row]:
+    """A page of the jobs in these states, by id; with ``odd`` also of those in no state that there is.
+
+    Each state is read for itself, so that nothing is sorted.
+    """
     i, found = manager_item.c, list[Row]()
-    for state in states:
-        query = with_run(i.manager_id == manager_id, i.state == state, i.item_id > after_id)
+    for condition in [*(i.state == state for state in states), *(no_state() if odd else ())]:
+        query = with_run(i.manager_id == manager_id, condition, i.item_id > after_id)
         query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
         found += conn.execute(query).mappings().all()
     return sorted(found, key=lambda row: int(row["item_id"]))[:limit]
