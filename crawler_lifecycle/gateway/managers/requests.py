@@ -21,7 +21,7 @@ from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StrictBody
 #: Most jobs at once that anybody may ask for, and retries of one.
 CAP_MAX, RETRIES_MAX = 100_000, 1000
 #: Words of a command line, and characters of one.
-ARGV_MAX, WORD_MAX = 200, 8192
+ARGV_MAX, WORD_MAX = 100, 8192
 FLOW_ID_PATTERN = r"^[!-.0-~]+$"
 #: Bytes of JSON of what a manager is started with.
 START_BYTES = 128 * 1024

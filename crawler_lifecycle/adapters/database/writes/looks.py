@@ -278,7 +278,8 @@ def _laid_over(earlier: Any, later: Any) -> Any:
     """The later part, with the log and the statistics of the earlier one where it has none of its own."""
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later
-    return {**later, **{name: earlier.get(name) for name in ("log_tail", "statistics") if not later.get(name)}}
+    kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
+    return {**later, **{name: earlier[name] for name in kept}}
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
