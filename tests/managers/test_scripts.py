@@ -235,8 +235,18 @@ def test_s21_failed_outcomes_are_a_list_of_each_object() -> None:
     assert "my_reason" not in WorkFlowManager.base_failed_outcomes
 
 
-def test_s23_owned_jobs() -> None:
-    """They need a state and take no tag; all attempts and projects are found (S-D11), each job once."""
+def test_s13_owned_jobs_come_page_by_page_each_once() -> None:
+    keys: list[str] = []
+
+    def on_close(self: GeneratorCrawlManager) -> None:
+        keys.extend(job["key"] for job in self.get_owned_jobs(state=["finished"]))
+
+    simulate(generator(pages(*range(600)), on_close=on_close))
+    assert sorted(keys) == sorted(f"manager/1/{n}" for n in range(1, 601))
+
+
+def test_s23_sd11_owned_jobs() -> None:
+    """They need a state and take no tag; all attempts and projects are found."""
     found: list[Any] = []
 
     def on_close(self: GeneratorCrawlManager) -> None:
