@@ -51,6 +51,10 @@ DELAYED_MAX = 1000
 SCAN_MAX = 2000
 #: Bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
+#: Statistics of a manager, and characters of the name of one.
+STATS_MAX, STAT_NAME_MAX = 2000, 200
+#: What attributes of a class may say; the first of each is the default.
+ON_ITEM_ERROR, ON_CODE_CHANGE = ("stop", "skip"), ("replay", "continue", "fail")
 
 
 @dataclass(frozen=True, slots=True)

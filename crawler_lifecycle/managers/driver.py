@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
+from crawler_lifecycle.domain.manager import (
+    ON_CODE_CHANGE,
+    ON_ITEM_ERROR,
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    Decision,
+    Facts,
+    Page,
+    SourceItem,
+)
 from crawler_lifecycle.domain.manager_jobs import JobDefaults, merged, params_of_yield
 
 from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
@@ -28,9 +37,11 @@ if TYPE_CHECKING:
 #: Seconds after which a page ends where it is: hooks wait for it. In the only cycle of a manager without loop_mode no
 #: hook waits, and what is not read then is never read.
 PAGE_S, ONLY_PAGE_S = 1.0, 30.0
+#: Characters of why a manager waits: a stopped source may say more.
+_WAITING_MAX = 1000
 #: What a manager ends with when its own class made it fail.
 FAILED = "failed"
-_CHOICES = {"on_item_error": ("stop", "skip"), "on_code_change": ("replay", "continue", "fail")}
+_CHOICES = {"on_item_error": ON_ITEM_ERROR, "on_code_change": ON_CODE_CHANGE}
 
 
 class Driver:
@@ -182,7 +193,7 @@ class Driver:
             close_reason=script.close_reason,
             over=over,
             error=error if over else cycle.error,
-            waiting=None if over else cycle.waiting or window.sentence(cap),
+            waiting=None if over else (cycle.waiting or window.sentence(cap) or "")[:_WAITING_MAX] or None,
             again_s=None if over else min(wish for wish in wishes if wish is not None),
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import STAT_NAME_MAX, STATS_MAX
 
-#: Names of statistics, and characters of a name.
-STATS_MAX, NAME_MAX = 2000, 200
 #: Statistics of spiders that every manager adds up, by the beginning of their names.
 BASE_TARGET_SPIDER_STATS = (
     "downloader/response_status_count/",
@@ -43,8 +44,8 @@ class Stats:
         """Raises ``InvalidRequest`` for what is no number, and for too many names."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise refusal(f"stats.{key}", value, "give a number")
-        if not isinstance(key, str) or not 0 < len(key) <= NAME_MAX:
-            raise refusal("stats", key, f"give a name of 1 to {NAME_MAX} characters")
+        if not isinstance(key, str) or not 0 < len(key) <= STAT_NAME_MAX:
+            raise refusal("stats", key, f"give a name of 1 to {STAT_NAME_MAX} characters")
         if key not in self._values and len(self._values) >= STATS_MAX:
             raise refusal("stats", key, f"there are {STATS_MAX} names already")
         self._values[key] = value
@@ -69,11 +70,12 @@ class SpiderStatsAggregatorMixin:
     stats: Stats
 
     def aggregate_spider_stats(self, jobdict: Mapping[str, Any], stats_added_prefix: str = "") -> None:
-        """Add the ``scrapystats`` of one job."""
+        """Add the ``scrapystats`` of one job, as far as there is room: a crawler may say anything."""
         prefixes = (*self.target_spider_stats, *BASE_TARGET_SPIDER_STATS)
         for name, value in (jobdict.get("scrapystats") or {}).items():
             if isinstance(value, int | float) and any(re.match(prefix, name) for prefix in prefixes):
                 whole = f"{stats_added_prefix}/{name}".strip("/")
-                if not self.stats_only_total:
-                    self.stats.inc_value(f"{whole}/{jobdict.get('spider')}", value)
-                self.stats.inc_value(f"{whole}/total", value)
+                with suppress(InvalidRequest):
+                    self.stats.inc_value(f"{whole}/total", value)
+                    if not self.stats_only_total:
+                        self.stats.inc_value(f"{whole}/{jobdict.get('spider')}", value)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.manager import (
     CYCLE_ENDS,
     DELAYED_MAX,
@@ -26,6 +27,7 @@ from crawler_lifecycle.domain.manager import (
     Waiting,
     run_request_id,
 )
+from crawler_lifecycle.domain.manager_rows import new_numbers, yields_behind
 from crawler_lifecycle.domain.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript
@@ -181,7 +183,7 @@ class Simulation:
             self.driver.begin()
         facts = self._read_source(self.driver)
         decision = self.driver.cycle(facts)
-        self._commit(decision)
+        self.commit(decision)
         record = self.record
         record.cycles += 1
         record.errors += [decision.error] if decision.error else []
@@ -194,17 +196,21 @@ class Simulation:
 
     def _read_source(self, driver: Driver) -> Facts:
         while not (self.exhausted or self.source_error or self.paused) and self._count(JobState.BUFFERED) < _BUFFER:
-            page: Page = driver.page(self.position)
-            for item in page.items:
-                if item.job is None:
-                    self.record.skipped.append((item.position, item.error or ""))
-                elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
-                    why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
-                    self.record.skipped.append((item.position, why))
-            self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
-        return self._facts()
+            self.add_page(driver.page(self.position))
+        return self.facts()
 
-    def _facts(self) -> Facts:
+    def add_page(self, page: Page) -> None:
+        """Append yields of the source. Raises ``InvalidRequest`` when positions are left out."""
+        for item in yields_behind(page, self.position):
+            if item.job is None:
+                self.record.skipped.append((item.position, item.error or ""))
+            elif item.known or self._insert(JobState.BUFFERED, item.job, position=item.position) is None:
+                why = f"a job with these arguments is known: {item.job.spider} {item.job.spider_args}"
+                self.record.skipped.append((item.position, why))
+        self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
+
+    def facts(self) -> Facts:
+        """What a cycle begins with."""
         ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
         told, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
@@ -238,35 +244,30 @@ class Simulation:
             self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries >= 3
         )
 
-    def _commit(self, decision: Decision) -> None:
-        """The checks of the store: an end once, numbers without a gap, identities once."""
-        by_id = {row.item_id: row for row in self.rows}
-        for hooked in decision.hooked:
-            row = by_id[hooked.item_id]
-            assert row.state is JobState.STARTED, f"the end of {row.seq} was handled before"
+    def commit(self, decision: Decision) -> None:
+        """Apply a whole decision. Raises ``InvalidRequest`` for what cannot be, ``Overtaken`` for what is late."""
+        picked = self._rows([pick.item_id for pick in decision.picked if pick.item_id > 0], *_WAITING)
+        hooked = self._rows([one.item_id for one in decision.hooked], JobState.STARTED)
+        delayed = self._rows(decision.delayed, JobState.BUFFERED)
+        numbers = new_numbers(decision, self.row.next_seq, {item_id: row.seq for item_id, row in picked.items()})
+        for row in hooked.values():
             row.state = JobState.ENDED
         for failed in decision.failed:
-            by_id[failed.item_id].tries += 1
-        numbers = []
+            self.rows[failed.item_id - 1].tries += 1
         for added in decision.added:
             more = {name: getattr(added, name) for name in ("unique", "seq", "retry", "retry_of", "not_before")}
-            row_or_none = self._insert(JobState.QUEUED, added.job, **more)
-            assert row_or_none is not None, f"an added job is known: {added.job}"
-            by_id[added.ref] = row_or_none
-            numbers += [added.seq] if added.seq is not None and added.seq >= self.row.next_seq else []
-        for item_id in decision.delayed:
-            assert by_id[item_id].state is JobState.BUFFERED
-            by_id[item_id].state = JobState.DELAYED
-        for picked in decision.picked:
-            row = by_id[picked.item_id]
-            assert row.state in _WAITING, f"{row.item_id} was picked before"
-            numbers += [picked.seq] if row.seq is None else []
-            row.state, row.seq, row.job, row.cap_key = JobState.STARTED, picked.seq, picked.job, picked.cap_key
-            self._begin(row)
-        assert numbers == list(range(self.row.next_seq, self.row.next_seq + len(numbers))), f"numbers: {numbers}"
+            if (new := self._insert(JobState.QUEUED, added.job, **more)) is not None:
+                picked[added.ref] = new
+        for row in delayed.values():
+            row.state = JobState.DELAYED
+        for pick in decision.picked:
+            if pick.item_id in picked:
+                row = picked[pick.item_id]
+                row.state, row.seq, row.job, row.cap_key = JobState.STARTED, pick.seq, pick.job, pick.cap_key
+                self._begin(row)
         self.row = replace(
             self.row,
-            next_seq=self.row.next_seq + len(numbers),
+            next_seq=max(numbers, default=self.row.next_seq - 1) + 1,
             flow_tags=[*self.row.flow_tags, *decision.flow_tags],
             state=self.row.state if decision.state is None else decision.state,
             stats=decision.stats,
@@ -310,7 +311,7 @@ class Simulation:
 
     def _end(self, driver: Driver, decision: Decision) -> None:
         reason = decision.close_reason or FINISHED
-        self._commit(driver.close(reason))
+        self.commit(driver.close(reason))
         record, failed = self.record, getattr(driver.script, "failed_outcomes", [])
         record.over, record.close_reason = True, reason
         record.failed = decision.error is not None or reason in failed
@@ -319,8 +320,20 @@ class Simulation:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
+    def _rows(self, item_ids: Sequence[int], *states: JobState) -> dict[int, _Row]:
+        """These rows, by their ids, each named once and in one of these states."""
+        found = {item_id: self.rows[item_id - 1] for item_id in item_ids if 0 < item_id <= len(self.rows)}
+        if len(found) != len(item_ids):
+            raise InvalidRequest("item_id: there is no such job, or it is named twice")
+        if any(row.state not in states for row in found.values()):
+            raise Overtaken("A job is in another state since the facts were read; the next cycle decides anew")
+        return found
+
     def _insert(self, state: JobState, job: Job, *, unique: bool = True, **more: Any) -> _Row | None:
         if unique and self.known([job.identity]):
+            return None
+        number = more.get("seq"), more.get("retry", 0)
+        if number[0] is not None and any((row.seq, row.retry) == number for row in self.rows):
             return None
         row = _Row(len(self.rows) + 1, state, job, unique=unique, **more)
         self.rows.append(row)

@@ -9,20 +9,29 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.manager import CYCLE_ENDS, PAGE_ITEMS, STATE_BYTES, Decision, Job, Page, SourceItem
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.manager import (
+    CYCLE_ENDS,
+    ON_CODE_CHANGE,
+    ON_ITEM_ERROR,
+    PAGE_ITEMS,
+    STAT_NAME_MAX,
+    STATE_BYTES,
+    STATS_MAX,
+    Decision,
+    Job,
+    Page,
+    SourceItem,
+)
+from crawler_lifecycle.domain.manager_jobs import JOB_BYTES, SPIDER_MAX, TAG_MAX, TAGS_MAX
+from crawler_lifecycle.domain.manager_rows import yields_behind
 
 T = TypeVar("T")
 
-#: Bytes of JSON of one page, above what the class counts itself (``PAGE_BYTES``), and of one job.
-JOB_BYTES = 64 * 1024
-#: Entries of one kind in a decision; statistics of a manager, and characters of their names.
-ENTRIES_MAX, STATS_MAX, STAT_NAME_MAX = 10_000, 1000, 200
-TAGS_MAX, TAG_MAX = 50, 200
-SPIDER_MAX, NAME_MAX, SENTENCE_MAX, REASON_MAX = 255, 200, 1000, 200
+#: Entries of one kind in a decision.
+ENTRIES_MAX = 10_000
+NAME_MAX, SENTENCE_MAX, REASON_MAX = 200, 1000, 200
 OUTCOMES_MAX = 1000
-
-#: How an object of users' code may be made, and how its code may be replaced.
-ON_CODE_CHANGE, ON_ITEM_ERROR = ("replay", "continue", "fail"), ("stop", "skip")
 
 
 class Nonsense(Exception):
@@ -101,11 +110,11 @@ def page(reply: object, after: int) -> Page:
     one = _checked(_PAGE, reply)
     if len(one.items) > PAGE_ITEMS:
         raise Nonsense(f"a page of {len(one.items)} yields; {PAGE_ITEMS} are the most")
-    positions = [item.position for item in one.items]
-    if positions != sorted(set(positions)) or (positions and not after < positions[0] <= positions[-1] <= one.position):
-        raise Nonsense(f"a page after position {after} with the positions {positions!s:.80}")
-    if one.position < after:
-        raise Nonsense(f"a page after position {after} that ends at {one.position}")
+    try:
+        if len(yields_behind(one, after)) != len(one.items) or one.position < after:
+            raise Nonsense(f"a page after position {after} that begins or ends before it")
+    except InvalidRequest as why:
+        raise Nonsense(str(why)) from None
     for item in one.items:
         if (item.job is None) == (item.error is None):
             raise Nonsense(f"position {item.position}: a yield is a job or has an error")

@@ -1,4 +1,4 @@
-"""Every rule of the original, and each of its defects, has a test that bears its name, or a reason in docs/managers.md."""
+"""Every rule of the original, and each of its defects, has a test of its name, or a reason in docs/managers.md."""
 
 from __future__ import annotations
 

@@ -37,6 +37,21 @@ def page(numbers: Sequence[int], after: int = 0, **fields: object) -> Page:
     return Page(items, after + len(items), **fields)  # type: ignore[arg-type]
 
 
+#: Decisions that no manager can take which has one job that waits.
+NONSENSE = [
+    Decision(picked=[Picked(10**9, 1, job(1))]),
+    Decision(picked=[Picked(-5, 1, job(1))]),
+    Decision(added=[Added(1, job(7))]),
+    Decision(added=[Added(-1, job(7)), Added(-1, job(8))]),
+    Decision(added=[Added(-1, job(7), seq=99, retry=1)]),
+    Decision(added=[Added(-1, job(7), seq=2)]),
+    Decision(picked=[Picked(1, 2, job(1))]),
+    Decision(added=[Added(-1, job(7), not_before=1e30)]),
+    Decision(hooked=[Hooked(10**9, 1, False)]),
+    Decision(delayed=[10**9]),
+]
+
+
 @dataclass
 class Managed:
     """A manager that is driven through the port, as the activities do it."""

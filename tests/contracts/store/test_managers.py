@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow
-from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, Managed, job, page
+from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
 from tests.contracts.store.world import World, request
 
 
@@ -278,20 +278,6 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
     counts = managed.row.counts
     assert (counts.scheduled, counts.retried) == (2, 1)
     managed.check_counters()
-
-
-NONSENSE = [
-    Decision(picked=[Picked(10**9, 1, job(1))]),
-    Decision(picked=[Picked(-5, 1, job(1))]),
-    Decision(added=[Added(1, job(7))]),
-    Decision(added=[Added(-1, job(7)), Added(-1, job(8))]),
-    Decision(added=[Added(-1, job(7), seq=99, retry=1)]),
-    Decision(added=[Added(-1, job(7), seq=2)]),
-    Decision(picked=[Picked(1, 2, job(1))]),
-    Decision(added=[Added(-1, job(7), not_before=1e30)]),
-    Decision(hooked=[Hooked(10**9, 1, False)]),
-    Decision(delayed=[10**9]),
-]
 
 
 @pytest.mark.parametrize("decision", NONSENSE)

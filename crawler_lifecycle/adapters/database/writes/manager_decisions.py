@@ -17,6 +17,7 @@ from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.manager import Added, Decision, Facts, Hooked, JobState, Picked
+from crawler_lifecycle.domain.manager_rows import new_numbers
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
 
@@ -79,7 +80,8 @@ class SqlDecisions(ManagerPart):
         with self._manager(fence.manager_id, fence) as unit:
             _hook(unit, decision.hooked)
             rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
-            numbers = _numbered(unit, decision.added, rows, decision.picked)
+            seqs = {item_id: row["seq"] for item_id, row in rows.items()}
+            numbers = new_numbers(decision, unit.row["next_seq"], seqs)
             picked, dropped = _allowed(unit, decision.picked)
             fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
             _delay(unit, decision.delayed)
@@ -200,34 +202,12 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked]) -> tuple[Sequence[Pick
     return picked[:room], len(picked) - room
 
 
-def _numbered(unit: ManagerUnit, added: Sequence[Added], rows: Mapping[int, Row], picked: Sequence[Picked]) -> set[int]:
-    """The new numbers of the decision: they go on from the last one without a gap, and a job keeps the one it has."""
-    following, own = unit.row["next_seq"], {one.ref: one.seq for one in added}
-    own |= {item_id: row["seq"] for item_id, row in rows.items()}
-    if len({pick.item_id for pick in picked}) != len(picked) or any(pick.item_id not in own for pick in picked):
-        raise InvalidRequest(f"item_id: manager {unit.manager_id} has a pick of nothing, or of the same job again")
-    for pick in picked:
-        if own[pick.item_id] not in (None, pick.seq):
-            raise InvalidRequest(f"seq: {pick.seq} is not the number of job {pick.item_id}; it has {own[pick.item_id]}")
-    new = [pick.seq for pick in picked if own[pick.item_id] is None]
-    new += [one.seq for one in added if one.seq is not None and one.retry == 0]
-    if new and min(new) < following:
-        raise _overtaken(unit, f"number {min(new)} was given")
-    if sorted(new) != list(range(following, following + len(new))):
-        raise InvalidRequest(f"seq: the numbers of new jobs go on from {following}, each once")
-    return set(new)
-
-
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
     """Insert new jobs, those that were picked at once as STARTING; how many of these fell away, as known."""
-    refs = [one.ref for one in added]
-    if len(set(refs)) != len(refs) or any(ref >= 0 for ref in refs):
-        raise InvalidRequest("ref: each added job has a negative one of its own")
     there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
     numbers = _numbers(unit, [one for one in added if one.seq is not None])
     rows, fell = [], 0
     for one in added:
-        _check_added(unit, one)
         pick = picks.get(one.ref)
         identity, number = one.job.identity if one.unique else None, (one.seq, one.retry)
         if identity in there or number in numbers:
@@ -247,12 +227,6 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
         unit.moved(None, JobState.QUEUED if pick is None else JobState.STARTING, 1)
     insert_mappings(unit.conn, manager_item, rows)
     return fell
-
-
-def _check_added(unit: ManagerUnit, one: Added) -> None:
-    known = one.seq is not None and 0 < one.seq < unit.row["next_seq"]
-    if one.retry < 0 or (one.retry > 0 and not known):
-        raise InvalidRequest(f"retry: {one.retry} of number {one.seq} is not allowed; no such number was given")
 
 
 def _numbers(unit: ManagerUnit, added: Sequence[Added]) -> set[tuple[int | None, int]]:

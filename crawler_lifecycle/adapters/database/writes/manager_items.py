@@ -14,6 +14,7 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, jo
 from crawler_lifecycle.adapters.database.schema.tables import manager_addition, manager_item
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.manager import Job, JobState, Page, SourceItem
+from crawler_lifecycle.domain.manager_rows import yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.ports.store.managers import ManagerFence, PageAdded
 
@@ -37,12 +38,7 @@ class SqlManagerItems(ManagerPart):
             row = unit.row
             if page.position < row["position"]:  # of a try that came late
                 return PageAdded(0, 0, 0, row["jobs_buffered"])
-            items = [item for item in page.items if item.position > row["position"]]
-            if [item.position for item in items] != list(range(row["position"] + 1, page.position + 1)):
-                raise InvalidRequest(
-                    f"items: the source of manager {unit.manager_id} is at position {row['position']}; the next page "
-                    f"has to go on from there to its own position {page.position}, and leave nothing out"
-                )
+            items = yields_behind(page, row["position"])
             added = _insert_new(unit, items)
             first_time = max(page.position - row["yields"], 0)  # positions that no pass had reached
             again = items[len(items) - first_time :]
@@ -131,13 +127,8 @@ def item_row(
 
 
 def moment(seconds: float | None) -> datetime | None:
-    """Epoch seconds as a time. Raises ``InvalidRequest`` for one that no column holds."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        raise InvalidRequest(f"not_before: {seconds!r} is not allowed; give seconds since 1970") from None
+    """Epoch seconds, which were checked, as a time."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _unknown(unit: ManagerUnit, jobs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
