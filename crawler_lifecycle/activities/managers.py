@@ -19,7 +19,6 @@ from crawler_lifecycle.domain.crawler import check_tasks
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.manager import (
     CYCLE_ENDS,
-    FINISHED,
     PAGE_ITEMS,
     Decision,
     Facts,
@@ -184,7 +183,9 @@ class _Cycle:
         # After the source, which may have taken its time: what ended meanwhile is no cycle late.
         facts = self._given_up(self._managers.facts(self._fence, CYCLE_ENDS))
         self._ended = {end.live.item_id for end in facts.ended}
-        decision = host.cycle(facts, self._answer)
+        decision, unclosed = host.cycle(facts, self._answer), None
+        if decision.over:
+            decision, unclosed = self._close(host, decision, None)
         told = decision.error
         if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
             told = self._row.error  # it stays to be seen, and does not make a failure of the end
@@ -192,12 +193,10 @@ class _Cycle:
             committed = self._managers.commit_decision(self._fence, replace(decision, failed=[], error=told))
         except InvalidRequest as why:
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
-        host.settled = True
+        host.settled = not decision.over  # nobody calls it again: it ends with this use
         again_s = 0.0 if facts.more_ended or self._unfinished else decision.again_s
         error, again_s = self._told(decision, again_s)
-        unclosed = None
         if decision.over:
-            unclosed = self._finish(host, decision.close_reason or FINISHED)
             self._forget()
         return CycleAnswer(
             self._hosts.queue,
@@ -214,8 +213,8 @@ class _Cycle:
         )
 
     def end(self) -> CycleAnswer:
-        """The manager was stopped, or it is on record that it ends and whoever wrote that could not say so: call
-        ``on_close``, if there ever was an object to call it of."""
+        """The manager was stopped: call ``on_close``, if there ever was an object to call it of. Or it is on record
+        that it ends, ``on_close`` included, and whoever wrote that could not say so."""
         row = self._row
         answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason)
         if row.over and GIVEN_UP not in (row.error or ""):
@@ -224,14 +223,21 @@ class _Cycle:
             try:
                 with self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host:
                     self._begin(host)
-                    unclosed = self._finish(host, row.close_reason or (FINISHED if row.over else "cancelled"))
-                    failed = row.over and row.close_reason in host.failed_outcomes
-                    answer = replace(answer, failed=failed, unclosed=unclosed)
+                    if row.over:
+                        answer = replace(answer, failed=row.close_reason in host.failed_outcomes)
+                    else:
+                        nothing = Decision(stats=dict(row.stats), close_reason=row.close_reason)
+                        last, unclosed = self._close(host, nothing, "cancelled")
+                        # Nothing is added or picked after a stop.
+                        kept = replace(nothing, state=last.state, stats=last.stats, flow_tags=last.flow_tags)
+                        self._managers.commit_decision(self._fence, kept)
+                        answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
                 self._trouble.tries += 1
                 if failure.missing and self._trouble.tries < TRIES and self._served():
                     raise  # the next try may come to a worker that has it
-                answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
+                if not row.over:
+                    answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
         self._forget()
         return answer
 
@@ -300,15 +306,14 @@ class _Cycle:
         self._row = new
         host.begin(start, new.generation, self._answer)
 
-    def _finish(self, host: PlanHost, reason: str) -> str | None:
-        """``on_close``; what went wrong. That it fails changes nothing any more."""
-        host.settled = False  # nobody calls it again: it ends with this use
+    def _close(self, host: PlanHost, decision: Decision, reason: str | None) -> tuple[Decision, str | None]:
+        """``on_close``: the decision with what it did, and what went wrong. That it fails changes nothing any more."""
+        host.settled = False
         try:
-            host.finish(reason, self._answer)
+            return host.finish(reason, self._answer), None
         except PlanFailed as failed:
             log.warning("manager %d: on_close: %s", self._row.manager_id, failed)
-            return f"on_close failed: {failed}"[:WAITING_MAX]
-        return None
+            return decision, f"on_close failed: {failed}"[:WAITING_MAX]
 
     def _forget(self) -> None:
         self._hosts.drop(self._row.manager_id)

@@ -101,10 +101,10 @@ class FakeHost:
         with self._asking(answer):
             return self._object.cycle(facts)
 
-    def finish(self, reason: str, answer: Answer) -> None:
+    def finish(self, reason: str | None, answer: Answer) -> Decision:
         """See the port."""
         with self._asking(answer):
-            self._object.close(reason)
+            return self._object.close(reason)
 
     @property
     def _object(self) -> Driver:

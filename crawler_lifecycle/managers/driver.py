@@ -28,7 +28,7 @@ from .crawl import CrawlManager, GeneratorCrawlManager
 from .cycle import Cycle, building
 from .options import OptionParser, parse
 from .platform import Platform
-from .savepoint import check_state, no_coroutine, where
+from .savepoint import Savepoint, check_state, no_coroutine, where
 from .types import ClassError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Driver:
         """Yields that were taken from ``_source``."""
         self._kept = json.dumps(self.script.state, sort_keys=True)
         """The state as it was last decided."""
+        self._last: Decision | None = None
+        """What the last cycle decided, once there was one."""
 
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
@@ -122,7 +124,7 @@ class Driver:
             script._cycle.carry(before, self._platform)
         limit = script.args.max_running_time
         if limit and facts.now - script._start.started_at > limit:
-            return self._decided(over=True)
+            return self._ended()
         self._enter("workflow_loop")
         again = bool(self._user("base_loop_tasks", script.base_loop_tasks))
         if again:
@@ -136,22 +138,34 @@ class Driver:
         window = script._cycle.window
         if facts.source_error is not None and not window.live:
             script.close_reason = script.close_reason or FAILED
-            return self._decided(over=True, error=facts.source_error)
-        return self._decided(over=not again or not script.args.loop_mode)
+            return self._ended(facts.source_error)
+        return self._decided(over=False) if again and script.args.loop_mode else self._ended()
 
-    def close(self, reason: str | None) -> Decision:
-        """``on_close``, with the close reason that the manager ends with."""
-        script = self.script
-        facts = script._cycle.facts
-        script._cycle = Cycle.of(Facts(facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq), None)
-        script._cycle.begun = True
-        script.close_reason = reason
-        self._enter("on_close")
-        self._user("on_close", script.on_close)
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
-        return self._decided(over=True)
+    def close(self, reason: str | None = None) -> Decision:
+        """``on_close``. After the last cycle it belongs to that: the answer is the decision of both. After a stop the
+        close reason is ``reason``, unless the class set one."""
+        script, last = self.script, self._last
+        if last is None:
+            facts = script._cycle.facts
+            facts = Facts(facts.manager_id, facts.attempt, self._platform.now(), facts.next_seq, paused=True)
+            script._cycle = Cycle.of(facts, None)
+            script._cycle.begun = True
+            script.close_reason = script.close_reason or reason
+        saved = Savepoint(script)
+        try:
+            self._enter("on_close")
+            self._user("on_close", script.on_close)
+            self._user("on_close", check_state, script.state)
+        except ClassError:
+            saved.undo()
+            raise
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+        decided = self._decided(over=True)
+        if last is None:
+            return decided
+        return replace(decided, error=last.error, state=last.state if decided.state is None else decided.state)
 
     # --- the user's code -----------------------------------------------------------------------------------------
 
@@ -173,6 +187,10 @@ class Driver:
             raise
         except (Exception, SystemExit) as error:
             raise ClassError(f"{method} raised {where(error)}") from error
+
+    def _ended(self, error: str | None = None) -> Decision:
+        self._last = self._decided(over=True, error=error)
+        return self._last
 
     def _decided(self, *, over: bool, error: str | None = None) -> Decision:
         script = self.script

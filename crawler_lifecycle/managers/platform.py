@@ -7,7 +7,7 @@ Two things implement it: the process that hosts a class for a worker (``plans/ho
 ``.begin()``               ``on_start``, then the resume hooks when ``Start.resumed``; the next decision has their work
 ``.page(after)``           the yields after this position; asked for an earlier one, it begins the generator anew
 ``.cycle(facts)``          one ``workflow_loop``; the answer is to be committed as a whole
-``.close(reason)``         ``on_close``
+``.close(reason)``         ``on_close``: with the last cycle, whose decision it completes, or after a stop
 
 What a class does wrong leaves each of these as ``ClassError``. Whoever could not commit a decision gives the process up
 and makes the object anew: the object takes for done what it decided.

@@ -183,6 +183,8 @@ class Simulation:
             self.driver.begin()
         facts = self._read_source(self.driver)
         decision = self.driver.cycle(facts)
+        if decision.over:
+            decision = self.driver.close()
         self.commit(decision)
         record = self.record
         record.cycles += 1
@@ -310,11 +312,9 @@ class Simulation:
         self.record.seconds = self.clock - BEGINNING
 
     def _end(self, driver: Driver, decision: Decision) -> None:
-        reason = decision.close_reason or FINISHED
-        self.commit(driver.close(reason))
-        record, failed = self.record, getattr(driver.script, "failed_outcomes", [])
+        record, reason = self.record, decision.close_reason or FINISHED
         record.over, record.close_reason = True, reason
-        record.failed = decision.error is not None or reason in failed
+        record.failed = decision.error is not None or reason in driver.failed_outcomes
         record.left = self._count(*_HOLDING)
         self.driver = None
 

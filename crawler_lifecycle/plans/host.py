@@ -172,8 +172,8 @@ class Host:
     def _cycle(self, message: dict[str, Any]) -> Decision:
         return self._ready(message).cycle(wire.facts(message["facts"]))
 
-    def _finish(self, message: dict[str, Any]) -> Any:
-        self._ready(message).close(message["reason"])
+    def _finish(self, message: dict[str, Any]) -> Decision:
+        return self._ready(message).close(message["reason"])
 
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:

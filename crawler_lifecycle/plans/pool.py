@@ -78,9 +78,9 @@ class Host:
         self.settled = False
         return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts)
 
-    def finish(self, reason: str, answer: Answer) -> None:
+    def finish(self, reason: str | None, answer: Answer) -> Decision:
         """See the port."""
-        self._call("finish", self._limits.hook_s, answer, _whatever, reason=reason)
+        return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)
 
     def _call(self, name: str, limit_s: float, answer: Answer, check: Callable[[object], T], **arguments: Any) -> T:
         reply = self.process.call(name, limit_s, answer, self.alive, **arguments)
@@ -246,10 +246,6 @@ class Hosts:
 
 def _nothing() -> None:
     """Nobody waits."""
-
-
-def _whatever(_: object) -> None:
-    """The reply says nothing."""
 
 
 def no_answer(name: str, _: Mapping[str, Any]) -> Any:

@@ -249,8 +249,9 @@ class PlanHost(Protocol):
         """One ``workflow_loop``. What it decided must be committed as a whole, or the process given up."""
         ...
 
-    def finish(self, reason: str, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
-        """``on_close``, when the manager ends with this close reason."""
+    def finish(self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
+        """``on_close``. After the last cycle: the decision of both, in place of that of the cycle. After a stop: what
+        it decided, with this close reason unless the class set one."""
         ...
 
 

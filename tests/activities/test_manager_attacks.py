@@ -93,15 +93,38 @@ def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(benc
     assert (again.close_reason, again.failed) == ("too few items", True)
 
 
-def test_why_on_close_was_not_called_or_what_it_did_wrong_is_told(bench: Bench) -> None:
+def test_what_on_close_did_wrong_is_told(bench: Bench) -> None:
     class Closes(Shops):
         def on_close(self) -> None:
+            self.state["half"] = 1
             raise OSError("no room")
 
     answer = to_end(bench, Closes, failed=False)
     assert answer.unclosed is not None
     assert answer.unclosed.startswith("on_close failed: ")
     assert "no room" in answer.unclosed
+    assert "half" not in bench.row.state, "nothing of it counts"
+
+
+def test_what_on_close_does_through_the_manager_is_on_record_once(bench: Bench) -> None:
+    """Also a job that it schedules: it begins like any other, and the manager ends beside it."""
+
+    class Closes(Shops):
+        def on_close(self) -> None:
+            self.state["closed"] = self.state.get("closed", 0) + 1
+            self.stats.inc_value("closed")
+            self.schedule_spider_with_jobargs({"spider_args": {"page": "report"}})
+            self.set_close_reason("my own")
+
+    answer = to_end(bench, Closes, failed=False)
+    assert (answer.over, answer.close_reason, answer.unclosed, answer.picked) == (True, "my own", None, 1)
+    again = bench.cycle(bench.other_worker())
+    assert (again.over, again.close_reason) == (True, "my own")
+    assert (bench.row.state, bench.row.stats["closed"], len(bench.jobs())) == ({"closed": 1}, 1, 6)
+
+
+def test_why_on_close_was_not_called_is_told(bench: Bench) -> None:
+    bench.cycle()
     bench.hosts.classes.clear()
     stopped = bench.cycle(bench.other_worker(), closing=True)
     assert stopped.unclosed == f"on_close was not called: {PLAN}: there is no such class"

@@ -418,8 +418,11 @@ def test_on_close_alone_after_a_stop(bench: Bench) -> None:
     class Closes(Shops):
         def on_close(self) -> None:
             closed.append(self.close_reason)
+            self.state["closed"] = True
+            self.schedule_spider_with_jobargs({"spider_args": {"page": "report"}})
 
     bench.hosts.classes[PLAN] = Closes
     bench.cycle()
     assert bench.cycle(closing=True).over
     assert closed == ["cancelled"]
+    assert (bench.row.state, len(bench.jobs())) == ({"closed": True}, 5), "after a stop nothing is scheduled"
