@@ -32,8 +32,8 @@ class Strike:
 class Count:
     """How many crawlers execute, five times a second, by the kernel's word alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self._mark, self._over = os.fsencode(folder), threading.Event()
+    def __init__(self, mark: bytes) -> None:
+        self._mark, self._over = mark, threading.Event()
         self._thread = threading.Thread(target=self._count, daemon=True)
         self.most = self.times = 0
 
@@ -51,7 +51,7 @@ class Count:
 
 
 def crawlers(mark: bytes) -> list[int]:
-    """The processes that execute a crawler of the soak below the folder that is named in their environment."""
+    """The processes that execute a crawler of the soak and have these bytes in their environment."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it ended, or belongs to somebody else

@@ -28,6 +28,8 @@ from crawler_lifecycle.cli.process_identity import start_time
 from tests.e2e.world import TERMINAL, until
 from tests.soak.journal import read_journals
 from tests.soak.manager_judge import Count, Strike, judge
+from tests.soak.manager_stops import CLASS as ENDLESS
+from tests.soak.manager_stops import stops
 from tests.soak.world import DURABLE, SoakWorld
 from tests.support.builds import ROOT
 from tests.support.mariadb import MariaDb, running_mariadb
@@ -64,7 +66,7 @@ class Chaos:
         self.world, self.jobs, self.window, self.seconds = world, jobs, window, seconds
         self.random = random.Random(seed)
         self.module = Path(os.environ["LIFECYCLE_PLANS__FOLDER"]) / f"{MODULE}.py"
-        self.source = CLASS.format(jobs=jobs, window=window, seconds=seconds)
+        self.source = CLASS.format(jobs=jobs, window=window, seconds=seconds) + ENDLESS
         self.strikes: list[Strike] = []
         self.killed: set[tuple[int, int]] = set()
         """Crawlers that we have ended: process id and start time."""
@@ -78,9 +80,10 @@ class Chaos:
         for name in PLANS:
             world.deploy(ROOT, name, ("plans",))
         until(lambda: plan in [row["plan"] for row in world.gateway.plans()["plans"]], "the class on record")
-        with Count(world.folder) as count:
+        with Count(world.mark) as count:
             found = self._until_it_ends(world.gateway.start_manager({"plan": plan, "flow_id": "chaos"}, "chaos"))
-        return judge(world, found, self.jobs, self.window, count, self.killed, self.strikes)
+        wrong = judge(world, found, self.jobs, self.window, count, self.killed, self.strikes)
+        return [*wrong, *stops(world, f"{MODULE}:Endless")]
 
     def _take_over(self) -> None:
         """Another build, of a version, serves everything but users' code from now on."""

@@ -76,6 +76,8 @@ class SoakWorld(World):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.journals = self.folder / "journals"
         self.journals.mkdir(exist_ok=True)
+        #: In the environment of every process of this stack, and of no other.
+        self.mark = os.fsencode(self.folder.absolute())
         self.crawlers = self.folder / "soak.yaml"
         text = CATALOGUE.format(project=json.dumps(str(HERE)), journal=json.dumps(str(self.journals.absolute())))
         self.crawlers.write_text(text)
