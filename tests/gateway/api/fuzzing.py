@@ -22,7 +22,10 @@ CHECKS = (
     *("ignored_auth", "allow_header_conformance", "use_after_free", "ensure_resource_availability"),
 )
 
-
+#: How data that does not fit may be refused: too many items may also be too many bytes, before anybody counts them.
+REFUSED = ("400", "401", "404", "405", "406", "409", "413", "415", "422", "503")
+#: Characters of a request that is shown.
+SHOWN_MAX = 2000
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
 
@@ -46,7 +49,11 @@ def fuzz(app: Any, document: Any, token: str, *phases: str, max_examples: int | 
             "seed": 1,
             "continue-on-failure": True,
             "headers": {"Authorization": f"Bearer {token}"},
-            "checks": {"enabled": False, **{name: {"enabled": True} for name in CHECKS}},
+            "checks": {
+                "enabled": False,
+                **{name: {"enabled": True} for name in CHECKS},
+                "negative_data_rejection": {"enabled": True, "expected-statuses": REFUSED},
+            },
             "phases": {name: {"enabled": name in phases} for name in PHASES},
             "generation": {
                 "deterministic": True,
@@ -88,7 +95,9 @@ def _note(event: Any, found: Findings) -> None:
                 if check.failure_info is not None:
                     failure = check.failure_info.failure
                     sample = check.failure_info.code_sample
-                    found.failures.append(f"{event.recorder.label}: {failure.title}: {failure.message}\n{sample}")
+                    found.failures.append(
+                        f"{event.recorder.label}: {failure.title}: {failure.message}\n{sample[:SHOWN_MAX]}"
+                    )
     elif isinstance(event, events.NonFatalError | events.FatalError):
         found.failures.append(str(getattr(event, "info", None) or getattr(event, "exception", event)))
     elif isinstance(event, events.EngineFinished):
