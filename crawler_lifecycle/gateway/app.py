@@ -32,14 +32,13 @@ from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.api.runs import add_readers
 from crawler_lifecycle.gateway.api.uploads import Uploads
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.sweep import ManagerSweep
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
-from crawler_lifecycle.gateway.runs.sweep import Sweep
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
+from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, StoreHealth, TaskBundles, TaskLogs
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
@@ -90,8 +89,8 @@ def create_app(
     if catalogue_s is not None:
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
-        sweep = Sweep(store.sweep, store.runs, workflows, commands, every_s=sweep_s, clock=clock)
-        tasks += [sweep.run, ManagerSweep(store.managers, manager_commands, every_s=sweep_s, clock=clock).run]
+        readers = (store.sweep, store.runs, store.managers)
+        tasks.append(Sweep(*readers, workflows, commands, manager_commands, every_s=sweep_s, clock=clock).run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

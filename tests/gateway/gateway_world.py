@@ -24,9 +24,10 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.sweep import Sweep
+from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
@@ -178,7 +179,11 @@ class World:
             Crawlers(self.scheduler),
             self.clock,
         )
-        return Sweep(self.store.sweep, self.store.runs, self.workflows, commands, every_s=15, clock=self.clock)
+        managers = ManagerCommands(
+            self.store.managers, self.store.plans, self.workflows, Crawlers(self.scheduler), self.clock
+        )
+        readers = (self.store.sweep, self.store.runs, self.store.managers)
+        return Sweep(*readers, self.workflows, commands, managers, every_s=15, clock=self.clock)
 
     # --- what a workflow would do -------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """Commands on crawl managers: start, stop, pause, resume, cap, more jobs.
 
 The order is that of runs: first the row, then a signal, which only wakes. What is on record is carried out even if this
-process dies in the next moment, or Temporal is away: the sweep (``sweep.py``) begins and wakes what was not told.
+process dies in the next moment, or Temporal is away: the sweep begins new managers and tells stops, and everything else
+is read by the next cycle, which comes by itself. So nothing is remembered here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import uuid
@@ -31,14 +33,19 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager, PlanRow, PlanStore
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.web.problems import FieldError, Problem
+from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
 from .requests import AddedJobs, AddJobs, StartManager, StopManager, job_of
 
 logger = logging.getLogger(__name__)
 
 LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+NEXT_CYCLE = (
+    "It is recorded, and takes effect with the next cycle: Temporal cannot be reached, so within five minutes of that."
+)
 NEXT_ATTEMPT = "It goes on as its next attempt."
+#: Pauses of a resume that finds the workflow of the attempt before still open, seconds.
+CLOSING_S = (0.1, 0.3, 1.0)
 NO_WORKER = (
     "No plans worker has registered yet, so nobody has looked at the class: if it cannot be used, the manager says so "
     "in its error as soon as one is there."
@@ -80,8 +87,6 @@ class ManagerCommands:
         self._workflows = workflows
         self._crawlers = crawlers
         self._clock = clock
-        #: Managers whose newest row no workflow was told of; the sweep goes on with them.
-        self.untold: set[int] = set()
 
     async def find(self, manager_id: int) -> ManagerRow:
         """The manager. Raises ``Problem`` 404."""
@@ -124,11 +129,12 @@ class ManagerCommands:
             raise Problem(422, "idempotency_mismatch", f"{what}: {error}") from error
         if row.status.terminal and new.fresh:
             return Steered(row, fresh=False)
-        resumed = row.status.terminal
-        if resumed or row.owner_run_id is None:
-            told = await self._begin(row)
-            note = " ".join(filter(None, (note, told))) or None
-        return Steered(row, fresh or resumed, note)
+        if row.status.terminal:
+            await self._resume(row)
+            return Steered(row, note=note)
+        if row.owner_run_id is None:
+            note = " ".join(filter(None, (note, await self._begin(row)))) or None
+        return Steered(row, fresh, note)
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
         """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""
@@ -157,28 +163,43 @@ class ManagerCommands:
             await self._workflows.start_manager(row.manager_id, workflow_id_of(row))
         except TemporalUnavailable as error:
             logger.warning("manager %d is recorded but not started yet: %s", row.manager_id, error)
-            self.untold.add(row.manager_id)
             return LATER
         return None
 
-    async def tell(self, row: ManagerRow) -> str | None:
-        """Wake the workflow of a manager whose row was changed, or start one where none is open."""
+    async def _resume(self, row: ManagerRow) -> None:
+        """Start the workflow of the next attempt, which is on record as soon as that claims the manager.
+
+        Raises ``Problem`` 503 while Temporal is away: nothing would remember it. 409 while the workflow that has just
+        ended the manager is not closed yet: it goes on with nothing.
+        """
+        for pause_s in CLOSING_S:
+            try:
+                chain = await self._workflows.start_manager(row.manager_id, workflow_id_of(row))
+            except TemporalUnavailable as error:
+                detail = f"manager {row.manager_id} has ended and was not resumed; send this again later. {error}"
+                raise unavailable("temporal_unavailable", detail) from error
+            if chain != row.owner_run_id:
+                return
+            await asyncio.sleep(pause_s)
+        raise _not_now(row, "its workflow is about to close; send this again in a moment")
+
+    async def tell(self, row: ManagerRow) -> None:
+        """Wake the workflow of a manager whose row was changed, or start one where none is open.
+
+        Raises ``TemporalUnavailable``.
+        """
+        workflow_id = workflow_id_of(row)
+        if not await self._workflows.wake(workflow_id) and not (await self.find(row.manager_id)).status.terminal:
+            await self._workflows.start_manager(row.manager_id, workflow_id)
+
+    async def _told(self, row: ManagerRow, later: str) -> str | None:
+        """The same; what the caller should know when that has to wait."""
         try:
-            if await self._workflows.wake(workflow_id_of(row)):
-                self.untold.discard(row.manager_id)
-                return None
+            await self.tell(row)
         except TemporalUnavailable as error:
             logger.warning("manager %d was changed and its workflow is not told yet: %s", row.manager_id, error)
-            self.untold.add(row.manager_id)
-            return LATER
-        now = await self.find(row.manager_id)
-        if now.status.terminal:
-            self.untold.discard(row.manager_id)
-            return None
-        note = await self._begin(now)
-        if note is None:
-            self.untold.discard(row.manager_id)
-        return note
+            return later
+        return None
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
@@ -198,7 +219,7 @@ class ManagerCommands:
         if row.status.terminal:
             return Steered(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Steered(row, fresh, await self.tell(row))
+        return Steered(row, fresh, await self._told(row, LATER))
 
     async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Steered:
         """Signal the workflow of a manager whose row cannot be read: it stops the runs, and records the stop as soon
@@ -209,7 +230,7 @@ class ManagerCommands:
             told = row.manager_id == manager_id and await self._workflows.stop(workflow_id_of(row), stop)
         except TemporalUnavailable as down:
             detail = f"The stop was not told; send this again later. {down}. Mend its row, too: {error}"
-            raise Problem(503, "temporal_unavailable", detail) from down
+            raise unavailable("temporal_unavailable", detail) from down
         if not told:
             raise error
         what = "killed" if intent.force else "asked to end"
@@ -226,7 +247,8 @@ class ManagerCommands:
         """Let a paused manager go on; one that has ended goes on as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
-            return Steered(row, note=await self._begin(row) or NEXT_ATTEMPT)
+            await self._resume(row)
+            return Steered(row, note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
         if not row.paused:
@@ -248,7 +270,7 @@ class ManagerCommands:
 
     async def _steer(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> Steered:
         row = await run_in_threadpool(self._steered, manager_id, paused, cap)
-        return Steered(row, note=await self.tell(row))
+        return Steered(row, note=await self._told(row, NEXT_CYCLE))
 
     def _steered(self, manager_id: int, paused: bool | None, cap: int | None) -> ManagerRow:
         try:
@@ -271,7 +293,7 @@ class ManagerCommands:
             new = await run_in_threadpool(self._managers.add_jobs, manager_id, jobs, key, seal=body.seal)
         except DuplicateRequest as error:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
-        note = await self.tell(row)
+        note = await self._told(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
 
 

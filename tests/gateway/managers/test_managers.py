@@ -10,12 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.api.manager_answers import Manager
-from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.sweep import GRACE, ManagerSweep
-from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerCounts, ManagerFence, ManagerRow, PlanRow
 from tests.gateway.gateway_world import World
@@ -61,14 +60,6 @@ def started(client: TestClient, **body: Any) -> int:
     answer = start(client, **body)
     assert answer.status_code == 202, answer.text
     return int(answer.json()["manager_id"])
-
-
-def sweep(world: World) -> tuple[ManagerSweep, ManagerCommands]:
-    """Another gateway, which knows only what is on record."""
-    commands = ManagerCommands(
-        world.store.managers, world.store.plans, world.workflows, Crawlers(world.scheduler), world.clock
-    )
-    return ManagerSweep(world.store.managers, commands, clock=world.clock), commands
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
@@ -156,10 +147,11 @@ async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(world:
     answer = start(client, **ITEMS)
     assert answer.status_code == 202
     assert "as soon as Temporal can be reached" in answer.json()["note"]
-    elsewhere, _ = sweep(world)
+    elsewhere = world.sweep()
     assert await elsewhere.once() == 0
     world.clock.forward(GRACE.total_seconds())
-    assert await elsewhere.once() == 0
+    with pytest.raises(TemporalUnavailable):
+        await elsewhere.once()
     world.workflows.down = False
     assert await elsewhere.once() == 1
     assert world.workflows.managers == [("manager/plain/f-1", answer.json()["manager_id"])]
@@ -175,7 +167,7 @@ async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(world: World,
     assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
     assert "as soon as Temporal" in answer.json()["note"]
     world.workflows.down = False
-    elsewhere, _ = sweep(world)
+    elsewhere = world.sweep()
     world.clock.forward(GRACE.total_seconds())
     assert await elsewhere.once() == 1
     assert world.workflows.woken == ["manager/plain/f-1"]
@@ -185,18 +177,33 @@ async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(world: World,
     assert await elsewhere.once() == 1
 
 
-async def test_any_command_that_was_not_told_is_told_by_the_gateway_that_took_it(world: World) -> None:
-    sweeping, commands = sweep(world)
-    with world.client() as client:
-        one = started(client, **ITEMS)
-    claim(world, one)
+def test_what_no_row_would_remember_is_refused_while_temporal_is_away(world: World, client: TestClient) -> None:
+    """A command is a row, which the next cycle reads; the resume of an end is none, and so is not accepted."""
+    one = started(client, **ITEMS)
+    fence = claim(world, one)
     world.workflows.down = True
-    assert (await commands.cap(one, 5)).note is not None
-    assert await sweeping.once() == 0
+    assert "with the next cycle" in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
     world.workflows.down = False
-    assert await sweeping.once() == 1
-    assert await sweeping.once() == 0
-    assert world.workflows.woken == ["manager/plain/f-1"]
+    end(world, one, fence)
+    world.workflows.down = True
+    resumed, again = client.post(f"/v1/managers/{one}/resume"), start(client, **ITEMS)
+    assert [answer.json()["code"] for answer in (resumed, again)] == ["temporal_unavailable"] * 2
+    assert "was not resumed" in resumed.json()["detail"]
+
+
+def test_a_resume_does_not_take_the_workflow_that_closes_for_the_next_one(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.managers.commands.CLOSING_S", (0.0,))
+    one = started(client, **ITEMS)
+    fence = claim(world, one)
+    world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
+    for early in (client.post(f"/v1/managers/{one}/resume"), start(client, **ITEMS)):
+        assert (early.status_code, early.json()["code"]) == (409, "not_in_this_state")
+        assert "send this again" in early.json()["detail"]
+    world.workflows.open.clear()
+    assert client.post(f"/v1/managers/{one}/resume").status_code == 202
+    assert claim(world, one).attempt == 2
 
 
 def test_a_command_begins_the_workflow_of_a_manager_that_has_none(world: World, client: TestClient) -> None:

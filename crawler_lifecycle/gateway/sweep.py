@@ -1,0 +1,160 @@
+"""The sweep: finds what was accepted but never reached Temporal, and brings it there.
+
+A gateway may die between its database and Temporal, or Temporal may be down at that moment. Both leave a row that says
+what was accepted. Several gateways may sweep at once: starts find the open workflow, stops are known by their id, and
+what a manager is told only wakes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.activities.run_commands import workflow_ids
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.run import RunStatus, StopRequest
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
+from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow
+from crawler_lifecycle.temporal.client import Workflows
+
+logger = logging.getLogger(__name__)
+
+#: Younger rows are left to the request that wrote them.
+GRACE = timedelta(seconds=10)
+#: A row that stays is tried again ever more rarely: each signal is an event in a workflow's history.
+RETRY_MAX = timedelta(minutes=10)
+
+
+#: Managers that are read at once.
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Something that did not reach Temporal."""
+
+    what: str
+    row: RunRow | ManagerRow
+    bring: Callable[[], Awaitable[object]]
+
+    def __str__(self) -> str:
+        if isinstance(self.row, RunRow):
+            return f"the {self.what} of run {self.row.run_id}"
+        return f"the {self.what} of manager {self.row.manager_id}"
+
+
+class Sweep:
+    """One round with ``once``, rounds for ever with ``run``."""
+
+    def __init__(
+        self,
+        sweep: SweepStore,
+        runs: RunReader,
+        managers: ManagerReader,
+        workflows: Workflows,
+        commands: Commands,
+        manager_commands: ManagerCommands,
+        *,
+        every_s: float = 15.0,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._sweep = sweep
+        self._runs = runs
+        self._managers = managers
+        self._workflows = workflows
+        self._commands = commands
+        self._manager_commands = manager_commands
+        self._every_s = every_s
+        self._clock = clock
+        self._tried: dict[str, tuple[datetime, timedelta]] = {}
+        self._loop = Loop("the sweep for accepted work", every_s)
+
+    async def run(self) -> None:
+        """Sweep until it is cancelled. Raises nothing."""
+        await self._loop.run(self._next)
+
+    async def _next(self) -> None:
+        await self.once()
+
+    async def once(self) -> int:
+        """One round; how many runs and managers it started or told. Raises ``LifecycleError``."""
+        found = await run_in_threadpool(self._found)
+        names = {str(one) for one in found}
+        self._tried = {name: value for name, value in self._tried.items() if name in names}
+        return sum([await self._mend(one) for one in found])
+
+    def _found(self) -> list[_Left]:
+        due = self._clock() - GRACE
+        commands, tell = self._commands, self._manager_commands.tell
+        found = [_Left("start", row, partial(commands.take_over, row)) for row in self._sweep.unowned_runs(due)]
+        found += [_Left("stop", row, partial(self._tell, row)) for row in self._sweep.unheard_stops(due)]
+        new = [row for row in self._all(RunStatus.INITIALIZING) if row.owner_run_id is None]
+        found += [_Left("start", row, partial(tell, row)) for row in new if row.updated_at <= due]
+        stopping = self._all(RunStatus.STOPPING)
+        return found + [_Left("stop", row, partial(tell, row)) for row in stopping if row.updated_at <= due]
+
+    def _all(self, status: RunStatus) -> list[ManagerRow]:
+        found: list[ManagerRow] = []
+        while True:
+            before = found[-1].manager_id if found else None
+            page = self._managers.list_managers(before, PAGE, status=status)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    async def _mend(self, left: _Left) -> int:
+        if not self._is_due(str(left)):
+            return 0
+        if isinstance(left.row, RunRow) and left.row.unreadable is not None:
+            logger.error("%s waits until its row is mended: %s", left, left.row.unreadable)
+            return 0
+        try:
+            await left.bring()
+        except TemporalUnavailable:
+            del self._tried[str(left)]
+            raise
+        except Exception:
+            logger.exception("%s could not be brought to Temporal", left)
+            return 0
+        logger.info("brought %s to Temporal", left)
+        return 1
+
+    async def _tell(self, row: RunRow) -> None:
+        logged = await run_in_threadpool(self._runs.cancellations, row.run_id)
+        ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
+        if ours:
+            last = ours[-1]
+            # Under its own id: the workflow may have heard it, and must not log a second stop.
+            stop = StopRequest(
+                str(last["request_id"]),
+                _text(last.get("requested_by")),
+                _text(last.get("reason")),
+                any(bool(entry.get("force")) for entry in ours),
+            )
+            await self._commands.tell_stop(row, stop)
+            return
+        # A limit's stop, recorded by a workflow: if that is open it knows, if not another one has to go on.
+        for candidate in workflow_ids(row):
+            if await self._workflows.is_open(candidate):
+                return
+        await self._commands.take_over(row)
+
+    def _is_due(self, name: str) -> bool:
+        now = self._clock()
+        next_at, wait = self._tried.get(name, (now, timedelta(seconds=self._every_s)))
+        if now < next_at:
+            return False
+        self._tried[name] = (now + wait, min(wait * 2, RETRY_MAX))
+        return True
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
