@@ -16,7 +16,7 @@ from typing import Any
 from temporalio import activity
 
 from crawler_lifecycle.domain.crawler import check_tasks
-from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound
 from crawler_lifecycle.domain.manager import (
     CYCLE_ENDS,
     PAGE_ITEMS,
@@ -162,6 +162,17 @@ class ManagerActivities:
                 return cycle.run(host)
         except PlanFailed as failed:
             return cycle.failed(failed)
+        finally:
+            self._keep_output(order.manager_id)
+
+    def _keep_output(self, manager_id: int) -> None:
+        """Put on record what the class printed. It is no part of the cycle, which counts without it."""
+        printed = self.hosts.printed(manager_id)
+        if printed:
+            try:
+                self.managers.keep_output(manager_id, printed)
+            except LifecycleError as error:
+                log.warning("what manager %d printed is not kept: %s", manager_id, error)
 
 
 class _Cycle:

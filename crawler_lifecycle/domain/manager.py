@@ -49,6 +49,8 @@ CYCLE_PICKS = 500
 DELAYED_MAX = 1000
 #: Jobs of each kind that one cycle looks at to find some that may start.
 SCAN_MAX = 2000
+#: Bytes of what a manager's class printed last that are kept.
+OUTPUT_BYTES = 16 * 1024
 #: Bytes of JSON of a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
 #: Statistics of a manager, and characters of the name of one.

@@ -123,6 +123,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "export_record": "says where archives are",
         "outbox_counter": "one row: the number of the newest event",
         "manager": "the record of managers; a resume goes on from it",
+        "manager_log": "16 KiB at most for each manager: what its class printed last",
         "plan": "what may be started",
         "audit_report": "audits keep 30 days of it themselves",
         "task_change": "empty between two transactions",

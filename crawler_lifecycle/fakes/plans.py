@@ -29,6 +29,8 @@ class FakeHosts:
         """Of plans; the others have that of their class's name."""
         self.made = 0
         """How many processes there were."""
+        self.prints: dict[int, str] = {}
+        """What the process of a manager prints next."""
         self._hosts: dict[int, FakeHost] = {}
         self._busy: dict[int, threading.Lock] = {}
 
@@ -49,6 +51,10 @@ class FakeHosts:
     def drop(self, manager_id: int) -> None:
         """See the port; or: it died."""
         self._hosts.pop(manager_id, None)
+
+    def printed(self, manager_id: int) -> str:
+        """See the port."""
+        return self.prints.pop(manager_id, "")
 
     def _make(self, plan: str, attempt: int) -> FakeHost:
         cls = self.classes.get(plan)

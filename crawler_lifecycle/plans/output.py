@@ -8,11 +8,12 @@ import select
 import threading
 import time
 
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.observability import redaction
+
 log = logging.getLogger(__name__)
 
-#: Bytes of the newest output that are kept.
-KEPT = 16 * 1024
-#: Of them, how much an error message shows.
+#: Characters of the newest output that an error message shows.
 SHOWN = 1000
 #: Lines a second that are logged, and characters of each.
 LINES_A_SECOND, LINE_MAX = 50, 2000
@@ -20,6 +21,8 @@ LINES_A_SECOND, LINE_MAX = 50, 2000
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
 _TURN_S = 0.5
+#: Seconds that ``take`` waits for what stands in the pipe already.
+_DRAIN_S = 0.2
 
 
 class Output:
@@ -28,16 +31,40 @@ class Output:
     def __init__(self, label: str, handle: int) -> None:
         self._label, self._handle = label, handle
         self._kept = bytearray()
+        self._fresh = 0
+        """Bytes of it that nobody has taken."""
         self._line = bytearray()
         self._over = threading.Event()
+        self._reading = threading.Lock()
         self._second, self._bytes, self._lines, self._left_out = 0.0, 0, 0, 0
         os.set_blocking(handle, False)
         self._thread = threading.Thread(target=self._read, name=f"output of {label}", daemon=True)
         self._thread.start()
 
     def tail(self) -> str:
-        """Its last 16 KiB."""
+        """Its last 16 KiB, as they are."""
         return bytes(self._kept).decode("utf-8", "replace")
+
+    def take(self) -> str:
+        """What was printed since this was asked last, for people: its end where that is too much, without secrets.
+
+        A line that goes on is left for the next time, while the process lives.
+        """
+        until = time.monotonic() + _DRAIN_S
+        while True:
+            with self._reading:
+                lives = self._thread.is_alive()
+                if not lives or time.monotonic() >= until or not select.select([self._handle], [], [], 0)[0]:
+                    fresh = bytes(self._kept[len(self._kept) - self._fresh :])
+                    full = len(fresh) == OUTPUT_BYTES
+                    end = fresh.rfind(b"\n") + 1 if lives and not full else len(fresh)
+                    self._fresh -= end
+                    break
+            time.sleep(0.001)
+        # Of a line that has lost its beginning, the rest may be the end of a secret; one that is all there is, is kept.
+        begin = fresh.find(b"\n", 0, end - 1) + 1 if full else 0
+        text = fresh[begin:end].decode("utf-8", "replace")
+        return redaction.printable(redaction.current().text(text, len(text)), lines=True)
 
     def said(self) -> str:
         """The end of it, as a sentence behind an error; empty when there is none."""
@@ -57,13 +84,14 @@ class Output:
                 if leaving:  # whatever still holds the other end has left the group of the process
                     break
                 continue
-            try:
-                part = os.read(self._handle, _CHUNK)
-            except BlockingIOError:
-                continue
+            with self._reading:
+                try:
+                    part = os.read(self._handle, _CHUNK)
+                except BlockingIOError:
+                    continue
+                self._take(part)
             if not part:
                 break
-            self._take(part)
             self._pace(leaving)
             if leaving and self._bytes > BYTES_A_SECOND:
                 break
@@ -81,7 +109,8 @@ class Output:
     def _take(self, part: bytes) -> None:
         self._bytes += len(part)
         self._kept += part
-        del self._kept[:-KEPT]
+        del self._kept[:-OUTPUT_BYTES]
+        self._fresh = min(self._fresh + len(part), OUTPUT_BYTES)
         first, *more = part.split(b"\n")
         self._line += first[: LINE_MAX - len(self._line)] if len(self._line) < LINE_MAX else b""
         for line in more:

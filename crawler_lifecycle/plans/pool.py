@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import Decision, Facts, Page, Start
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
 from crawler_lifecycle.plans import calls
 from crawler_lifecycle.plans.process import START_S, Answer, HostProcess, Rules
@@ -119,6 +119,8 @@ class Hosts:
         self._idle: dict[int, Host] = {}
         self._taken: dict[int, Host | None] = {}
         """Managers whose process somebody uses; ``None`` while it is being started."""
+        self._printed: dict[int, str] = {}
+        """What processes printed and nobody has asked for, by manager."""
         self._started, self._parked, self._over = 0, 0, False
 
     @contextmanager
@@ -139,6 +141,11 @@ class Hosts:
             host = self._idle.pop(manager_id, None)
         if host is not None:
             host.process.end()
+
+    def printed(self, manager_id: int) -> str:
+        """See the port."""
+        with self._changed:
+            return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
         """Their source is another one now: processes that loaded the former one are replaced when they are idle."""
@@ -226,6 +233,7 @@ class Hosts:
             host.load()
         except BaseException:
             host.process.kill()
+            self._hear(host)
             raise
         return host
 
@@ -234,6 +242,7 @@ class Hosts:
         keep = host.settled and host.generation is not None and host.process.lives()
         if not keep:
             host.process.kill()
+        self._hear(host)
         with self._changed:
             del self._taken[manager_id]
             if keep and not self._over:
@@ -242,6 +251,11 @@ class Hosts:
             self._changed.notify_all()
         if self._over:
             host.process.kill()
+
+    def _hear(self, host: Host) -> None:
+        text = host.process.output.take()
+        with self._changed:
+            self._printed[host.manager_id] = (self._printed.get(host.manager_id, "") + text)[-OUTPUT_BYTES:]
 
 
 def _nothing() -> None:

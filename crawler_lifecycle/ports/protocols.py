@@ -278,3 +278,8 @@ class PlanHosts(Protocol):
     def drop(self, manager_id: int) -> None:
         """End the manager's process, if there is one."""
         ...
+
+    def printed(self, manager_id: int) -> str:
+        """What the manager's processes printed until they were given back, since this was asked last: at most 16 KiB,
+        for people, without secrets."""
+        ...

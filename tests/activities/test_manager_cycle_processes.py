@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
@@ -21,10 +22,12 @@ class M(GeneratorCrawlManager):
     MAX_RETRIES = 1
 
     def set_parameters_gen(self):
+        print("password=hunter2 of the list", "x" * 20_000)
         for page in range(3):
             yield {"page": page}
 
     def finished_metadata_hook(self, job_id, metadata):
+        print("ended:", metadata["close_reason"], end="")
         self.state[str(job_id)] = metadata["close_reason"]
         assert self.get_owned_jobs(state=["running"]) is not None
 """
@@ -39,6 +42,9 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, tmp_path: Path) -> None
     bench.activities.hosts = hosts
     try:
         assert bench.cycle().picked == 2
+        printed = bench.managers.manager_output(bench.row.manager_id)
+        assert printed.endswith("xxx\n")
+        assert len(printed.encode()) == OUTPUT_BYTES
         bench.end(1, failed=True)
         retried = bench.cycle()
         assert (retried.error, retried.ended, retried.live) == (None, 1, 2)
@@ -48,6 +54,8 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, tmp_path: Path) -> None
         assert (last.over, last.error) == (True, None)
         assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [(1, 0), (1, 1), (2, 0), (3, 0)]
         assert len(bench.row.state) == 4
+        printed = bench.managers.manager_output(bench.row.manager_id)
+        assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), printed[-200:]
         assert hosts.state()["started"] == 1
         assert hosts.state()["live"] == 0
     finally:

@@ -123,3 +123,19 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
     working.join()
     assert told
     assert hosts.state()["live"] == 0
+
+
+def test_what_was_printed_is_told_once_and_without_secrets(bench: Bench) -> None:
+    """Also of a process that was killed for it; whole lines while more may come."""
+    body = "print('password=hunter2 and more')\nprint('\\x1b[2J', end='', flush=True)\nyield {}\n"
+    plan, dying = generator(bench.folder, body), generator(bench.folder, "print('last')\nos._exit(3)\nyield {}\n")
+    with bench.hosts() as hosts:
+        pid_of(hosts, plan, 1)
+        assert hosts.printed(1) == "password=[redacted] and more\n"
+        assert hosts.printed(1) == ""
+        with suppress(PlanFailed):
+            pid_of(hosts, dying, 2)
+        assert hosts.printed(2) == "last\n"
+        with hosts.use(plan, 1, 1, 1, nothing) as host:
+            host.settled = False  # it is given up
+        assert hosts.printed(1) == "\\x1b[2J"

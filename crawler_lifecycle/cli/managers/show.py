@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.managers import tables
 from crawler_lifecycle.cli.managers.control import ManagerId
-from crawler_lifecycle.cli.output import Document, emit, emit_list, show_facts, show_rows
+from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.runs.states import TERMINAL
 from crawler_lifecycle.cli.session import current
@@ -61,10 +61,13 @@ def describe(
 
 
 def logs(manager: ManagerId, /) -> int:
-    """Show what the class of a manager printed last, where that is kept."""
+    """Show what the class of a manager printed last, at most 16 KiB."""
     session = current()
     with session.gateway() as gateway:
-        print(gateway.manager_log(manager), end="")
+        text = gateway.manager_log(manager)
+    print(clean(text, lines=True), end="")
+    if not text:
+        session.say("it has printed nothing yet")
     return Exit.DONE
 
 

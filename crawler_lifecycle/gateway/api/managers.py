@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetC
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow, PlanStore
-from crawler_lifecycle.web.problems import JsonBody, Problem
+from crawler_lifecycle.web.problems import JsonBody
 
 from .etags import NOT_MODIFIED, conditional
 from .manager_answers import (
@@ -171,13 +171,9 @@ def add_manager_readers(
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
-        """What the class of a manager printed last, where that is kept."""
+        """What the class of a manager printed last: 16 KiB at most, over all its processes, as of its newest cycle."""
         found(manager_id)
-        detail = (
-            f"what the class of manager {manager_id} prints is not kept outside of the plans worker that holds it; "
-            "read the log of that worker, and error of the manager for what went wrong"
-        )
-        raise Problem(404, "log_not_found", detail)
+        return PlainTextResponse(managers.manager_output(manager_id))
 
     @app.get("/v1/plans", operation_id="listPlans", response_model=PlanList, responses=NOT_MODIFIED)
     def list_plans(request: Request) -> Response:

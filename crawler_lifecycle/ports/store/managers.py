@@ -183,6 +183,10 @@ class ManagerReader(Protocol):
         """Jobs of a manager in the order of their rows; in these states, when some are given."""
         ...
 
+    def manager_output(self, manager_id: int) -> str:
+        """What the class of a manager printed last; empty when that was nothing."""
+        ...
+
 
 class ManagerStore(ManagerReader, Protocol):
     """The same, as workflow and workers change them. Methods with a fence raise ``Fenced`` and write nothing when the
@@ -267,6 +271,10 @@ class ManagerStore(ManagerReader, Protocol):
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        ...
+
+    def keep_output(self, manager_id: int, text: str) -> None:
+        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
         ...
 
     def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:

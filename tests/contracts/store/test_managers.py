@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.manager import Added, Decision, Hooked, JobState, Page, Picked, SourceItem
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Added, Decision, Hooked, JobState, Page, Picked, SourceItem
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
@@ -714,3 +714,14 @@ def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Ma
         assert audited.unreadable == listed.unreadable
         hand(managed.world, f"UPDATE manager SET {column} = :good", good=good)
         assert managers.facts(managed.fence, 1).next_seq == 1
+
+
+def test_the_end_of_what_a_class_printed_is_kept(world: World) -> None:
+    managed = Managed.begun(world)
+    managers = world.store.managers
+    assert managers.manager_output(managed.id) == ""
+    managers.keep_output(managed.id, "first\n")
+    managers.keep_output(managed.id, "second \ud800\n")
+    assert managers.manager_output(managed.id) == "first\nsecond ?\n"
+    managers.keep_output(managed.id, "ä" * OUTPUT_BYTES + "!")
+    assert managers.manager_output(managed.id) == "ä" * (OUTPUT_BYTES // 2 - 1) + "!"

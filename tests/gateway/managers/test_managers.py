@@ -423,7 +423,11 @@ def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClien
     assert [job["job"]["spider_args"] for job in jobs["jobs"]] == [{"page": "0"}, {"page": "1"}]
     assert jobs["next_page_token"] is not None
     assert client.get(f"/v1/managers/{one}/jobs", params={"state": "skipped"}).json()["jobs"] == []
-    assert client.get(f"/v1/managers/{one}/logs").json()["code"] == "log_not_found"
+    assert client.get(f"/v1/managers/{one}/logs").text == ""
+    world.store.managers.keep_output(one, "crème <b>\n")
+    log = client.get(f"/v1/managers/{one}/logs")
+    assert (log.text, log.headers["content-type"]) == ("crème <b>\n", "text/plain; charset=utf-8")
+    assert client.get("/v1/managers/999/logs").json()["code"] == "manager_not_found"
 
 
 @pytest.mark.usefixtures("registered")

@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     whole_manager,
 )
 from crawler_lifecycle.adapters.database.schema.rows import listed_run
-from crawler_lifecycle.adapters.database.schema.tables import manager, run_history
+from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
 from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, LIVE_RUNS, in_states, known
 from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, check_manager_fence, read_manager
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -60,6 +60,11 @@ class SqlManagerReads(ManagerPart):
         with self._db.reading() as conn:
             rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states)
         return [listed_job(row) for row in rows]
+
+    def manager_output(self, manager_id: int) -> str:
+        """What the class of a manager printed last; empty when that was nothing."""
+        rows = self._rows(select(manager_log.c.log_tail).where(manager_log.c.manager_id == manager_id))
+        return str(rows[0]["log_tail"]) if rows else ""
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         """Jobs in this waiting state, oldest row first."""

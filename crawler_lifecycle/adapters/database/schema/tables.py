@@ -513,6 +513,15 @@ manager_addition = Table(
     **_options,
 )
 
+manager_log = Table(
+    "manager_log",
+    metadata,
+    # Not in the manager's row, which every cycle locks and every list reads.
+    Column("manager_id", _Key, ForeignKey("manager.manager_id"), primary_key=True, autoincrement=False),
+    Column("log_tail", Text, nullable=False),
+    **{**_options, "sqlite_autoincrement": False},
+)
+
 plan = Table(
     "plan",
     metadata,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     MANAGER_COUNTERS,
     manager,
     manager_item,
+    manager_log,
     outbox_event,
     run_history,
 )
@@ -27,7 +29,7 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
@@ -145,6 +147,17 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
         with self._manager(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
+
+    def keep_output(self, manager_id: int, text: str) -> None:
+        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        mine = manager_log.c.manager_id == manager_id
+        with suppress(KeyTaken), self._db.writing() as conn:  # another worker's first words for it: these are lost
+            before = conn.execute(select(manager_log.c.log_tail).where(mine)).scalar_one_or_none()
+            kept = f"{before or ''}{text}".encode("utf-8", "replace")[-OUTPUT_BYTES:].decode("utf-8", "ignore")
+            if before is None:
+                conn.execute(insert(manager_log).values(manager_id=manager_id, log_tail=kept))
+            else:
+                conn.execute(update(manager_log).where(mine).values(log_tail=kept))
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
         """Pause it, let it go on, or set its cap (0: back to what the class says).
