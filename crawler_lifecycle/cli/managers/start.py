@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.managers.adding import Each, FormatOption, Sender, checked_id, checker
-from crawler_lifecycle.cli.managers.control import is_news, show_state, wait_for
+from crawler_lifecycle.cli.managers.control import MANAGER
 from crawler_lifecycle.cli.managers.items import Format, Source, format_of
 from crawler_lifecycle.cli.output import Document, as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.subjects import is_news, show_state, wait_for
 from crawler_lifecycle.domain.manager import PAGE_ITEMS
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def start(
             return watch_manager(session, gateway, manager_id, after=before)
         if wait:
             session.say(f"manager {manager_id} started; Ctrl-C stops the waiting, not the manager")
-            return show_state(session, *wait_for(gateway, manager_id, "completed", session.timeout_s, after=before))
+            end = wait_for(MANAGER, gateway, manager_id, "completed", session.timeout_s, after=before)
+            return show_state(MANAGER, session, *end)
     facts = [(field, str(started.get(field))) for field in ("manager_id", "workflow_id", "status")]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
     emit(session, started, names=[manager_id], table=lambda: show_facts(session, facts))

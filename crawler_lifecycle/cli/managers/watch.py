@@ -6,13 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.cli.managers import tables
-from crawler_lifecycle.cli.managers.control import ManagerId, gave_up, is_news, show_state
+from crawler_lifecycle.cli.managers.control import MANAGER, ManagerId
 from crawler_lifecycle.cli.output import Document, as_json
 from crawler_lifecycle.cli.polling import Polling
-from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.runs.outcome import verdict
-from crawler_lifecycle.cli.runs.watch import LONGEST_PAUSE_S, write_lines
+from crawler_lifecycle.cli.runs.watch import LONGEST_PAUSE_S, lost, write_lines
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.subjects import gave_up, is_news, look_further, show_state, verdict
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -28,19 +27,13 @@ def watch(manager: ManagerId, /) -> int:
 def watch_manager(session: Session, gateway: Gateway, manager_id: int, *, after: Document | None = None) -> int:
     """Show a manager until its end, or the end of the attempt that follows ``after``; the exit code."""
     polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
-    told, lost = "", False
+    told = ""
     row: Document = {}
-
-    def silence(failure: Exception) -> None:
-        nonlocal lost
-        if not lost:
-            session.say(f"{str(failure).partition(chr(10))[0]}; asking on")
-        lost = True
-
+    silence = lost(session, None)
     for row in polling.answers(lambda: gateway.poll(f"/v1/managers/{manager_id}"), silence=silence):
         line = tables.line(row)
         if line != told:
-            told, lost = line, False
+            told = line
             if session.output == "jsonl":
                 print(as_json(row, indent=None))
                 sys.stdout.flush()
@@ -51,9 +44,7 @@ def watch_manager(session: Session, gateway: Gateway, manager_id: int, *, after:
         if code is not None:
             break
     else:
-        raise gave_up(manager_id, session.timeout_s, row)
+        raise gave_up(MANAGER, manager_id, session.timeout_s, told.partition(f"manager {manager_id} ")[2])
     if session.output in ("json", "yaml", "name"):
-        return show_state(session, row, code)
-    if code is not Exit.DONE:
-        session.say(f"next: crawlctl manager describe {manager_id} · crawlctl manager resume {manager_id}")
-    return code
+        return show_state(MANAGER, session, row, code)
+    return look_further(MANAGER, session, manager_id, code)

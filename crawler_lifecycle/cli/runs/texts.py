@@ -9,7 +9,8 @@ from typing import Any
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
-from crawler_lifecycle.cli.runs.states import TERMINAL, status_word
+from crawler_lifecycle.cli.runs.states import STATE, TERMINAL, status_word
+from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 
 _GENERAL = asdict(Limits())
@@ -260,3 +261,14 @@ def plain(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(plain(item) for item in value)
     return clean(value)
+
+
+def _state_line(run: Document) -> str:
+    words = waiting_clause(run)
+    # Until it is looked at again it may have ended, and nobody here knows.
+    at = run.get("next_look_at")
+    then = f", {words}" if words else f", looked at next at {str(at)[11:19]} UTC" if at else ""
+    return f"run {run.get('run_id')} {run.get('status')}, {run.get('stage')}{then}"
+
+
+RUN = Kind("run", "crawlctl", STATE, lambda gateway, run_id: gateway.run(run_id), _state_line)

@@ -18,11 +18,11 @@ from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.outcome import gave_up, show_state, verdict
 from crawler_lifecycle.cli.runs.states import TERMINAL
-from crawler_lifecycle.cli.runs.texts import counts_of, run_line, task_line
+from crawler_lifecycle.cli.runs.texts import RUN, counts_of, run_line, task_line
 from crawler_lifecycle.cli.runs.tree import Seen, draw
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.subjects import gave_up, look_further, show_state, verdict
 from crawler_lifecycle.domain.waiting import ageless
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int =
     polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
     seen = Seen()
     with _screen(session) as show:
-        for _ in polling.answers(lambda: _read(gateway, run_id, seen), silence=_lost(session, show)):
+        for _ in polling.answers(lambda: _read(gateway, run_id, seen), silence=lost(session, show)):
             told = _told(session, seen)
             if show is not None:
                 show(draw(session, seen, _height()))
@@ -71,12 +71,10 @@ def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int =
             if code is not None:
                 break
         else:
-            raise gave_up(run_id, session.timeout_s, f"{seen.run.get('status')}, {seen.run.get('stage')}")
+            raise gave_up(RUN, run_id, session.timeout_s, f"{seen.run.get('status')}, {seen.run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
-        return show_state(session, dict(seen.run), code)
-    if code is not Exit.DONE:
-        session.say(f"next: crawlctl describe {run_id} · crawlctl resume {run_id}")
-    return code
+        return show_state(RUN, session, dict(seen.run), code)
+    return look_further(RUN, session, run_id, code)
 
 
 def _read(gateway: Gateway, run_id: int, seen: Seen) -> None:
@@ -134,7 +132,7 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
         return gateway.poll(f"/v1/runs/{run_id}"), page.get("tasks", [])
 
     with _screen(session) as show:
-        for run, rows in polling.answers(ask, silence=_lost(session, show)):
+        for run, rows in polling.answers(ask, silence=lost(session, show)):
             changed = _changed(told, rows, "task_id", task_line)
             if show is not None:
                 show(_rows(session, rows, tables.TASKS))
@@ -146,7 +144,7 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
             if code is not None:
                 break
         else:
-            raise gave_up(run_id, session.timeout_s, f"{run.get('status')}, {run.get('stage')}")
+            raise gave_up(RUN, run_id, session.timeout_s, f"{run.get('status')}, {run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
         output.emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
     return code
@@ -178,7 +176,7 @@ def watch_list(
         return rows, [run for run in left if run and run.get("status") not in TERMINAL]
 
     with _screen(session) as show:
-        for rows, left in polling.answers(ask, silence=_lost(session, show)):
+        for rows, left in polling.answers(ask, silence=lost(session, show)):
             last = [row.get("run_id") for row in rows]
             ended = list(gone.values())[-ENDED_SHOWN:]
             shown = sorted((*rows, *left, *ended), key=lambda row: -int(row.get("run_id") or 0))
@@ -274,7 +272,7 @@ def _height() -> int:
     return get_terminal_size().lines
 
 
-def _lost(session: Session, show: Callable[[Any], None] | None) -> Callable[[CommandFailed], None]:
+def lost(session: Session, show: Callable[[Any], None] | None) -> Callable[[CommandFailed], None]:
     """Says once that the gateway does not answer; on a screen the picture keeps its last content."""
     told = False
 

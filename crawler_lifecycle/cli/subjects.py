@@ -1,0 +1,155 @@
+"""Runs and managers, as commands steer them, wait for them, and say how they ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from crawler_lifecycle.cli.output import Column, Document, clean, emit, show_rows
+from crawler_lifecycle.cli.polling import Polling
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.runs.states import STOPPED, TERMINAL
+from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.domain.waiting import ageless
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.gateway import Gateway
+
+Goal = Literal["completed", "ended", "started"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a command is about: runs, or managers."""
+
+    noun: str
+    verbs: str
+    """What stands before a verb about it."""
+    columns: Sequence[Column]
+    """Of its state."""
+    read: Callable[[Gateway, int], Document]
+    line: Callable[[Document], str]
+    """One of it in a line: what it is and its number, then how it is."""
+
+    def number(self, row: Document) -> int:
+        """The number of one of them."""
+        return int(row[f"{self.noun}_id"])
+
+
+def verdict(row: Document, goal: Goal) -> Exit | None:
+    """What a state means for somebody who waits for ``goal``; ``None`` to go on waiting."""
+    status = row.get("status")
+    if status not in TERMINAL:
+        return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
+    if goal == "ended" or status == "COMPLETED":
+        return Exit.DONE
+    if goal == "started" and row.get("started_at"):
+        return Exit.DONE
+    return Exit.RUN_STOPPED if row.get("outcome") in STOPPED else Exit.RUN_FAILED
+
+
+def is_news(row: Document, after: Document | None) -> bool:
+    """Whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
+
+    That of a manager may be the end before: its next attempt is on record a little later.
+    """
+    attempt, before = int(row.get("attempt") or 0), after or {}
+    if before.get("ended_at"):
+        return attempt != before.get("attempt") or row.get("ended_at") != before["ended_at"]
+    return attempt >= int(before.get("attempt") or 0)
+
+
+def wait_for(
+    kind: Kind, gateway: Gateway, number: int, goal: Goal, timeout_s: float | None, *, after: Document | None = None
+) -> tuple[Document, Exit]:
+    """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
+
+    What is said of an attempt before that of ``after`` does not count. A gateway that restarts meanwhile is waited for.
+    """
+    session = current()
+    shown = ""
+    for row in Polling(timeout_s=timeout_s).answers(lambda: kind.read(gateway, number)):
+        code = verdict(row, goal) if is_news(row, after) else None
+        if code is not None:
+            return row, code
+        told = kind.line(row)
+        if ageless(told) != ageless(shown):
+            session.say(told)
+        shown = told
+    raise gave_up(kind, number, timeout_s, shown.partition(f"{kind.noun} {number} ")[2])
+
+
+def gave_up(kind: Kind, number: int, timeout_s: float | None, state: str) -> CommandFailed:
+    """The end of a patience that was limited by ``--timeout``."""
+    why = f"after {timeout_s:g} s it is {state or 'unknown'}"
+    again = f"{kind.verbs} wait {number}"
+    return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {kind.noun} goes on", why, again)
+
+
+def show_state(kind: Kind, session: Session, row: Document, code: Exit) -> int:
+    """Write one, and say what to look at when it did not go well; its exit code."""
+    show(kind, session, [row])
+    return look_further(kind, session, kind.number(row), code)
+
+
+def look_further(kind: Kind, session: Session, number: int, code: Exit) -> int:
+    """Say what to look at when it did not go well; the exit code."""
+    if code is not Exit.DONE:
+        session.say(f"next: {kind.verbs} describe {number} · {kind.verbs} resume {number}")
+    return code
+
+
+def show(kind: Kind, session: Session, rows: Sequence[Document]) -> None:
+    """Write them, and the notes of the gateway."""
+    document: Any = rows[0] if len(rows) == 1 else {f"{kind.noun}s": list(rows)}
+    names = [kind.number(row) for row in rows]
+    emit(session, document, names=names, table=lambda: show_rows(session, rows, kind.columns, empty=f"no {kind.noun}"))
+    for row in rows:
+        if row.get("note"):
+            session.say(f"{kind.noun} {kind.number(row)}: {clean(row['note'])}")
+
+
+def each(
+    kind: Kind, numbers: Sequence[int], ask: Callable[[Gateway, int], Document], *, wait: bool = False, then: str = ""
+) -> int:
+    """Do the same to several: one that cannot be steered does not keep the others from it.
+
+    ``wait``: until all have ended. ``then``: what to do next, after the verbs, with ``{}`` for the number.
+    """
+    session = current()
+    answers: list[Document] = []
+    failures: list[CommandFailed] = []
+    with session.gateway() as gateway:
+        for number in dict.fromkeys(numbers):
+            try:
+                answers.append(ask(gateway, number))
+            except CommandFailed as failure:
+                failures.append(failure)
+        if wait:
+            ends = [wait_for(kind, gateway, kind.number(one), "ended", session.timeout_s)[0] for one in answers]
+            notes = [{"note": one["note"]} if one.get("note") else {} for one in answers]
+            answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
+    if answers:
+        show(kind, session, answers)
+        if then and not wait:
+            session.say(f"next: {kind.verbs} {then.format(kind.number(answers[-1]))}")
+    for told in failures[:-1]:
+        session.say(f"crawlctl: {told}")
+    if failures:
+        raise failures[-1]
+    return Exit.DONE
+
+
+def be_sure(kind: Kind, numbers: Sequence[int], what: str, *, yes: bool) -> None:
+    """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
+    if yes:
+        return
+    wanted = " ".join(str(one) for one in numbers)
+    if not sys.stdin.isatty():
+        again = f"{kind.verbs} force-stop {wanted} --yes"
+        raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
+    print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed(Exit.ERROR, "nothing was stopped", None, f"{kind.verbs} stop {wanted}")
