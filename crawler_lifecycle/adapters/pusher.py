@@ -51,8 +51,8 @@ CURES = {
 class PusherNotifier:
     """The port ``Notifier``: every event is triggered under its type, with the document of docs/events.md as its data.
 
-    ``channel`` names the channels, with spaces between; ``{run_id}``, ``{manager_id}`` and ``{crawler}`` are filled in,
-    and a name is left out for events that have no such thing. One try takes at most ``timeout_s`` seconds, from the
+    ``channel`` names the channels, with spaces between; ``{run_id}`` and ``{crawler}`` are filled in, and a name is
+    left out for events that have no such thing. One try takes at most ``timeout_s`` seconds, from the
     look-up of the name to the last byte. Proxies and certificates are those of the environment (``HTTPS_PROXY``,
     ``NO_PROXY``, ``SSL_CERT_FILE``).
 
@@ -132,12 +132,8 @@ class PusherNotifier:
         return f"{self._where}, channels {', '.join(self._channels)}"
 
     def channels(self, event: Event) -> list[str]:
-        """The channels of an event; those that name a run, a manager or a crawler only when the event is about one."""
-        given = {
-            "run_id": event.run_id,
-            "manager_id": event.body.get("manager_id"),
-            "crawler": event.body.get("crawler"),
-        }
+        """The channels of an event; those that name a run or a crawler only when the event is about one."""
+        given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
         names = [
             _filled(name, **known)
@@ -252,15 +248,14 @@ def _channel_names(setting: str) -> list[str]:
             raise InvalidRequest(
                 f"{SETTING}CHANNEL: {name!r} is not allowed; encrypted channels are not served, use private-…"
             )
-        longest = _filled(name, "9" * 19, "9" * 19, "c" * 63)
+        longest = _filled(name, "9" * 19, "c" * 63)
         if not _CHANNEL.fullmatch(longest) or len(longest) > CHANNEL_MAX:
             raise InvalidRequest(
                 f"{SETTING}CHANNEL: {name!r} is not allowed; use letters, digits, _ - = @ , . ; and the placeholders "
-                f"{{run_id}}, {{manager_id}} and {{crawler}}, at most {CHANNEL_MAX} characters"
+                f"{{run_id}} and {{crawler}}, at most {CHANNEL_MAX} characters"
             )
     return names
 
 
-def _filled(name: str, run_id: str = "0", manager_id: str = "0", crawler: str = "check") -> str:
-    filled = name.replace("{run_id}", run_id).replace("{manager_id}", manager_id)
-    return filled.replace("{crawler}", _NOT_IN_A_CHANNEL.sub("_", crawler)[:63])
+def _filled(name: str, run_id: str = "0", crawler: str = "check") -> str:
+    return name.replace("{run_id}", run_id).replace("{crawler}", _NOT_IN_A_CHANNEL.sub("_", crawler)[:63])

@@ -148,6 +148,7 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
         "crawler": run.crawler,
         "trigger": run.trigger,
         "flow_id": run.flow_id,
+        "parent": run.parent,
         "status": run.status.value,
         "outcome": run.outcome,
         "cause": run.cause,
