@@ -82,6 +82,10 @@ class Registry:
             self._plans.register_plans(self._worker_id, rows)
             self._said = now
 
+    def missing(self) -> dict[str, str]:
+        """What keeps this worker from being ready: a start would be told that its class is unknown."""
+        return {} if self._said is not None else {"plans": "its modules are not on record yet; its log says why"}
+
     def state(self) -> dict[str, object]:
         """For the worker's health."""
         rows = [row for module in self._modules.values() for row in module.plans]

@@ -23,20 +23,20 @@ class UsersCode:
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
         self.hosts = Hosts(worker_id, modules, rules, limits)
-        self._registry = Registry(worker_id, modules, plans, rules, told=self.hosts.retire)
+        self.registry = Registry(worker_id, modules, plans, rules, told=self.hosts.retire)
 
     async def registering(self) -> None:
         """Keep the plans on record until it is cancelled."""
         try:
-            await asyncio.to_thread(self._registry.run)
+            await asyncio.to_thread(self.registry.run)
         finally:
-            self._registry.leave()
+            self.registry.leave()
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""
-        return {"processes": self.hosts.state(), **self._registry.state()}
+        return {"processes": self.hosts.state(), **self.registry.state()}
 
     def close(self) -> None:
         """End all processes."""
-        self._registry.leave()
+        self.registry.leave()
         self.hosts.close()

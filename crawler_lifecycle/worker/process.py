@@ -317,7 +317,7 @@ async def _stay_truthful(
     database: StoreHealth,
     health: Health,
     registered: Callable[[], Awaitable[dict[str, str]]],
-    also: Callable[[], dict[str, str]] = dict,
+    also: Callable[[], dict[str, str]],
 ) -> None:
     """Until it is cancelled: readiness says what the worker cannot do without and does not have at present.
 
@@ -424,12 +424,12 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             # Of no deployment: what is called here is the object in this very process, whatever build is current.
             worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, None, plans.hosts.queue)
             workers.append(await stack.enter_async_context(worker))
-        only: Callable[[], dict[str, str]] = dict
+        also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
         if observer is not None:
             near = parts["cluster"].store if "cluster" in parts else store
             waker = Waker(observer, near.wake_ups, workflows.look_now, _WakeMeters(runtime))
             health.wake_ups = waker.state
-            only = only if queued else functools.partial(_sight, waker)
+            also = also if queued else functools.partial(_sight, waker)
             beside.start(waker.run())
             counting = Counting(observer, near.live_counters)
             health.counting = counting.state
@@ -445,7 +445,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             overdue = Overdue(parts["audit"].store.overdue, take_over, workflows.look_now)
             health.overdue = overdue.state
             beside.start(overdue.run())
-        health.missing = only()
+        health.missing = also()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
 
         async def registered() -> dict[str, str]:
@@ -454,7 +454,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
                     await keep_audit_schedule(client, settings.audit.every_s, settings.audit.repair, only_missing=True)
             return await _registered(client)
 
-        await _unless(over, _stay_truthful(client, store.health, health, registered, only))
+        await _unless(over, _stay_truthful(client, store.health, health, registered, also))
         beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)

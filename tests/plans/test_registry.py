@@ -60,7 +60,9 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
         """,
     )
     registry, plans = registered(tmp_path, name)
+    assert "plans" in registry.missing()
     registry.turn()
+    assert registry.missing() == {}
     shops = plans.said[-1][f"{name}:Shops"]
     assert (shops.name, shops.error, shops.kind) == ("shops", None, "manager")
     assert shops.description.startswith("Crawls all shops.")
