@@ -11,16 +11,20 @@ import pytest
 import pytest_asyncio
 from temporalio import activity
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.manager import Job, ManagerResult
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
+from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
+from crawler_lifecycle.workflows.manager_state import ManagerState, Verdict
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick
 from tests.support.temporal import in_real_time, temporal_server
@@ -179,16 +183,39 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
             with pytest.raises(WorkflowUpdateFailedError) as failed:
                 await handle.execute_update("add_job", wrong)
             assert failed.value.cause.type == "InvalidRequest"
+        with pytest.raises(WorkflowUpdateFailedError) as failed:
+            await handle.execute_update("add_job", {"jobs": [{"spider": "quick"}], "request_id": "p1"})
+        assert failed.value.cause.type == "DuplicateRequest"
         await m.snapshot_where(handle, lambda s: s.waiting == "nothing to pick")
         assert m.runs() == []
         assert [one.job.job_settings for one in managers.list_jobs(1) if one.job] == [{"DEPTH_LIMIT": "2"}] * 3
         managers.steer_manager(1, paused=False)
         await wake(handle.id)
         await real_lab.until(lambda: m.row().counts.good == 3)
-        m.plan.stays = False
+        managers.record_manager_stop(1, StopIntent(utc_now()))
+        late = {"jobs": [{"spider": "quick", "spider_args": {"n": "4"}}]}
+        with pytest.raises(WorkflowUpdateFailedError) as failed:  # by the row: nobody has told the workflow
+            await handle.execute_update("add_job", late)
+        assert failed.value.cause.type == "NotInThisState"
         await wake(handle.id)
-        await real_lab.ended(handle)
+        assert (await real_lab.ended(handle)).outcome == "cancelled"
     assert max(m.plan.lives) == 1
+    assert m.row().counts.scheduled == 3
+
+
+@pytest.mark.parametrize("ends", [{"outcome": "finished"}, {"over": Verdict(RunStatus.COMPLETED, "finished", "")}, {}])
+async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> None:
+    """It is refused before anything of it is in the history; ``{}``: it was told to stop."""
+    flow, page = object.__new__(CrawlManagerWorkflow), {"jobs": [{"spider": "quick"}]}
+    flow._s = ManagerState(manager_id=7)
+    flow._check_jobs(page)
+    if not ends:
+        flow._s.inbox.want(StopIntent(utc_now()))
+    for name, value in ends.items():
+        setattr(flow._s, name, value)
+    with pytest.raises(ApplicationError, match="manager 7 ends and takes no more jobs") as refused:
+        flow._check_jobs(page)
+    assert refused.value.type == "NotInThisState"
 
 
 async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> None:
