@@ -41,6 +41,8 @@ NAME_MAX, FLOW_ID_MAX = 63, 120
 BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 #: Jobs and bytes of JSON that one page of a source holds at most.
 PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
+#: Most jobs at once that anybody may ask for.
+CAP_MAX = 100_000
 #: Ends that one cycle handles at most.
 CYCLE_ENDS = 100
 #: Jobs that one cycle picks at most.

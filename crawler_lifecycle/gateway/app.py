@@ -32,6 +32,7 @@ from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.api.runs import add_readers
 from crawler_lifecycle.gateway.api.uploads import Uploads
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.figures import count_managers
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -127,6 +128,7 @@ def create_app(
     add_audit(app, store.findings, workflows)
     add_manager_commands(app, manager_commands)
     add_manager_readers(app, store.managers, store.plans, blocked, clock)
+    metrics.refreshed_by.append(functools.partial(count_managers, store.managers, metrics))
     _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)

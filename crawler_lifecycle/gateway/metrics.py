@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Seconds for which the answer of the last readiness check is good enough.
-CHECKS_FRESH_S = 5.0
+#: Seconds for which what was asked of others is good enough.
+FRESH_S = 5.0
 _ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -65,6 +65,18 @@ class Metrics:
             registry=self.registry,
         )
         self.blocked.set(math.nan)
+        self.managers = Gauge(
+            "lifecycle_managers",
+            "Crawl managers that have not ended; NaN while the database does not answer",
+            ["status"],
+            registry=self.registry,
+        )
+        self.managers_failing = Gauge(
+            "lifecycle_managers_failing", "Those of them whose class did something wrong lately", registry=self.registry
+        )
+        self.manager_jobs_live = Gauge(
+            "lifecycle_manager_jobs_live", "Jobs of theirs that hold a slot", registry=self.registry
+        )
         self.refreshed_by: list[Callable[[], None]] = []
         """What brings other figures up to date before they are told; may block, never raises."""
         self.readers.labels("waits")
@@ -104,7 +116,7 @@ class Measured:
 
 
 def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
-    """Add ``GET /metrics``. Whether the gateway's needs answer is asked when somebody scrapes, not more than that."""
+    """Add ``GET /metrics``. Database and Temporal are asked when somebody scrapes, and not at every scrape."""
     asked_at: float | None = None
 
     @app.get(
@@ -117,10 +129,10 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
         """The gateway's own metrics in Prometheus' text format."""
         nonlocal asked_at
         now = time.monotonic()
-        if asked_at is None or now - asked_at > CHECKS_FRESH_S:
+        if asked_at is None or now - asked_at > FRESH_S:
             asked_at = now
             for part, answer in (await checks()).items():
                 metrics.available.labels(part).set(answer == "ok")
-        for refresh in metrics.refreshed_by:
-            await run_in_threadpool(refresh)
+            for refresh in metrics.refreshed_by:
+                await run_in_threadpool(refresh)
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

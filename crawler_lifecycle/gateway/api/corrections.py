@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -22,9 +20,6 @@ from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, Overdue
 from .answers import WEEK, CorrectionTotals, LedgerSummary, Overdue
 from .etags import NOT_MODIFIED, conditional
 from .paging import SummaryChoice
-
-#: Seconds for which the figures of the last scrape are good enough.
-FRESH_S = 5.0
 
 
 def add_ledger(
@@ -80,7 +75,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 class Figures:
-    """Gauges of the last seven days and of overdue looks, asked of the database at a scrape, not too often."""
+    """Gauges of the last seven days and of overdue looks, asked of the database at a scrape."""
 
     def __init__(
         self,
@@ -90,8 +85,6 @@ class Figures:
         clock: Callable[[], datetime],
     ) -> None:
         self._corrections, self._late, self._clock = corrections, overdue, clock
-        self._asked_at: float | None = None
-        self._lock = threading.Lock()
         self._count = Gauge(
             "lifecycle_week_corrections",
             "Corrections of the last seven days, by kind; NaN while the database does not answer",
@@ -116,22 +109,17 @@ class Figures:
 
     def refresh(self) -> None:
         """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
-        with self._lock:
-            now = time.monotonic()
-            if self._asked_at is not None and now - self._asked_at < FRESH_S:
-                return
-            self._asked_at = now
-            clock = self._clock()
-            try:
-                found = self._corrections.correction_summary(clock - WEEK)
-                late = self._late.overdue_looks(overdue_before(clock))
-            except LifecycleError:
-                self._unknown()
-                return
-            self._overdue.set(late.count)
-            self._overdue_s.set((clock - late.since).total_seconds() if late.since else 0)
-            totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
-            self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
+        now = self._clock()
+        try:
+            found = self._corrections.correction_summary(now - WEEK)
+            late = self._late.overdue_looks(overdue_before(now))
+        except LifecycleError:
+            self._unknown()
+            return
+        self._overdue.set(late.count)
+        self._overdue_s.set((now - late.since).total_seconds() if late.since else 0)
+        totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
+        self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
 
     def _unknown(self) -> None:
         self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})

@@ -18,7 +18,7 @@ from .paging import Paging
 
 #: Workers say what they serve every few seconds; a plan that none named for so long is served by nobody.
 SERVED = timedelta(minutes=2)
-_ENDED = (RunStatus.COMPLETED, RunStatus.FAILED)
+ENDED = (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
 class ManagerFilters(Paging):
@@ -79,7 +79,7 @@ class Manager(BaseModel):
     cause: str | None
     attempt: int
     live: int
-    """Jobs that hold a slot."""
+    """Jobs that hold a slot; after its end, its runs that go on without it."""
     cap: int | None
     """Most of them, where a person set it; null: what the class says."""
     paused: bool
@@ -113,7 +113,6 @@ class Manager(BaseModel):
         argv = row.options.get("argv")
         words = [str(word) for word in argv] if isinstance(argv, list) else []
         counts = row.counts
-        proved_gone = row.status in _ENDED and row.stop is not None and not row.leave
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         return cls(
             **same
@@ -121,7 +120,7 @@ class Manager(BaseModel):
                 "workflow_id": manager_workflow_id(row.name, row.flow_id),
                 "crawler": words[0] if row.plan == BUILT_IN and words else None,
                 "argv": words,
-                "live": 0 if proved_gone else counts.live,  # ends that no cycle has seen yet hold no slot
+                "live": 0 if row.status in ENDED else counts.live,  # what is left may have ended, unseen by a cycle
                 "waiting": waiting(row),
                 "stop": Stop.of(row.stop) if row.stop else None,
                 "jobs": Jobs(
@@ -136,7 +135,7 @@ class Manager(BaseModel):
 
 def waiting(row: ManagerRow) -> str | None:
     """What a manager waits for, in a sentence."""
-    if row.status in _ENDED or row.unreadable:
+    if row.status in ENDED or row.unreadable:
         return None
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"

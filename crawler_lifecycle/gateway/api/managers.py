@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from crawler_lifecycle.web.problems import JsonBody
 
 from .etags import NOT_MODIFIED, conditional
 from .manager_answers import (
+    ENDED,
     AcceptedManager,
     JobAnswer,
     JobFilters,
@@ -136,6 +137,11 @@ def add_manager_readers(
             raise not_found(manager_id)
         return row
 
+    def runs_left(rows: Sequence[ManagerRow]) -> dict[int, dict[str, int]]:
+        """What is said of managers that have ended and left runs, which no cycle looks at any more."""
+        ended = [row for row in rows if row.status in ENDED and row.counts.live]
+        return {manager_id: {"live": runs} for manager_id, runs in managers.left_runs(ended).items()}
+
     @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
         """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
@@ -147,7 +153,11 @@ def add_manager_readers(
         else:
             rows = managers.list_managers(before, filters.page_size + 1, status=filters.status, name=filters.name)
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
-        answers = [Manager.of(row, waiting=blocked.listed_manager(row) or waiting(row)) for row in page]
+        left = runs_left(page)
+        answers = [
+            Manager.of(row, waiting=blocked.listed_manager(row) or waiting(row), **left.get(row.manager_id, {}))
+            for row in page
+        ]
         return conditional(request, ManagerPage(managers=answers, next_page_token=token))
 
     @app.get(
@@ -157,7 +167,9 @@ def add_manager_readers(
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
         row = await run_in_threadpool(found, manager_id)
         why = await blocked.of_manager(row) or waiting(row)
-        return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why))
+        left = await run_in_threadpool(runs_left, [row])
+        more = left.get(row.manager_id, {})
+        return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more))
 
     @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:

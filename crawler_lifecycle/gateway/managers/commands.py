@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.arguments import check_value
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, effective_settings
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -26,7 +28,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     TemporalUnavailable,
 )
-from crawler_lifecycle.domain.manager import BUILT_IN, Job, manager_workflow_id
+from crawler_lifecycle.domain.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -35,7 +37,7 @@ from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, New
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
-from .requests import AddedJobs, AddJobs, StartManager, StopManager, job_of
+from .requests import NAME_PATTERN, AddedJobs, AddJobs, StartManager, StopManager, job_of
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +111,9 @@ class ManagerCommands:
         name = body.name or body.crawler or (plan.name if plan else None)
         if name is None:
             raise InvalidRequest("name: missing; neither the class nor this request names the manager, so give one")
+        if not re.fullmatch(NAME_PATTERN, name):
+            cure = f"a manager's has at most {NAME_MAX} letters, digits and _ . -; give one of your own beside the plan"
+            raise refusal("name", name, cure)
         given = body.flow()
         flow_id = given or str(uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32]))
         new = NewManager(

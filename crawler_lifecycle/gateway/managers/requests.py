@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field
 from crawler_lifecycle.domain.arguments import as_text
 from crawler_lifecycle.domain.bounds import DAY_S, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
+from crawler_lifecycle.domain.manager import CAP_MAX, FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
 from crawler_lifecycle.domain.manager_jobs import laid_over, options_of
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StrictBody, texts
 
-#: Most jobs at once that anybody may ask for, and retries of one.
-CAP_MAX, RETRIES_MAX = 100_000, 1000
+#: Most retries of a job that anybody may ask for.
+RETRIES_MAX = 1000
 #: Words of a command line, and characters of one.
 ARGV_MAX, WORD_MAX = 100, 8192
 FLOW_ID_PATTERN = r"^[!-.0-~]+$"
@@ -29,7 +29,8 @@ START_BYTES = 128 * 1024
 Tag = Annotated[str, Field(min_length=1, max_length=200)]
 Tags = Annotated[list[Tag], Field(max_length=50)]
 Person = Annotated[str, Field(min_length=1, max_length=255)]
-Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$")]
+NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 FlowId = Annotated[str, Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash")]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)]
 

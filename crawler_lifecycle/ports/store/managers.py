@@ -164,6 +164,17 @@ class JobRow:
     """What cannot be in this row, and the cure."""
 
 
+@dataclass(frozen=True, slots=True)
+class LiveManagers:
+    """How many managers have not ended."""
+
+    by_status: Mapping[str, int] = field(default_factory=dict)
+    failing: int = 0
+    """Those of them that have an error."""
+    jobs: int = 0
+    """Jobs of theirs that hold a slot."""
+
+
 class ManagerReader(Protocol):
     """Managers and their jobs, for people."""
 
@@ -181,6 +192,12 @@ class ManagerReader(Protocol):
         self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
     ) -> list[JobRow]:
         """Jobs of a manager in the order of their rows; in these states, when some are given."""
+        ...
+
+    def live_managers(self) -> LiveManagers: ...
+
+    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
+        """Manager -> how many runs of it have not ended; those without any are left out."""
         ...
 
     def manager_output(self, manager_id: int) -> str:

@@ -287,6 +287,8 @@ def managing(world: World) -> None:
         managers.owned_jobs(managed.id, ["running", "finished"], after=after)
         managers.owned_jobs(managed.id, ["pending", "finished"], spider="services", project_id="7", after=after)
     managers.note_error(managed.fence, "odd")
+    managers.live_managers()
+    managers.left_runs([managed.row])
     managers.keep_output(managed.id, "one\n")
     managers.keep_output(managed.id, "two\n")
     managers.manager_output(managed.id)

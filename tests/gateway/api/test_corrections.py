@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.corrections import NOT_COUNTED, CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
-from crawler_lifecycle.gateway.api import corrections
 from crawler_lifecycle.ports import Correction, Deployed, Fence, Look, Owner, TaskFinding
 from tests.gateway.gateway_world import World
 
@@ -170,7 +169,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
 def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corrections, "FRESH_S", 0.0)
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     world.clock.forward(90)
     nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, "text": None}
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
@@ -215,7 +214,7 @@ def figures(client: TestClient, name: str) -> dict[str, float]:
 def test_figures_are_those_of_the_ledger(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corrections, "FRESH_S", 0.0)
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     assert figures(client, "lifecycle_week_corrections") == {kind.value: 0 for kind in CorrectionKind}
     world.clock.forward(12)
     wrong(world, fence, CorrectionKind.VANISHED, "LOST")

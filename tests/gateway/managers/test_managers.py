@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
-from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest
-from crawler_lifecycle.gateway.api.manager_answers import Manager
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerCounts, ManagerFence, ManagerRow, PlanRow
+from crawler_lifecycle.ports.store.managers import LiveManagers, ManagerFence, ManagerRow, PlanRow
+from tests.contracts.store.managing import Managed
 from tests.gateway.gateway_world import World
 
 SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", [{"name": "--category"}])
@@ -139,6 +138,16 @@ def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(world: 
     assert (fence.attempt, row_of(world, one).options["argv"][-1]) == (2, "9")
 
 
+def test_a_class_whose_name_no_manager_can_have_needs_another_one(world: World, client: TestClient) -> None:
+    """In a workflow id its slash would make another manager of it."""
+    world.store.plans.register_plans("worker-1", [replace(SHOPS, name="läden/nachts")])
+    refused = start(client, plan=SHOPS.plan)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert "'läden/nachts'" in refused.json()["detail"]
+    found = start(client, plan=SHOPS.plan, name="shops").json()
+    assert (found["name"], found["tags"]) == ("shops", ["NAME=shops"])
+
+
 # --- Temporal is away, a gateway dies ---------------------------------------------------------------------------------
 
 
@@ -232,14 +241,26 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     assert (ended.status_code, ended.json()["note"]) == (200, "It had ended already; nothing was stopped.")
 
 
-@pytest.mark.parametrize(("leave", "live"), [(False, 0), (True, 2)])
-def test_runs_that_a_stop_has_proved_gone_are_not_live(
-    world: World, client: TestClient, leave: bool, live: int
-) -> None:
-    """Although no cycle has seen their ends: a resume does that."""
-    row = row_of(world, started(client, **ITEMS))
-    counts, stop = ManagerCounts({"started": 2}), StopIntent(datetime.now(UTC))
-    assert Manager.of(replace(row, status=RunStatus.FAILED, stop=stop, leave=leave, counts=counts)).live == live
+def test_after_its_end_what_lives_are_the_runs_that_it_left(world: World, client: TestClient) -> None:
+    """Their ends are seen by no cycle, so its own counts say nothing about them any more."""
+    one = started(client, **ITEMS)
+    fence = claim(world, one)
+    client.post(f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(2)]})
+    Managed(cast(Any, world), fence).pick(2, JobState.QUEUED)
+    runs = []
+    for n in (1, 2):
+        asked = RunRequest(crawler="plain", parent="manager/plain/f-1")
+        runs.append(world.store.initiation.reserve_run(asked, f"manager/{one}/{n}")[0].run_id)
+        mine = Owner(f"crawl/plain/{n}", f"chain-r{n}")
+        world.store.initiation.claim_run(RunRequest(run_id=runs[-1]), mine, lambda _: False)
+    assert client.get(f"/v1/managers/{one}").json()["live"] == 2
+    client.post(f"/v1/managers/{one}/stop", json={"leave": True})
+    world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped")
+    for left in (2, 1, 0):
+        answer, [listed] = client.get(f"/v1/managers/{one}").json(), client.get("/v1/managers").json()["managers"]
+        assert (answer["live"], listed["live"]) == (left, left)
+        if left:
+            world.end(runs.pop(), close=False)
 
 
 def test_a_stop_of_a_manager_whose_row_another_hand_spoilt_is_told(world: World, client: TestClient) -> None:
@@ -437,3 +458,34 @@ def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient)
     assert old["error"] == BROKEN.error
     world.clock.forward(3600)
     assert client.get("/v1/plans").json()["plans"][1]["served"] is False
+
+
+def test_the_figures_count_what_has_not_ended(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
+    ids = [started(client, crawler="plain", flow_id=f"f-{n}") for n in range(4)]
+    fences = [claim(world, one) for one in ids[:3]]
+    end(world, ids[0], fences[0])
+    world.store.managers.note_error(fences[1], "position 3: no dictionary")
+    client.post(f"/v1/managers/{ids[1]}/jobs", json={"jobs": [{}]})
+    Managed(cast(Any, world), fences[1]).pick(1, JobState.QUEUED)
+
+    def figures() -> dict[str, str]:
+        lines = client.get("/metrics").text.splitlines()
+        return dict(line.rsplit(" ", 1) for line in lines if line.startswith("lifecycle_manager"))
+
+    assert figures() == {
+        'lifecycle_managers{status="INITIALIZING"}': "1.0",
+        'lifecycle_managers{status="PROCESSING"}': "2.0",
+        'lifecycle_managers{status="STOPPING"}': "0.0",
+        "lifecycle_managers_failing": "1.0",
+        "lifecycle_manager_jobs_live": "1.0",
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.managers, "live_managers", unreachable)
+        assert set(figures().values()) == {"NaN"}
+
+
+def unreachable() -> LiveManagers:
+    raise StoreUnavailable("it does not answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import (
     listed_job,
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
 from crawler_lifecycle.ports import RunRow
-from crawler_lifecycle.ports.store.managers import JobRow, ManagerFence, ManagerRow
+from crawler_lifecycle.ports.store.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 
 
 class SqlManagerReads(ManagerPart):
@@ -60,6 +60,28 @@ class SqlManagerReads(ManagerPart):
         with self._db.reading() as conn:
             rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states)
         return [listed_job(row) for row in rows]
+
+    def live_managers(self) -> LiveManagers:
+        m = manager.c
+        failing, jobs = func.count(m.error), func.sum(m.jobs_starting + m.jobs_started)
+        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS)).group_by(m.status)
+        with self._db.reading() as conn:
+            rows = conn.execute(query).all()
+        by_status = {status: managers for status, managers, _, _ in rows}
+        return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
+
+    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
+        """Manager -> how many runs of it have not ended; those without any are left out."""
+        r, ids = run_history.c, {manager_workflow_id(row.name, row.flow_id): row.manager_id for row in managers}
+        if not ids:
+            return {}
+        query = (
+            select(r.parent, func.count())
+            .where(r.parent.in_(sorted(ids)), r.status.in_(LIVE_RUNS), r.request_id.like("manager/%"))
+            .group_by(r.parent)
+        )
+        with self._db.reading() as conn:
+            return {ids[parent]: runs for parent, runs in conn.execute(query).all()}
 
     def manager_output(self, manager_id: int) -> str:
         """What the class of a manager printed last; empty when that was nothing."""

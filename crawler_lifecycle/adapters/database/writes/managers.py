@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES, JobState
+from crawler_lifecycle.domain.manager import CAP_MAX, OUTPUT_BYTES, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
@@ -265,10 +265,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             if run_id is not None:
                 return str(run_id)
         return None
-
-
-#: Most live jobs that may be asked for.
-CAP_MAX = 1_000_000
 
 
 def _check_live(unit: ManagerUnit) -> None:

@@ -1,0 +1,22 @@
+"""Figures of crawl managers for Prometheus, out of the database."""
+
+from __future__ import annotations
+
+import math
+
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.ports.store.managers import ManagerReader
+
+
+def count_managers(managers: ManagerReader, metrics: Metrics) -> None:
+    """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
+    try:
+        found = managers.live_managers()
+    except LifecycleError:
+        found = None
+    for status in (status for status in RunStatus if not status.terminal):
+        metrics.managers.labels(status).set(math.nan if found is None else found.by_status.get(status, 0))
+    metrics.managers_failing.set(math.nan if found is None else found.failing)
+    metrics.manager_jobs_live.set(math.nan if found is None else found.jobs)
