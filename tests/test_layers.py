@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
         *("observability", "background"),
     },
-    "plans": {"domain", "ports", "adapters", "settings", "managers", "background"},
+    "plans": {"domain", "ports", "adapters", "settings", "managers", "background", "observability"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
         *("observability", "background", "plans"),
