@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from crawler_lifecycle.cli.output import Column, Document, clean, emit, show_rows
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.states import STOPPED, TERMINAL
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.states import STOPPED, TERMINAL
 from crawler_lifecycle.domain.waiting import ageless
 
 if TYPE_CHECKING:

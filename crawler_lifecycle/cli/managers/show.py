@@ -10,8 +10,8 @@ from crawler_lifecycle.cli.managers import tables
 from crawler_lifecycle.cli.managers.control import ManagerId
 from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.runs.states import TERMINAL
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.states import TERMINAL
 
 Limit = Annotated[int, Parameter(help="at most so many")]
 State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "ended", "skipped"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from crawler_lifecycle.cli.output import Column, Document, ago, as_json, clean, number, of
-from crawler_lifecycle.cli.runs.states import TERMINAL, status_word
 from crawler_lifecycle.cli.runs.texts import plain
+from crawler_lifecycle.cli.states import TERMINAL, status_word
 
 #: States of jobs that wait for a slot.
 WAITING = ("buffered", "delayed", "queued")

@@ -9,7 +9,7 @@ from typing import Any
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
-from crawler_lifecycle.cli.runs.states import STATE, TERMINAL, status_word
+from crawler_lifecycle.cli.states import STATE, TERMINAL, status_word
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
 
