@@ -295,9 +295,10 @@ class _Cycle:
         if changed and host.on_code_change == "fail":
             cure = "start it under another flow id, bring the former code back, or let on_code_change be replay"
             raise PlanFailed(f"{row.plan}: its code has changed, and on_code_change is fail; {cure}", for_good=True)
-        first = row.status is RunStatus.INITIALIZING  # of this attempt: a resume reads the source again
-        goes_on = host.on_code_change == "continue" if changed else row.exhausted and not first
-        new = self._managers.new_generation(self._fence, host.fingerprint, not goes_on)
+        # A new process reads the source again, unless this code has read it to its end in this attempt.
+        again = changed or row.status is RunStatus.INITIALIZING or not row.exhausted
+        read_from = (row.position if host.on_code_change == "continue" else 0) if again else None
+        new = self._managers.new_generation(self._fence, host.fingerprint, read_from)
         self._fence = replace(self._fence, generation=new.generation)
         start = Start(
             manager_id=new.manager_id,

@@ -237,7 +237,6 @@ class BaseScript:
         started = replace(job, tags=self._job_tags(job, seq, waiting.retry))
         if waiting.item_id in window.reserved:
             window.pick(waiting, seq, started)
-            self.stats.inc_value("crawlmanager/scheduled_jobs")
         self._cycle.coming[key] = started.tags
         if turn is not None:
             turn.key = key

@@ -249,8 +249,8 @@ class GeneratorCrawlManager(CrawlManager):
     max_per_key: int | Mapping[str, int] | None = None
     #: What a yield that cannot be a job does: ``stop`` the manager, or ``skip`` the item, which is counted and listed.
     on_item_error = "stop"
-    #: What new source code of the class does to a manager that goes on: ``replay`` the generator, ``continue`` at the
-    #: position, or ``fail``.
+    #: What new source code of the class does to a manager that goes on: ``replay`` the generator, ``continue`` behind
+    #: its position (so does every new process then), or ``fail``.
     on_code_change = "replay"
 
     def __init__(self) -> None:
@@ -403,7 +403,6 @@ class GeneratorCrawlManager(CrawlManager):
         delay = retry_delay(self.retry_delay, self.retry_delay_factor, self.retry_delay_max, retry)
         not_before = self._cycle.facts.now + delay if delay > 0 else None
         if self._add(job, seq=seq, retry=retry, retry_of=jobkey, not_before=not_before):
-            self.stats.inc_value("crawlmanager/retried_jobs")
             _LOG.info("%s ended as %s: try %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
 
     def get_retry_override(

@@ -157,10 +157,12 @@ class Simulation:
         return self.record
 
     def restart(self) -> None:
-        """The process died: the object is made anew, and the generator begins anew."""
+        """The process died: the object is made anew, and the generator begins anew or goes on (``on_code_change``)."""
         self.driver = None
         self.row = replace(self.row, resumed=True)
-        self.exhausted, self.source_error, self.position = False, None, 0
+        self.exhausted, self.source_error = False, None
+        if getattr(self.cls, "on_code_change", "replay") != "continue":
+            self.position = 0
 
     def resume(self) -> None:
         """Start the manager again after its end: its next attempt."""

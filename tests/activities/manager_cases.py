@@ -48,7 +48,7 @@ def _claimed(w: World) -> ManagerFence:
 def _picked(w: World, good: int = 2) -> ManagerFence:
     """A manager that picked jobs which can be, and one that no crawler takes."""
     fence = _claimed(w)
-    w.store.managers.new_generation(fence, "print", True)
+    w.store.managers.new_generation(fence, "print", 0)
     jobs = [*_jobs(good), Job("nobody")]
     added = [Added(-n, job) for n, job in enumerate(jobs, 1)]
     picked = [Picked(-n, n, job) for n, job in enumerate(jobs, 1)]

@@ -87,7 +87,7 @@ class Scripted:
         fence = ManagerFence(order.manager_id, order.attempt, order.owner_run_id)
         key = (order.manager_id, order.attempt)
         if key not in self.made:
-            self.made[key] = managers.new_generation(fence, "print", True).generation
+            self.made[key] = managers.new_generation(fence, "print", 0).generation
         fence = ManagerFence(order.manager_id, order.attempt, order.owner_run_id, self.made[key])
         row = managers.get_manager(order.manager_id)
         page = [SourceItem(n, job) for n, job in enumerate(self.source, 1) if n > row.position][:50]

@@ -226,9 +226,9 @@ class ManagerStore(ManagerReader, Protocol):
         """
         ...
 
-    def new_generation(self, fence: ManagerFence, fingerprint: str, restart: bool) -> ManagerRow:
-        """A new process holds the class: raise the generation, keep the fingerprint. With ``restart`` the source is
-        read from its beginning: position 0, not exhausted. ``fence.generation`` is not compared."""
+    def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
+        again behind this position; ``None``: what is on record of it stays. ``fence.generation`` is not compared."""
         ...
 
     def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:

@@ -70,7 +70,7 @@ class Managed:
         managers = world.store.managers
         row = managers.claim_manager(manager_id, owner)
         fence = ManagerFence(row.manager_id, row.attempt, owner.first_run_id)
-        generation = managers.new_generation(fence, "f1", restart=True).generation
+        generation = managers.new_generation(fence, "f1", 0).generation
         return cls(world, replace(fence, generation=generation))
 
     @property

@@ -106,7 +106,7 @@ def test_every_writer_is_fenced_by_attempt_owner_and_generation(
 def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Managed) -> None:
     managers = managed.world.store.managers
     managers.add_page(managed.fence, page([1, 2, 2], exhausted=True))
-    row = managers.new_generation(replace(managed.fence, generation=None), "f2", restart=True)
+    row = managers.new_generation(replace(managed.fence, generation=None), "f2", 0)
     assert (row.generation, row.position, row.exhausted, row.fingerprint) == (2, 0, False, "f2")
     with pytest.raises(Fenced):
         managers.add_page(managed.fence, page([3]))
@@ -115,7 +115,10 @@ def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Man
     assert (added.new, added.known, added.buffered) == (1, 3, 3)
     counts = managed.row.counts
     assert (counts.yields, counts.duplicates) == (4, 1), "what a pass reads again counts once"
-    assert managers.new_generation(now, "f3", restart=False).position == 4
+    row = managers.new_generation(now, "f3", None)
+    assert (row.position, row.exhausted) == (4, True)
+    row = managers.new_generation(now, "f4", 4)
+    assert (row.position, row.exhausted) == (4, False), "new code may have more behind the position"
 
 
 # --- the source
@@ -357,7 +360,7 @@ def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Mana
     late = managers.add_page(managed.fence, Page([], 0, exhausted=True))
     assert late.buffered == 1
     assert managed.row.source_error is not None
-    assert managers.new_generation(managed.fence, "f2", restart=True).source_error is None
+    assert managers.new_generation(managed.fence, "f2", 0).source_error is None
 
 
 def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:

@@ -41,7 +41,7 @@ def claim(world: World, manager_id: int) -> ManagerFence:
     row = world.store.managers.claim_manager(manager_id, Owner(workflow_id, world.workflows.open[workflow_id]))
     assert row.owner_run_id is not None
     fence = ManagerFence(manager_id, row.attempt, row.owner_run_id)
-    world.store.managers.new_generation(fence, "f1", False)
+    world.store.managers.new_generation(fence, "f1", None)
     return fence
 
 

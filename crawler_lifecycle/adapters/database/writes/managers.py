@@ -131,14 +131,14 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
                 self._count_anew(unit)
             return whole_manager(row)
 
-    def new_generation(self, fence: ManagerFence, fingerprint: str, restart: bool) -> ManagerRow:
-        """A new process holds the class: raise the generation, keep the fingerprint. With ``restart`` the source is
-        read from its beginning: position 0, not exhausted. ``fence.generation`` is not compared."""
+    def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
+        again behind this position; ``None``: what is on record of it stays. ``fence.generation`` is not compared."""
         with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
-            if restart:
-                unit.set(position=0, exhausted=False, source_error=None)
+            if read_from is not None:
+                unit.set(position=min(read_from, unit.row["position"]), exhausted=False, source_error=None)
             unit.set(started_at=unit.row["started_at"] or unit.now)
             unit.move(RunStatus.PROCESSING)
             return whole_manager(unit.row)
