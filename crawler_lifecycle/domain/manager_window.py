@@ -75,7 +75,7 @@ class Window:
         self._now = _Tally(facts.next_seq, facts.live, Counter(facts.live_by_spider), Counter(facts.live_by_key))
         for ended in facts.ended:
             self._count(ended.live.job.spider, ended.live.cap_key, 1)
-        self._refs = 0
+        self._refs, self._handled = 0, 0
         self.reserved: dict[int, tuple[str, str | None]] = {}
         """Spider and key of jobs that hold a slot and are not picked yet."""
         self._delayed_spiders: Counter[str] = Counter(facts.delayed_by_spider)
@@ -122,6 +122,7 @@ class Window:
 
     def ended(self, ended: Ended) -> None:
         """The job of this end holds its slot no longer."""
+        self._handled += 1
         self._count(ended.live.job.spider, ended.live.cap_key, -1)
 
     def add(self, added: Added) -> Added:
@@ -271,7 +272,7 @@ class Window:
 
     def again_s(self, cap: float) -> float | None:
         """Seconds until the next cycle at the latest, as far as the window knows."""
-        if self.facts.more_ended or len(self._now.picked) >= CYCLE_PICKS:
+        if (self.facts.more_ended and self._handled) or len(self._now.picked) >= CYCLE_PICKS:
             return 0.0
         went_on = bool(self._now.picked or self.delayed)
         if went_on and self.free(cap) >= 1 and not self.facts.exhausted and not self.delayed_full:

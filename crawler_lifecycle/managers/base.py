@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.manager import (
     NAME_MAX,
     Added,
     Facts,
+    Hooked,
     Job,
     Start,
     Waiting,
@@ -341,6 +342,14 @@ class BaseLoopScript(BaseScript):
         """Runs at the beginning of each cycle; an answer of ``False`` ends the script."""
         return True
 
+    def _leave_ends(self) -> None:
+        """Jobs that have ended hold no slot: for a class that asks for them itself, and has no hooks."""
+        cycle, failed = self._cycle, getattr(self, "failed_outcomes", ())
+        for ended in cycle.ends.values():
+            cycle.window.ended(ended)
+            cycle.hooked.append(Hooked(ended.live.item_id, ended.attempt, ended.bad or ended.outcome in failed))
+        cycle.ends.clear()
+
     def workflow_loop(self) -> Any:
         """One cycle. ``True``: another one is to come; ``False``: the script ends."""
         raise NotImplementedError(f"{type(self).__name__} has no workflow_loop; write one, or derive from a manager")
@@ -396,9 +405,9 @@ class WorkFlowManager(BaseLoopScript):
 
     def _cap(self) -> float:
         cap = self.max_running_jobs
-        if isinstance(cap, bool) or not isinstance(cap, int | float) or not cap >= 0:
+        if isinstance(cap, bool) or not isinstance(cap, int | float) or cap != cap:
             raise refusal("max_running_jobs", cap, "give a number from 0")
-        return cap
+        return max(cap, 0)  # what a subtraction may answer
 
     # --- the jobs of this manager ------------------------------------------------------------------------------------
 

@@ -205,7 +205,6 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         window = self._cycle.window
         if not window.live and not window.waiting:
             self.schedule_spider_with_jobargs()
-        self._start_waiting()
         return True
 
 
@@ -229,7 +228,6 @@ class PeriodicCrawlManager(CrawlManager):
                 self.schedule_spider_with_jobargs()
             else:
                 self._cycle.again_s = due - facts.now
-        self._start_waiting()
         return True
 
 

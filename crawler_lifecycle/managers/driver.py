@@ -126,10 +126,15 @@ class Driver:
         if limit and facts.now - script._start.started_at > limit:
             return self._ended()
         self._enter("workflow_loop")
+        has_hooks = isinstance(script, CrawlManager)
+        if not has_hooks:
+            script._leave_ends()
         again = bool(self._user("base_loop_tasks", script.base_loop_tasks))
         if again:
             again = bool(self._user("workflow_loop", script.workflow_loop))
-            if again and not isinstance(script, CrawlManager):
+            if has_hooks and script._cycle.ends:  # a loop of its own, which need not check: ends would keep their slots
+                self._user("check_running_jobs", script.check_running_jobs)
+            if again and not isinstance(script, GeneratorCrawlManager):
                 script._start_waiting()  # what found no free slot when it was scheduled
         try:
             check_state(script.state)

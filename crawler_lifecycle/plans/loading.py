@@ -92,7 +92,7 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
             {
                 "name": action.option_strings[-1] if action.option_strings else action.dest,
                 "help": (action.help or "")[:_HELP_MAX],
-                "default": default if isinstance(default, str | int | float | bool) else default and str(default),
+                "default": default if isinstance(default, str | int | bool) else default and str(default),
                 "type": "flag" if action.nargs == 0 else kind or "str",
                 "required": bool(action.required),
             }

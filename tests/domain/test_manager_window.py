@@ -218,7 +218,10 @@ def test_a_person_s_cap_goes_before_that_of_the_class_and_a_pause_before_both() 
 
 
 def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
-    assert _window(_facts(more_ended=True)).again_s(1) == 0
+    many = _window(_facts(ended=[ended := Ended(Live(1, "k", job(), 1), 1, False, "finished", True)], more_ended=True))
+    assert many.again_s(1) is None, "a class that handles no end must not spin"
+    many.ended(ended)
+    assert many.again_s(1) == 0
     reading = _window(_facts(exhausted=False, buffered=1), buffered=[Waiting(1, job())])
     assert reading.again_s(2) is None, "nothing went on, so it must not spin"
     assert (reading.reserve(Rules(2, may_start=lambda one: False)), reading.delayed) == (None, [1])

@@ -274,7 +274,6 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
     assert "cap_key of shops(page=1) answered ['x']; answer a text or None" in record.errors[0]
     for members in (
         {"max_running_jobs": "3"},
-        {"max_running_jobs": -1},
         {"max_running_jobs": float("nan")},
         {"max_jobs_per_spider": "1"},
         {"max_per_key": "1", "cap_key": lambda self, params: "x"},
