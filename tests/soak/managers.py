@@ -55,15 +55,15 @@ class Stream(GeneratorCrawlManager):
 """
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
 PLANS = ("plans", "plans-2")
-#: Seconds between two deaths; how long a frozen worker stands still; how long all may take for each job of a slot.
-PAUSE_S, FROZEN_S, PATIENCE = (4.0, 16.0), (15.0, 60.0), 6.0
+#: Seconds that a frozen worker stands still; how many times as long as without troubles all may take.
+FROZEN_S, PATIENCE = (15.0, 60.0), 6.0
 
 
 class Chaos:
     """One manager over one stack, and what is done to them."""
 
-    def __init__(self, world: SoakWorld, jobs: int, window: int, seconds: float, seed: int) -> None:
-        self.world, self.jobs, self.window, self.seconds = world, jobs, window, seconds
+    def __init__(self, world: SoakWorld, jobs: int, window: int, seconds: float, pause_s: float, seed: int) -> None:
+        self.world, self.jobs, self.window, self.seconds, self.pause_s = world, jobs, window, seconds, pause_s
         self.random = random.Random(seed)
         self.module = Path(os.environ["LIFECYCLE_PLANS__FOLDER"]) / f"{MODULE}.py"
         self.source = CLASS.format(jobs=jobs, window=window, seconds=seconds) + ENDLESS
@@ -101,7 +101,7 @@ class Chaos:
             assert now - began < self.jobs * self.seconds / self.window * PATIENCE + 300, f"it does not end: {found}"
             if now >= strike_at:
                 self._strike()
-                strike_at = time.monotonic() + self.random.uniform(*PAUSE_S)
+                strike_at = time.monotonic() + self.random.uniform(0.4, 1.6) * self.pause_s
             with suppress(CommandFailed):
                 found = self.world.gateway.manager(started["manager_id"])
             if now - told > 10 and "jobs" in found:
@@ -190,6 +190,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1000, help="default: 1000")
     parser.add_argument("--window", type=int, default=20, help="default: 20")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a job, on average (default: 10)")
+    parser.add_argument(
+        "--pause", type=float, default=25.0, help="seconds between two deaths, on average (default: 25)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
     parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
     parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
@@ -204,7 +207,7 @@ def main() -> int:
             "LIFECYCLE_CLUSTER__SLOTS": str(chosen.window * 2),
         }
         world = undo.enter_context(SoakWorld.up(folder / "state", server, **settings))
-        wrong = Chaos(world, chosen.jobs, chosen.window, chosen.seconds, chosen.seed).play()
+        wrong = Chaos(world, chosen.jobs, chosen.window, chosen.seconds, chosen.pause, chosen.seed).play()
     for line in wrong:
         print(f"WRONG: {line}")
     print(f"seed {chosen.seed}: {'nothing lost, nothing doubled' if not wrong else f'{len(wrong)} violations'}")

@@ -36,7 +36,7 @@ from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database, make_tables
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 #: An end that was found late is on record as that. On a busy machine any may be: it is true, and no fault.
 OF_LATENESS = ("late", "repair")
 

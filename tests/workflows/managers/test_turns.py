@@ -267,7 +267,7 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab, order: Any, i
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
     """A server that suggests to continue as new after a few steps."""
-    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "60"}) as env:
+    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "40"}) as env:
         yield await in_real_time(env)
 
 
@@ -276,10 +276,10 @@ async def test_a_long_stream_continues_as_new_and_forgets_nothing(
 ) -> None:
     async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
-        m = manager_lab(lab, source=[quick(n) for n in range(24)])
+        m = manager_lab(lab, source=[quick(n) for n in range(12)])
         async with m.plans():
             handle = await m.start()
             result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=ManagerResult))
-        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 24, 24)
+        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 12, 12)
         assert max(m.plan.lives) == 3
         assert len(await lab.chain(handle)) > 2
