@@ -205,7 +205,7 @@ class _Cycle:
         except InvalidRequest as why:
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
         host.settled = not decision.over  # nobody calls it again: it ends with this use
-        again_s = 0.0 if self._unfinished else decision.again_s
+        again_s = 0.0 if self._unfinished or committed.dropped else decision.again_s
         error, again_s = self._told(decision, again_s)
         if decision.over:
             self._forget()

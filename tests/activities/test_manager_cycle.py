@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.manager import PAGE_ITEMS, Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
 from crawler_lifecycle.fakes.services import FakeCatalogue
-from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager
+from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, driver
 from crawler_lifecycle.ports import Fence, Owner, PlanFailed
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from tests.contracts.store.managing import FLOW, NAME, Managed
@@ -298,6 +298,7 @@ def test_ends_wait_for_one_page_of_the_source_and_for_no_more(bench: Bench, monk
 
     bench.hosts.classes[PLAN] = Slow
     monkeypatch.setattr(cycle, "READ_S", 0.0)
+    monkeypatch.setattr(driver, "PAGE_S", 600.0)
     assert bench.cycle().picked == 2
     while_it_read = bench.cycle()
     assert (while_it_read.ended, while_it_read.picked, while_it_read.again_s) == (1, 1, 0.0)

@@ -140,8 +140,8 @@ class Committed:
     live: int
     """Jobs that hold a slot."""
     dropped: int = 0
-    """Picks that fell away: their identity is known, or a stop, a pause or a lower cap came before the commit. The jobs
-    of the latter go on waiting."""
+    """Picks that fell away: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
+    before the commit. The jobs of the latter go on waiting."""
 
 
 @dataclass(frozen=True, slots=True)

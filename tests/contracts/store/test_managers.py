@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 
 import pytest
 import sqlalchemy as sa
@@ -422,7 +423,42 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
         managers.owned_jobs(managed.id, ["odd"])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
+def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: Managed, seed: int) -> None:
+    """The class has a cap of 3. Between its facts and its commit runs are resumed, and the cap is set."""
+    world, managers, chosen = managed.world, managed.world.store.managers, random.Random(seed)
+    cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
+    managers.add_page(managed.fence, page(range(80), exhausted=True))
+    for _ in range(30):
+        facts = managers.facts(managed.fence, chosen.randrange(4))
+        chosen.shuffle(over)
+        for _ in range(min(len(over), chosen.choice([0, 0, 1, 2]))):
+            ended = over.pop()
+            again = world.resume(ended, Owner(f"crawl/{ended.run_id}", f"chain-{next(number)}"), rerun=True)
+            world.deploy(again)
+            world.execute(again)
+            live[again.run_id] = again
+        if chosen.random() < 0.2:
+            cap = managers.steer_manager(managed.id, cap=chosen.randrange(1, 6)).cap or 0
+        free = max((facts.cap or 3) - facts.live, 0)
+        waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, limit=free)
+        picks = [Picked(one.item_id, n, one.job) for n, one in enumerate(waiting, facts.next_seq)]
+        done = managed.commit(hooked=[Hooked(e.live.item_id, e.attempt, e.bad) for e in facts.ended], picked=picks)
+        taken = len(picks) - done.dropped
+        assert taken == 0 or len(live) + taken <= cap
+        live |= {fence.run_id: fence for fence in managed.begin()}
+        for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
+            over.append(live.pop(run_id))
+            world.finish(over[-1], failed=[0] if chosen.random() < 0.5 else [])
+    while live or managers.facts(managed.fence, 1).ended:
+        managed.handle()
+        for run_id in list(live):
+            world.finish(live.pop(run_id))
+    assert managed.row.counts.live == 0
+    managed.check_counters()
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed, seed: int) -> None:
     """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job once."""
     world, managers, chosen = managed.world, managed.world.store.managers, random.Random(seed)

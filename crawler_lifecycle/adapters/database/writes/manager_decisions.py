@@ -73,16 +73,17 @@ class SqlDecisions(ManagerPart):
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
         """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
 
-        Picks fall away, and their jobs go on waiting, after a stop, while it is paused, and above a cap that a person
-        set. Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was
-        committed since its facts were read.
+        Picks fall away, and their jobs go on waiting, after a stop, while it is paused, above a cap that a person set,
+        and for runs that a person resumed since the facts were read. Raises ``InvalidRequest`` when the decision cannot
+        be, ``Overtaken`` when it no longer can: another one was committed since its facts were read.
         """
         with self._manager(fence.manager_id, fence) as unit:
-            _hook(unit, decision.hooked)
+            resumed = _reopen(unit) if decision.picked else 0
+            resumed += _hook(unit, decision.hooked)
             rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)
-            picked, dropped = _allowed(unit, decision.picked)
+            picked, dropped = _allowed(unit, decision.picked, resumed)
             fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
             _delay(unit, decision.delayed)
             _pick(unit, rows, picked)
@@ -103,8 +104,9 @@ def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any
     return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
 
 
-def _reopen(unit: ManagerUnit) -> None:
-    """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran."""
+def _reopen(unit: ManagerUnit) -> int:
+    """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran; how
+    many they are."""
     r, i = run_history.c, manager_item.c
     joined = run_history.join(manager_item, i.run_id == r.run_id)
     query = (
@@ -118,6 +120,7 @@ def _reopen(unit: ManagerUnit) -> None:
         values = {"state": JobState.STARTED.value, "updated_at": unit.now}
         unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
     unit.moved(JobState.ENDED, JobState.STARTED, len(again))
+    return len(again)
 
 
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
@@ -164,8 +167,9 @@ def _say(unit: ManagerUnit, decision: Decision) -> None:
         unit.set(is_over=True, error=decision.error)
 
 
-def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> None:
-    """The hooks of these ends ran: each once for an attempt of its run."""
+def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
+    """The hooks of these ends ran, each once for an attempt of its run; how many of the jobs keep their slot, because
+    a person has resumed their run."""
     rows = _rows_of(unit, [one.item_id for one in hooked])
     told = runs_of(unit.conn, list(rows.values()))
     alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
@@ -187,15 +191,17 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> None:
             unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
     bad = sum(one.bad for one in hooked)
     unit.count(bad=bad, good=len(hooked) - bad)
+    return sum(len(ids) for (_, _, state), ids in alike.items() if state is JobState.STARTED)
 
 
-def _allowed(unit: ManagerUnit, picked: Sequence[Picked]) -> tuple[Sequence[Picked], int]:
-    """The picks that may take a slot now, and how many fall away: the last ones."""
+def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
+    """The picks that may take a slot now, and how many fall away: the last ones.
+
+    ``resumed``: jobs that hold slots again, which the class could not count under its caps; it decides anew.
+    """
     row = unit.row
-    if not picked:
-        return (), 0
     room = len(picked)
-    if row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
+    if resumed or row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
         room = 0
     elif row["cap"] is not None:
         room = max(min(room, row["cap"] - unit.live), 0)
