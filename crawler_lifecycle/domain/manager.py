@@ -21,7 +21,7 @@ from .run import RunStatus, StopIntent
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
-_REQUEST = re.compile(r"manager/([1-9][0-9]{0,17})/([0-9]{1,18})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII)
+_REQUEST = re.compile(r"manager/([1-9][0-9]{0,17})/([1-9][0-9]{0,17})(?:\.r([1-9][0-9]{0,8}))?", re.ASCII)
 
 #: Outcomes that Scrapy Cloud counts as failures; every other outcome is a success there (spec 3, S-21).
 FAILED_OUTCOMES = (

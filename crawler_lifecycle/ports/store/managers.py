@@ -213,7 +213,8 @@ class ManagerStore(ManagerReader, Protocol):
         """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
 
         A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
-        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed.
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed
+        (``fresh``).
         """
         ...
 
@@ -234,7 +235,8 @@ class ManagerStore(ManagerReader, Protocol):
     def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
         """Append yields of the source in one transaction: new identities become BUFFERED, known ones are counted,
         errors become SKIPPED. Position, exhausted and error of the source become those of the page. The same page
-        again adds nothing."""
+        again adds nothing, and a yield is counted once, in whichever pass of the source it is read again. Raises
+        ``InvalidRequest`` when positions are left out."""
         ...
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
@@ -280,9 +282,11 @@ class ManagerStore(ManagerReader, Protocol):
         """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
 
         Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
-        picked row waits, an added identity is new. Raises ``InvalidRequest`` when the decision cannot be, ``Overtaken``
-        when it no longer can be: another one was committed since its facts were read. With
-        ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says how the manager ends.
+        picked row waits, an added identity is new. Picks fall away, and their jobs go on waiting, after a stop, while
+        it is paused, above a cap that a person set, and when a person resumed runs since the facts were read. Raises
+        ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was committed
+        since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
+        how the manager ends.
         """
         ...
 
@@ -300,7 +304,7 @@ class ManagerStore(ManagerReader, Protocol):
 
     def job_started(self, fence: ManagerFence, item_id: int, run_id: int | None, error: str | None = None) -> None:
         """The job's run exists; or it can never be begun: then it has ended with the outcome ``deploy_failed``, and
-        its hooks run like those of any other bad end."""
+        its hooks run like those of any other bad end. Again: nothing more."""
         ...
 
     def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
@@ -310,8 +314,8 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
-        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``, and
-        ``NotInThisState`` after its end."""
+        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``,
+        ``InvalidRequest``, and ``NotInThisState`` after its end."""
         ...
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
@@ -319,7 +323,8 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs of the manager that have not ended, by id."""
+        """Runs that the manager began and that have not ended, by id. Whatever another hand wrote into its row, name
+        and flow id are enough."""
         ...
 
     def end_manager(

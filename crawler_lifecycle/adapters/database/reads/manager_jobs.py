@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,7 +18,7 @@ from crawler_lifecycle.adapters.database.writes.manager_queries import runs_of
 from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, read_manager
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import manager_workflow_id, run_request_id
+from crawler_lifecycle.domain.manager import job_of_request, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 
 _STATES = {
@@ -32,24 +31,21 @@ _ROUNDS = 20
 
 
 class SqlManagerJobs(ManagerPart):
-    """The part of ``ManagerStore`` that classes ask about jobs."""
+    """The part of ``ManagerStore`` that classes ask about jobs; the port says what its methods do."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
-        """One job, by the id of its run (as text) or of its request, as ``domain.scrapy_cloud.job_metadata`` has it,
-        with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
         r, i = run_history.c, manager_item.c
         by_id = key.isascii() and key.isdecimal() and len(key) <= 19 and 0 < int(key) <= ID_MAX
         with self._db.reading() as conn:
             query = select(r.run_id).where(r.run_id == int(key) if by_id else r.request_id == key)
             run_id = conn.execute(query).scalar_one_or_none()
             told = runs_of(conn, [{"run_id": run_id}]).get(run_id) if run_id is not None else None
-            mine: ColumnElement[bool] | None = None if run_id is None else i.run_id == run_id
+            mine = i.run_id == run_id
             if told is None:
-                mine = _by_request(manager_id, key)
-            row = None
-            if mine is not None:
-                found = select(manager_item).where(i.manager_id == manager_id, mine).limit(1)
-                row = conn.execute(found).mappings().one_or_none()
+                begun_by, seq, retry = job_of_request(key) or (None, 0, 0)
+                mine = and_(i.manager_id == begun_by, i.seq == seq, i.retry == retry)
+            found = select(manager_item).where(i.manager_id == manager_id, mine).limit(1)
+            row = conn.execute(found).mappings().one_or_none()
             return metadata_of(row, told) if row is not None or told is not None else None
 
     def owned_jobs(
@@ -63,12 +59,6 @@ class SqlManagerJobs(ManagerPart):
         after: str | None = None,
         limit: int = 500,
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """Jobs of the manager (``all_flows``: of managers of its name in every flow) whose run is ``pending``,
-        ``running`` or ``finished``, and where the next page begins (``None``: there are no more).
-
-        First those that have not ended, in the order of their starts; then the finished ones, the latest end first.
-        Raises ``InvalidRequest`` for a page that cannot be.
-        """
         if not states or set(states) - _STATES.keys():
             raise InvalidRequest(f"state: {sorted(states)} is not allowed; give some of {', '.join(_STATES)}")
         with self._db.reading() as conn:
@@ -150,14 +140,3 @@ def _place(after: str | None) -> tuple[str, datetime | None, int]:
     except ValueError:
         pass
     raise InvalidRequest(f"after: {after[:100]!r} is not allowed; give what the page before told")
-
-
-def _by_request(manager_id: int, key: str) -> ColumnElement[bool] | None:
-    """The job of a request id of this manager; ``None`` for any other."""
-    numbers = re.fullmatch(r"(\d{1,18})(?:\.r(\d{1,9}))?", key.removeprefix(f"manager/{manager_id}/"), re.ASCII)
-    if numbers is None:
-        return None
-    seq, retry = int(numbers[1]), int(numbers[2] or 0)
-    if run_request_id(manager_id, seq, retry) != key:
-        return None
-    return and_(manager_item.c.seq == seq, manager_item.c.retry == retry)

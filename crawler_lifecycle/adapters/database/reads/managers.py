@@ -41,7 +41,6 @@ class SqlManagerReads(ManagerPart):
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
     ) -> list[ManagerRow]:
-        """Newest first."""
         m = manager.c
         query = select(manager).order_by(m.manager_id.desc()).limit(limit)
         if before_id is not None:
@@ -55,7 +54,6 @@ class SqlManagerReads(ManagerPart):
     def list_jobs(
         self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
     ) -> list[JobRow]:
-        """Jobs of a manager in the order of their rows; in these states, when some are given."""
         wanted = sorted({JobState(state).value for state in states or JobState})
         with self._db.reading() as conn:
             rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states)
@@ -89,32 +87,24 @@ class SqlManagerReads(ManagerPart):
         return str(rows[0]["log_tail"]) if rows else ""
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        """Jobs in this waiting state, oldest row first."""
         with self._db.reading() as conn:
             return [waiting_row(row) for row in in_states(conn, manager_id, [state.value], after_id, limit)]
 
     def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Jobs that hold a slot, oldest row first."""
         with self._db.reading() as conn:
             return [live_row(row) for row in in_states(conn, manager_id, HOLDING, after_id, limit)]
 
     def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
-        """Jobs whose run is to be begun."""
         with self._db.reading() as conn:
             check_manager_fence(read_manager(conn, fence.manager_id), fence)
             rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
         return [live_row(row) for row in rows]
 
     def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
-        """Those of these identities that some job of the manager has."""
         with self._db.reading() as conn:
             return known(conn, manager_id, identities)
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs of the manager that have not ended, by id: those that it began, whoever else names it as parent.
-
-        Whatever another hand wrote into the manager's row, its name and flow id are enough.
-        """
         r, m = run_history.c, manager.c
         with self._db.reading() as conn:
             row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()

@@ -34,11 +34,9 @@ _RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
 
 
 class SqlDecisions(ManagerPart):
-    """The part of ``ManagerStore`` between the beginning of a cycle and its end."""
+    """The part of ``ManagerStore`` between the beginning of a cycle and its end; the port says what its methods do."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
-        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
-        resumed hold a slot again."""
         with self._manager(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
@@ -71,12 +69,6 @@ class SqlDecisions(ManagerPart):
             )
 
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
-        """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
-
-        Picks fall away, and their jobs go on waiting, after a stop, while it is paused, above a cap that a person set,
-        and for runs that a person resumed since the facts were read. Raises ``InvalidRequest`` when the decision cannot
-        be, ``Overtaken`` when it no longer can: another one was committed since its facts were read.
-        """
         with self._manager(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)

@@ -28,7 +28,6 @@ HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
 LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 BY_IDENTITY = "FORCE INDEX (uq_manager_item_manager_id_identity)"
 BY_STATE = "FORCE INDEX (ix_manager_item_manager_id_state_item_id)"
-BY_RUN = "FORCE INDEX (ix_manager_item_run_id)"
 #: Names of statistics that are summed over the tasks of a run.
 NAMES_MAX = 1000
 _FINAL_EXIT_CODES = (4, 17)

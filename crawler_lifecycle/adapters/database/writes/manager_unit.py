@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -161,8 +161,3 @@ class ManagerPart(StorePart):
             unit.write()
             if unit.changed:
                 unit.announce(EVENT_MANAGER_CHANGED)
-
-
-def labelled(columns: Mapping[str, Any], prefix: str) -> list[Any]:
-    """Those columns under names of their own beside another table's."""
-    return [column.label(f"{prefix}{name}") for name, column in columns.items()]

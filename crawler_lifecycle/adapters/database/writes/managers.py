@@ -54,18 +54,12 @@ _NO_STOP: dict[str, Any] = {
 
 
 class SqlManagers(SqlDecisions, SqlManagerItems):
-    """What changes managers, of ``ManagerStore``."""
+    """What changes managers, of ``ManagerStore``, which says what its methods do."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Gives a new manager its uid; never the same again."""
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
-        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
-
-        One that has ended takes over what is asked for now: its next attempt begins with that. Raises
-        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or when nothing may be
-        resumed (``fresh``).
-        """
         for _ in range(2):
             try:
                 with self._db.writing() as conn:
@@ -104,13 +98,8 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         return whole_manager(unit.row)
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
-        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
-
-        The former owner of a live one is closed when it has the same workflow id, because Temporal has one open
-        execution of each. Raises ``RunIsLive`` when it has another, ``Fenced`` for one that owned it before another
-        did, ``RunNotFound``.
-        """
         with self._manager(manager_id) as unit:
+            # Temporal has one open execution of each workflow id: a former owner with this one is closed.
             row, mine = unit.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
             if row["owner_run_id"] == owner.first_run_id:
                 return whole_manager(row)
@@ -132,8 +121,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
-        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
-        again behind this position; ``None``: what is on record of it stays. ``fence.generation`` is not compared."""
         with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
@@ -144,7 +131,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(unit.row)
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
-        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
         with self._manager(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
@@ -160,10 +146,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
                 conn.execute(update(manager_log).where(mine).values(log_tail=kept))
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
-        """Pause it, let it go on, or set its cap (0: back to what the class says).
-
-        Raises ``RunNotFound``, ``NotInThisState`` after its end, ``InvalidRequest``.
-        """
         with self._manager(manager_id) as unit:
             _check_live(unit)
             if paused is not None:
@@ -175,7 +157,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(unit.row)
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
-        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
         with self._manager(manager_id) as unit:
             if unit.status.terminal:
                 return whole_manager(unit.row)
@@ -197,9 +178,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     def end_manager(
         self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
     ) -> ManagerRow:
-        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
-        runs of it live, unless they were to be left. Jobs whose run has ended and whose hooks did not run stay as they
-        are: a resume runs those hooks."""
         if not status.terminal:
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
         with self._manager(fence.manager_id, fence) as unit:

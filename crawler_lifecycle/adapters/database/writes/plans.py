@@ -19,7 +19,6 @@ class SqlPlans(StorePart):
     """``PlanStore``."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
-        """These are what this worker serves; those that it no longer serves lose its word."""
         for _ in range(3):
             try:
                 return self._register(worker, plans)
