@@ -101,7 +101,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(empty: Path, tmp_path: Path) -> Iterator[Bench]:
+def bench(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    # However slow the machine is, a page holds as much as it may.
+    monkeypatch.setattr(cycle, "READ_S", 600.0)
+    monkeypatch.setattr(driver, "PAGE_S", 600.0)
     shutil.copy(empty, tmp_path / "state.db")
     clock = Clock()
     store = open_store(f"sqlite:///{tmp_path / 'state.db'}", pool_size=2, clock=clock)
@@ -298,7 +301,6 @@ def test_ends_wait_for_one_page_of_the_source_and_for_no_more(bench: Bench, monk
 
     bench.hosts.classes[PLAN] = Slow
     monkeypatch.setattr(cycle, "READ_S", 0.0)
-    monkeypatch.setattr(driver, "PAGE_S", 600.0)
     assert bench.cycle().picked == 2
     while_it_read = bench.cycle()
     assert (while_it_read.ended, while_it_read.picked, while_it_read.again_s) == (1, 1, 0.0)
