@@ -29,10 +29,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from crawler_lifecycle.activities.audit import AuditActivities
+from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
+from crawler_lifecycle.activities.managers import ManagerActivities
+from crawler_lifecycle.activities.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
@@ -451,6 +454,9 @@ def _answering() -> list[Any]:
         CompletionActivities,
         DeploymentActivities,
         InitiationActivities,
+        ManagerAudit,
+        ManagerActivities,
+        ManagingActivities,
         ReconciliationActivities,
     )
     return [method for kind in kinds for name, method in vars(kind).items() if name in POLICIES]
