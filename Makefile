@@ -4,6 +4,8 @@
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
 TESTED := .venv/.made-to-test
+# A machine may forbid it, as containers do. Then each of hundreds of processes compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Test processes at once; they wait more than they compute.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
