@@ -48,7 +48,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         "/v1/deployments/onetime",
         operation_id="deployOnetime",
         status_code=201,
-        openapi_extra=_ONETIME.openapi(),
+        openapi_extra=_ONETIME.openapi,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
@@ -59,7 +59,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         "/v1/deployments/scheduled",
         operation_id="deployScheduled",
         status_code=201,
-        openapi_extra=_SCHEDULED.openapi(),
+        openapi_extra=_SCHEDULED.openapi,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
     async def deploy_scheduled(

@@ -6,6 +6,7 @@ keys win and recurses as deeply as a caller likes. ``JsonBody`` refuses all of t
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -215,7 +216,7 @@ def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda do
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body, which then is read as ``{}``. Give ``openapi()`` to the route's
+    ``optional`` allows an empty body, which then is read as ``{}``. Give ``openapi`` to the route's
     ``openapi_extra``, so that the body is documented. Raises ``Problem``: 400, 415 or 422.
     """
 
@@ -247,6 +248,7 @@ class JsonBody(Generic[T]):
             found = [field_error(item, known=self._names) for item in error.errors(include_url=False)[:ERRORS_MAX]]
             raise Problem(422, "invalid_request", _sentence(found), errors=found) from None
 
+    @functools.cached_property
     def openapi(self) -> dict[str, Any]:
         """What FastAPI shall say about the body."""
         schema = self._adapter.json_schema(ref_template="#/components/schemas/{model}")

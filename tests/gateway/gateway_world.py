@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from fastapi import FastAPI
@@ -158,7 +159,10 @@ class World:
         self.clock = clock
         self.workflows = FakeWorkflows()
         self.scheduler = FakeScheduler(CRAWLERS)
-        self.app = self.new_app()
+
+    @cached_property
+    def app(self) -> FastAPI:
+        return self.new_app()
 
     def new_app(self, **options: Any) -> FastAPI:
         options = {"entrance": Entrance(), "sweep_s": None, "clock": self.clock, **options}

@@ -27,7 +27,7 @@ def add_audit(app: FastAPI, findings: FindingReader, workflows: Workflows) -> No
     @app.post(
         "/v1/audit",
         operation_id="audit",
-        openapi_extra=_BODY.openapi(),
+        openapi_extra=_BODY.openapi,
         responses={202: {"model": AuditAnswer, "description": "It is going on; GET /v1/audit has its report later"}},
     )
     async def audit(body: Annotated[AuditBody, Depends(_BODY)], response: Response) -> AuditAnswer:

@@ -41,7 +41,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     def answer(outcome: Outcome) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
-    @app.post("/v1/runs", operation_id="startRun", status_code=202, openapi_extra=_START.openapi())
+    @app.post("/v1/runs", operation_id="startRun", status_code=202, openapi_extra=_START.openapi)
     async def start_run(
         body: Annotated[StartRun, Depends(_START)],
         response: Response,
@@ -58,7 +58,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         "/v1/runs/{run_id}/stop",
         operation_id="stopRun",
         status_code=202,
-        openapi_extra=_STOP.openapi(),
+        openapi_extra=_STOP.openapi,
         responses={200: {"model": Accepted, "description": "It has ended, or this stop was recorded before"}},
     )
     async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
@@ -67,7 +67,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
-    @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202, openapi_extra=_RESUME.openapi())
+    @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202, openapi_extra=_RESUME.openapi)
     async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
         """Go on with a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
@@ -77,7 +77,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         """Have the cluster asked about a run now, instead of at the next planned look."""
         return answer(await commands.look(run_id))
 
-    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202, openapi_extra=_TASKS.openapi())
+    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202, openapi_extra=_TASKS.openapi)
     async def add_tasks(
         run_id: RunId,
         body: Annotated[AddTasksBody, Depends(_TASKS)],
@@ -93,7 +93,7 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
     @app.post(
         "/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files",
         operation_id="uploadFiles",
-        openapi_extra=_PART.openapi(),
+        openapi_extra=_PART.openapi,
     )
     async def upload_files(
         run_id: RunId,
@@ -109,7 +109,7 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
     """Add resending and the download of archives."""
 
-    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202, openapi_extra=_EXPORT.openapi())
+    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202, openapi_extra=_EXPORT.openapi)
     async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
         """Deliver again what an ended run delivers: the event ``run.ended``, failed pushes, the supporting files."""
         outcome = await deliveries.resend(run_id, body)

@@ -56,7 +56,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         200: {"model": AcceptedManager, "description": "It was so already; nothing was changed"}
     }
 
-    @app.post("/v1/managers", operation_id="startManager", status_code=202, openapi_extra=_START.openapi())
+    @app.post("/v1/managers", operation_id="startManager", status_code=202, openapi_extra=_START.openapi)
     async def start_manager(
         body: Annotated[StartManager, Depends(_START)],
         response: Response,
@@ -78,7 +78,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         operation_id="stopManager",
         status_code=202,
         responses=same,
-        openapi_extra=_STOP.openapi(),
+        openapi_extra=_STOP.openapi,
     )
     async def stop_manager(
         manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
@@ -104,7 +104,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         operation_id="capManager",
         status_code=202,
         responses=same,
-        openapi_extra=_CAP.openapi(),
+        openapi_extra=_CAP.openapi,
     )
     async def cap_manager(
         manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
@@ -112,7 +112,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         """Set how many jobs may be live at once; 0 is what the class says. A smaller cap ends nothing."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
-    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202, openapi_extra=_JOBS.openapi())
+    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202, openapi_extra=_JOBS.openapi)
     async def add_jobs(
         manager_id: ManagerId,
         body: Annotated[AddJobs, Depends(_JOBS)],
