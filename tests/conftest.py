@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.databases import make_sqlite_cheap
 from tests.support.examples import load_profile
 from tests.support.servers import SERVERS, mariadb
 
 __all__ = ["mariadb"]
 
 load_profile()
+make_sqlite_cheap()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

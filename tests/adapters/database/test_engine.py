@@ -117,7 +117,9 @@ def sqlite_url(tmp_path: Path) -> str:
     return url
 
 
-def test_sqlite_is_set_up(sqlite_url: str) -> None:
+def test_sqlite_is_set_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = engine_module._prepare_sqlite.__wrapped__  # type: ignore[attr-defined]  # tests do not wait for the disk
+    monkeypatch.setattr(engine_module, "_prepare_sqlite", ours)
     database = Database(open_engine(parse_url(sqlite_url), pool_size=1))
     with database.reading() as connection:
         found = {
