@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -24,6 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
         if named & set(SERVERS):
             item.add_marker(pytest.mark.servers)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves out what is there by now; it would walk through 10,000 tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
