@@ -27,7 +27,7 @@ from tests.support.lab import Lab
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Events after which a history is full in these tests, and signals that are more than three of those hold.
-MOST, SIGNALS = 150, 500
+MOST, SIGNALS = 90, 300
 #: What the server takes in one execution, and what is more.
 REAL = 12_000
 

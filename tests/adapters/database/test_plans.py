@@ -251,14 +251,14 @@ def readers(store: Store, filled: Filled) -> None:
 
 
 def managing(world: World) -> None:
-    """A manager of 20,000 jobs, from its start to its end and once more."""
+    """A manager of 5,000 jobs, from its start to its end and once more."""
     managers = world.store.managers
     managers.find_manager("filled", "flow-7")
     managers.list_managers(7)
     managers.list_managers(7, status="COMPLETED", name="filled")
     managers.reserve_manager(NEW)
     managed = Managed.begun(world)
-    for n in range(40):
+    for n in range(10):
         managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
     managed.pick(500)
     managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
