@@ -114,15 +114,11 @@ class BaseScript:
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
-        """Tags of the manager itself go before options, and the class's name before the positional one (S-05, S-06).
-
-        A manager that has started has both on record.
-        """
-        own = dict(reversed([tag.split("=", 1) for tag in self._start.tags if "=" in tag]))
-        self.flow_id = own.get("FLOW_ID") or self._start.flow_id or args.flow_id
+        """What is on record of a manager that has started goes before options and attributes (S-05, S-06)."""
+        self.flow_id = self._start.flow_id or args.flow_id
         if not self.flow_id and self.flow_id_required:
             self.flow_id = self.generate_flow_id()
-        self.name = own.get("NAME") or self._start.name or self.name
+        self.name = self._start.name or self.name
         for what, text, most in (("flow id", self.flow_id or "", FLOW_ID_MAX), ("name", self.name, NAME_MAX)):
             if len(text) > most or not text.isprintable():
                 self.argparser.error(f"{what}: {text[:150]!r} is not allowed; give at most {most} printable characters")

@@ -59,25 +59,21 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         args = super().parse_args()
         if self.spider is None:
             self.spider = args.spider
-        for option in ("spider_args", "job_settings"):
-            json_object(self.argparser, f"--{option.replace('_', '-')}", getattr(args, option))
+        self.args = args
         try:
-            merged({}, "any", self._defaults_of(args))
+            merged({}, "any", self._defaults())
         except InvalidRequest as error:
             self.argparser.error(f"of every job: {error}")
         return args
 
     def _defaults(self) -> JobDefaults:
-        return self._defaults_of(self.args)
-
-    def _defaults_of(self, args: Namespace) -> JobDefaults:
         return JobDefaults(
             spider=self.spider or None,
-            spider_args=json_object(self.argparser, "--spider-args", args.spider_args),
-            job_settings=json_object(self.argparser, "--job-settings", args.job_settings),
-            units=args.units,
-            project_id=args.project_id,
-            tags=list(dict.fromkeys([*args.children_tag, *self._flow_tags])),
+            spider_args=json_object(self.argparser, "--spider-args", self.args.spider_args),
+            job_settings=self.get_job_settings(),
+            units=self.args.units,
+            project_id=self.args.project_id,
+            tags=self._given_tags(),
         )
 
     def get_job_settings(self, override: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -144,7 +144,6 @@ class Simulation:
         self.position = 0
         self.last_pick: float | None = None
         self.driver: Driver | None = None
-        self._platform = _Memory(self)
 
     # --- what a test may do ------------------------------------------------------------------------------------------
 
@@ -181,7 +180,7 @@ class Simulation:
     def turn(self) -> None:
         """One cycle, and the time until the next."""
         if self.driver is None:
-            self.driver = Driver(self.cls, self._platform, clock=lambda: 0.0)
+            self.driver = Driver(self.cls, self, clock=lambda: 0.0)
             self.driver.begin()
         facts = self._read_source(self.driver)
         decision = self.driver.cycle(facts)
@@ -332,7 +331,7 @@ class Simulation:
         return found
 
     def _insert(self, state: JobState, job: Job, *, unique: bool = True, **more: Any) -> _Row | None:
-        if unique and self.known([job.identity]):
+        if unique and job.identity in self._identities:
             return None
         number = more.get("seq"), more.get("retry", 0)
         if number[0] is not None and any((row.seq, row.retry) == number for row in self.rows):
@@ -342,9 +341,6 @@ class Simulation:
         if unique:
             self._identities.add(job.identity)
         return row
-
-    def known(self, identities: Collection[str]) -> set[str]:
-        return self._identities.intersection(identities)
 
     def _count(self, *states: JobState) -> int:
         return sum(row.state in states for row in self.rows)
@@ -369,46 +365,39 @@ class Simulation:
             **{"items": None, "pages": None, "errors": None, "run_id": None, "attempt": 1, "cause": None},
         }
 
-
-class _Memory:
-    """``Platform`` by the rows of a simulation."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._of = simulation
+    # --- Platform ----------------------------------------------------------------------------------------------------
 
     def start(self) -> Start:
-        return self._of.row
+        return self.row
 
     def now(self) -> float:
-        return self._of.clock
+        return self.clock
 
     def sleep(self, seconds: float) -> None:
-        self._of.clock += seconds
+        self.clock += seconds
 
     def entering(self, what: str, item_id: int | None = None) -> None:
-        row = None if item_id is None or item_id < 0 else self._of.rows[item_id - 1]
-        self._of.record.hooks.append((what, None if row is None else row.seq))
+        row = None if item_id is None or item_id < 0 else self.rows[item_id - 1]
+        self.record.hooks.append((what, None if row is None else row.seq))
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        found = [row for row in self._of.rows if row.state is state and row.item_id > after_id][:limit]
+        found = [row for row in self.rows if row.state is state and row.item_id > after_id][:limit]
         return [Waiting(row.item_id, row.job, row.seq, row.retry, row.retry_of, row.not_before) for row in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        clock = self._of.clock
-        found = [
-            row for row in self._of.rows if row.state in _HOLDING and row.ends_at > clock and row.item_id > after_id
-        ]
-        return [self._of.live(row) for row in found[:limit]]
+        clock = self.clock
+        found = [row for row in self.rows if row.state in _HOLDING and row.ends_at > clock and row.item_id > after_id]
+        return [self.live(row) for row in found[:limit]]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
-        return self._of.known(identities)
+        return self._identities.intersection(identities)
 
     def job(self, key: str) -> dict[str, Any] | None:
-        return next((one for one in map(self._of.job_dict, self._of.rows) if one["key"] == key), None)
+        return next((one for one in map(self.job_dict, self.rows) if one["key"] == key), None)
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
-        jobs = [one for one in map(self._of.job_dict, self._of.rows) if one["key"] and one["state"] in query.states]
-        jobs += [dict(one) for one in self._of.others if query.all_flows and one["state"] in query.states]
+        jobs = [one for one in map(self.job_dict, self.rows) if one["key"] and one["state"] in query.states]
+        jobs += [dict(one) for one in self.others if query.all_flows and one["state"] in query.states]
         if query.spider is not None:
             jobs = [one for one in jobs if one["spider"] == query.spider]
         if query.project_id is not None:

@@ -159,46 +159,6 @@ def _facts(**more: object) -> Facts:
     return Facts(1, 1, NOW, 1, **{"exhausted": True, **more})  # type: ignore[arg-type]
 
 
-def test_an_end_frees_its_slot_in_the_same_cycle() -> None:
-    """S-52, S-33: until its end is handled a job holds its slot; then the next one has it at once."""
-    ended = Ended(Live(1, "k", job(), 1, cap_key="x"), 1, False, "finished", True)
-    facts = _facts(ended=[ended], queued=1)
-    window = _window(facts, queued=[Waiting(2, job())])
-    assert (window.live, window.reserve(Rules(1))) == (1, None)
-    window.ended(ended)
-    assert window.live_by_spider == {}
-    waiting = window.reserve(Rules(1))
-    assert waiting is not None
-    assert waiting.item_id == 2
-
-
-def test_a_released_slot_is_free_again_and_uses_no_number() -> None:
-    """S-D12: what was not started waits on, and the number goes to the next one."""
-    window = _window(_facts(queued=2), queued=[Waiting(1, job()), Waiting(2, job())])
-    first = window.reserve(Rules(1))
-    assert first is not None
-    assert window.reserve(Rules(1)) is None
-    window.release(first)
-    second = window.reserve(Rules(1))
-    assert second is not None
-    assert second.item_id == 2, "nobody is asked twice in one cycle"
-    assert window.pick(second, window.number(), second.job).seq == 1
-    assert window.waiting == 1
-
-
-def test_what_a_hook_did_is_undone() -> None:
-    ended = Ended(Live(1, "k", job(), 1), 1, True, "failed", True)
-    window = _window(_facts(ended=[ended]))
-    saved = window.saved()
-    window.ended(ended)
-    added = window.add(Added(0, job("b"), seq=window.number()))
-    window.hold(Waiting(added.ref, added.job), None)
-    window.pick(Waiting(added.ref, added.job), 1, added.job)
-    window.restore(saved)
-    assert (window.live, list(window.added), list(window.picked), window.number()) == (1, [], [], 1)
-    assert window.live_by_spider == {"a": 1}
-
-
 def test_jobs_of_this_cycle_queue_behind_the_rows() -> None:
     """S-53: first in, first out, over cycles."""
     window = _window(_facts(queued=1, buffered=1), queued=[Waiting(1, job())], buffered=[Waiting(2, job())])

@@ -26,7 +26,7 @@ from tests.managers.support import generator, order, pages
 
 
 def _driver(cls: type[WorkFlowManager], argv: Sequence[str] = (), **more: Any) -> Driver:
-    return Driver(cls, Simulation(cls, argv)._platform, **more)
+    return Driver(cls, Simulation(cls, argv), **more)
 
 
 def _pages(page: Page) -> list[str]:
