@@ -57,6 +57,8 @@ OUTPUT_BYTES = 16 * 1024
 STATE_BYTES = 64 * 1024
 #: Statistics of a manager, and characters of the name of one.
 STATS_MAX, STAT_NAME_MAX = 2000, 200
+#: Characters of a close reason, which may be the outcome of a run.
+REASON_MAX = 200
 #: What attributes of a class may say; the first of each is the default.
 ON_ITEM_ERROR, ON_CODE_CHANGE = ("stop", "skip"), ("replay", "continue", "fail")
 

@@ -28,6 +28,7 @@ _OUR_TAGS = 4
 SPIDER_MAX = 200
 #: Bytes of JSON of one job; what a task may be told is less (``run.TASK_BYTES_MAX``).
 JOB_BYTES = 64 * 1024
+_DELAY_MAX_S = 366 * 86_400
 _JOBSEQ = re.compile(r"JOBSEQ=([0-9]{1,18})(?:\.r([0-9]{1,9}))?")
 RETRIED_FROM = "RETRIED_FROM="
 #: Tags that a manager sets itself, whatever an override says.
@@ -149,11 +150,12 @@ def retry_params(params: Mapping[str, Any], retry: int, key: str, override: Mapp
 
 
 def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> float:
-    """Seconds to wait before this retry: the first delay, times the factor for each further one, at most ``most_s``."""
+    """Seconds to wait before this retry: the first delay, times the factor for each further one; at most ``most_s``,
+    and at most a year."""
     try:
-        return min(first_s * factor ** (retry - 1), most_s)
+        return min(first_s * factor ** (retry - 1), most_s, _DELAY_MAX_S)
     except OverflowError:
-        return most_s
+        return min(most_s, _DELAY_MAX_S)
 
 
 def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:

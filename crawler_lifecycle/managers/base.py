@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.manager import (
     FAILED_OUTCOMES,
     FLOW_ID_MAX,
     NAME_MAX,
+    REASON_MAX,
     Added,
     Facts,
     Hooked,
@@ -182,8 +183,8 @@ class BaseScript:
 
     def set_close_reason(self, close_reason: str | None) -> None:
         """What the manager ends with. It may be set again."""
-        if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= 100):
-            raise refusal("close reason", close_reason, "give a text of 1 to 100 characters")
+        if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= REASON_MAX):
+            raise refusal("close reason", close_reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = close_reason
 
     # --- jobs --------------------------------------------------------------------------------------------------------

@@ -201,6 +201,7 @@ class Driver:
         script = self.script
         cycle = script._cycle
         window, cap = cycle.window, self._user("max_running_jobs", script._cap)
+        self._user("close_reason", script.set_close_reason, script.close_reason)
         state = json.dumps(script.state, sort_keys=True)
         changed, self._kept = state != self._kept, state
         wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap))

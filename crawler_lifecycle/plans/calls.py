@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.manager import (
     ON_CODE_CHANGE,
     ON_ITEM_ERROR,
     PAGE_ITEMS,
+    REASON_MAX,
     STAT_NAME_MAX,
     STATE_BYTES,
     STATS_MAX,
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 #: Entries of one kind in a decision.
 ENTRIES_MAX = 10_000
-NAME_MAX, SENTENCE_MAX, REASON_MAX = 200, 1000, 200
+NAME_MAX, SENTENCE_MAX = 200, 1000
 OUTCOMES_MAX = 1000
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.domain.manager import STATS_MAX, Page
 from crawler_lifecycle.managers import BaseScript, CrawlManager, GeneratorCrawlManager
 from crawler_lifecycle.managers.driver import identity_of, parser_of
 from crawler_lifecycle.managers.testing import Simulation, simulate
@@ -310,6 +311,7 @@ def test_a_state_that_cannot_be_kept(state: Any, text: str) -> None:
 def test_a_reason_a_tag_and_a_number_that_cannot_be() -> None:
     for call in (
         lambda self: self.set_close_reason(""),
+        lambda self: self.set_close_reason(5),
         lambda self: self.append_flow_tag("x" * 201),
         lambda self: self.stats.set_value("x", "many"),
         lambda self: self.add_job("shops", [1]),
@@ -317,6 +319,29 @@ def test_a_reason_a_tag_and_a_number_that_cannot_be() -> None:
     ):
         with pytest.raises(ClassError, match=r"on_start raised .*(is not allowed|missing)"):
             simulate(generator(on_start=call))
+
+
+@pytest.mark.parametrize("reason", [5, "", "x" * 201])
+def test_a_close_reason_that_was_set_past_its_method(reason: Any) -> None:
+    with pytest.raises(ClassError, match=r"close reason: .* is not allowed; give a text of 1 to 200"):
+        simulate(generator(on_start=lambda self: setattr(self, "close_reason", reason)))
+
+
+def test_what_crawlers_say_in_their_statistics_makes_no_hook_fail() -> None:
+    """Too many names, too long ones and too large numbers are left out."""
+    big = {f"spider_exceptions/{n}": 1.0 for n in range(STATS_MAX + 5)} | {"item_scraped_count": 1.7e308}
+    record = simulate(generator(pages(1, 2)), stats={"spider_exceptions/" + "x" * 190: 1, **big})
+    assert (record.errors, len(record.stats)) == ([], STATS_MAX)
+
+
+def test_a_long_error_of_the_source_is_told_in_a_short_sentence() -> None:
+    def raising(self: Any) -> Iterator[Any]:
+        yield {"page": 1}
+        yield {"page": 2, "tags": [["x" * 50_000]] * 3}
+
+    simulation = Simulation(generator(set_parameters_gen=raising))
+    simulation.add_page(Page(position=0, error="position 1: " + "x" * 3000))
+    assert all(len(sentence) <= 1000 for sentence in simulation.run().waits)
 
 
 def test_an_init_that_forgets_its_base() -> None:

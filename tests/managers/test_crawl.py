@@ -141,6 +141,7 @@ def test_s34_jobs_are_checked_by_their_start(newest_first: bool) -> None:
 def test_s35_the_outcome_of_the_first_bad_job_is_the_end_of_the_manager() -> None:
     record = simulate(manager(), outcomes="memusage_exceeded")
     assert (record.close_reason, record.failed) == ("memusage_exceeded", True)
+    assert simulate(manager(base_failed_outcomes=["o" * 200]), outcomes="o" * 200).close_reason == "o" * 200
     good = simulate(manager(), outcomes="odd")
     assert (good.close_reason, good.failed) == ("finished", False)
 

@@ -169,4 +169,5 @@ def test_merging_again_changes_nothing(override: Any, spider_args: Any, job_sett
 def test_the_delay_of_a_retry_is_bounded() -> None:
     assert [retry_delay(10, 2, 35, n) for n in (1, 2, 3, 4)] == [10, 20, 35, 35]
     assert retry_delay(10, 2, 3600, 5000) == 3600
+    assert retry_delay(1e18, 2, float("inf"), 1) == retry_delay(10, 2, float("inf"), 5000) == 366 * 86_400
     assert retry_delay(0, 2, 3600, 3) == 0
