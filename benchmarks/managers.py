@@ -1,12 +1,15 @@
-"""Crawl managers: a stream of instant jobs beside a plain loop, managers at rest, and one identity among a million."""
+"""Crawl managers: instant jobs, many and one by one, managers at rest, and a million identities that are known."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,32 +18,63 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
-from benchmarks.throughput import _cpu, _server, _worker
+from benchmarks.throughput import _cpu, _end, _server, _worker
+from crawler_lifecycle.activities.managers import CycleOrder, ManagerActivities
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.schema.tables import manager_item
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Job, JobState, manager_workflow_id
-from crawler_lifecycle.ports.store.managers import NewManager
+from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Job, JobState, ManagerResult, manager_workflow_id
+from crawler_lifecycle.fakes.services import FakeCatalogue
+from crawler_lifecycle.plans.pool import Hosts, Limits
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import ManagerRow, NewManager
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.managing import QUICK
 from tests.support.mariadb import running_mariadb
 
 JOBS, WINDOW, ROUNDS = 500, 100, 3
-RESTING, REST_S = 20, 60
-KNOWN, ASKED = 1_000_000, 300
+SINGLE, KILLED_AT = 100, 60
+RESTING, REST_S = 100, 60
+KNOWN, NEW, ASKED = 1_000_000, 1000, 300
+SOURCE = f"""
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class Many(GeneratorCrawlManager):
+    name, spider, loop_mode, default_max_jobs = "many", "quick", 60, 0
+
+    def set_parameters_gen(self):
+        for n in range({KNOWN + NEW}):
+            yield {{"n": n}}
+"""
 
 
 async def main() -> None:
     """Print every figure."""
-    _identities()
+    _known()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
         client = await Client.connect(address, plugins=[plugin()])
-        process = _worker(stack, "managers", address, folder)
+        worker = _worker(stack, "managers", address, folder)
+        plans = _plans(stack, address, folder)
         store = stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}"))
         await _stream(client, store)
-        await _rest(client, store, process.pid)
+        await _rest(client, store, [worker.pid, plans.pid])
+        other = _plans(stack, address, folder)
+        await _one_by_one(client, store, {process.pid: process for process in (plans, other)})
+
+
+def _plans(stack: ExitStack, address: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A worker of the role ``plans``, as in production."""
+    settings = {"DATABASE__URL": f"sqlite:///{folder / 'state.db'}", "WORKER__HEALTH_PORT": "0"}
+    env = os.environ | {"TEMPORAL_ADDRESS": address} | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "plans"]
+    process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stack.callback(_end, process)
+    return process
 
 
 # --- a stream ---------------------------------------------------------------------------------------------------------
@@ -94,6 +128,14 @@ async def _managed(client: Client, store: SqlStore, number: int) -> tuple[float,
     return rate, await _events(client, workflow_id) / JOBS
 
 
+async def _until(fact: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if fact():
+            return
+        await asyncio.sleep(0.1)
+    raise RuntimeError("it never came true")
+
+
 async def _events(client: Client, workflow_id: str) -> int:
     """Events of all executions of this workflow, which continue as new."""
     await asyncio.sleep(2)  # visibility comes a little later
@@ -101,10 +143,42 @@ async def _events(client: Client, workflow_id: str) -> int:
     return sum([one.history_length for one in found])
 
 
+# --- one after the other ----------------------------------------------------------------------------------------------
+
+
+async def _one_by_one(client: Client, store: SqlStore, plans: dict[int, subprocess.Popen[bytes]]) -> None:
+    """A window of one: how soon each job follows the one before, and after a kill of the worker with the object."""
+    manager_id, workflow_id = _reserved(store, "single", window=1)
+    jobs = [Job("quick", {"n": str(n)}) for n in range(SINGLE)]
+    store.managers.add_jobs(manager_id, jobs, "page", seal=True)
+    start = {"manager_id": manager_id}
+    handle = await client.start_workflow(
+        names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN, result_type=ManagerResult
+    )
+    await _until(lambda: len(store.runs.list_runs(parent=workflow_id, limit=500)) >= KILLED_AT)
+    holder = next(pid for pid in plans if _children([pid]))
+    plans[holder].kill()
+    plans[holder].wait()
+    await handle.result()
+    begun: dict[str | None, datetime] = {}
+    await asyncio.sleep(2)  # visibility comes a little later
+    async for execution in client.list_workflows(f"WorkflowId STARTS_WITH 'crawl/quick/manager/{manager_id}/'"):
+        begun[execution.id] = execution.start_time
+    runs = sorted(store.runs.list_runs(parent=workflow_id, limit=500), key=lambda run: run.run_id)
+    ends = [run.ended_at for run in runs if run.ended_at is not None]
+    begins = [begun[run.owner_workflow_id] for run in runs]
+    gaps = sorted((begin - end).total_seconds() for end, begin in zip(ends, begins[1:], strict=False))
+    *usual, takeover = gaps
+    print(f"{SINGLE} jobs one after the other: end -> next begun p50 {statistics.median(usual):.2f} s ", end="")
+    print(f"(reach: <= 0.5), p99 {usual[int(len(usual) * 0.99)]:.2f} s (<= 2); ", end="")
+    print(f"{await _events(client, workflow_id) / SINGLE:.1f} events a job (<= 20); ", end="")
+    print(f"after its worker was killed {takeover:.1f} s (<= 15)")
+
+
 # --- at rest ----------------------------------------------------------------------------------------------------------
 
 
-async def _rest(client: Client, store: SqlStore, pid: int) -> None:
+async def _rest(client: Client, store: SqlStore, pids: list[int]) -> None:
     """Managers of which nothing is wanted: what they cost."""
     handles = []
     for number in range(RESTING):
@@ -113,20 +187,32 @@ async def _rest(client: Client, store: SqlStore, pid: int) -> None:
         handles.append(
             await client.start_workflow(names.MANAGER_WORKFLOW, start, id=workflow_id, task_queue=names.QUEUE_MAIN)
         )
-    for _ in range(300):
-        if all(row.generation for row in store.managers.list_managers(limit=RESTING)):
-            break
-        await asyncio.sleep(1)
-    await asyncio.sleep(5)
-    before, events = _cpu(pid), await _lengths(handles)
+    await _until(lambda: all(row.generation for row in store.managers.list_managers(limit=RESTING)))
+    await asyncio.sleep(10)
+    everything = [*pids, *_children(pids)]
+    before, events = sum(map(_cpu, everything)), await _lengths(handles)
     await asyncio.sleep(REST_S)
-    used = (_cpu(pid) - before) / REST_S
+    used = (sum(map(_cpu, everything)) - before) / REST_S
     grown = (await _lengths(handles) - events) / RESTING * 3600 / REST_S
-    hundred = used * 100 / RESTING
-    print(f"{RESTING} managers at rest, loop_mode 60 s: the worker uses {used:.3f} cores, ", end="")
-    print(f"100 would use {hundred:.2f} (reach: <= 0.1); {grown:.0f} events an hour each")
+    memory = sum(_memory(pid) for pid in everything) / 1024
+    print(
+        f"{RESTING} managers at rest, loop_mode 60 s: {used:.3f} cores (reach: <= 0.1), {memory:.2f} GiB (<= 1.5) ",
+        end="",
+    )
+    print(f"over two workers and {len(everything) - len(pids)} processes; {grown:.0f} events an hour each")
     for handle in handles:
         await handle.terminate()
+
+
+def _children(pids: list[int]) -> list[int]:
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def _memory(pid: int) -> float:
+    """MiB of memory, each shared page in parts."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
 async def _lengths(handles: list[Any]) -> int:
@@ -136,10 +222,10 @@ async def _lengths(handles: list[Any]) -> int:
 # --- identities -------------------------------------------------------------------------------------------------------
 
 
-def _identities() -> None:
-    """One identity against a million known ones."""
+def _known() -> None:
+    """A million known identities: one against them, and a source that yields them all again."""
     with tempfile.TemporaryDirectory() as folder:
-        _identity("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
+        _identity("SQLite", f"sqlite:///{Path(folder) / 'state.db'}", Path(folder))
     try:
         with running_mariadb() as running, running.database() as url:
             _identity("MariaDB", url)
@@ -147,16 +233,16 @@ def _identities() -> None:
         print(missing)
 
 
-def _identity(name: str, url: str) -> None:
+def _identity(name: str, url: str, folder: Path | None = None) -> None:
     upgrade(url)
     with _store(url) as store:
-        manager_id, _ = _reserved(store, "known")
+        row, _ = store.managers.reserve_manager(NewManager("many", "f1", "many:Many"))
         filler = sa.create_engine(store.database.engine.url)
         now = datetime.now(UTC)
         for first in range(0, KNOWN, 10_000):
             rows = [
                 {
-                    "manager_id": manager_id, "identity": Job("quick", {"n": str(n)}).identity, "position": n + 1,
+                    "manager_id": row.manager_id, "identity": Job("quick", {"n": str(n)}).identity, "position": n + 1,
                     "state": JobState.ENDED.value, "retry": 0, "handled_attempt": 1, "created_at": now,
                     "updated_at": now,
                 }
@@ -169,11 +255,37 @@ def _identity(name: str, url: str) -> None:
         for n in range(ASKED):
             wanted = Job("quick", {"n": str(n * 3001)}).identity
             began = time.perf_counter()
-            found = store.managers.known_identities(manager_id, [wanted])
+            found = store.managers.known_identities(row.manager_id, [wanted])
             times.append(time.perf_counter() - began)
             if bool(found) != (n * 3001 < KNOWN):
                 raise RuntimeError(f"{wanted} is known: {found}")
         print(f"{name}: one identity among {KNOWN:,}: {statistics.median(times) * 1000:.2f} ms (reach: <= 1)")
+        if folder is not None:
+            _source(store, row, folder)
+
+
+def _source(store: SqlStore, row: ManagerRow, folder: Path) -> None:
+    """The source of this manager to its end, in cycles one after the other."""
+    (folder / "many.py").write_text(SOURCE)
+    owner = Owner(manager_workflow_id(row.name, row.flow_id), "benchmark")
+    store.managers.claim_manager(row.manager_id, owner)
+    hosts = Hosts("benchmark", ["many"], Rules(folder=folder), Limits())
+    activities = ManagerActivities(store.managers, store.plans, hosts, FakeCatalogue([QUICK]))
+    order, position, cycles = CycleOrder(row.manager_id, row.attempt, owner.first_run_id), -1, 0
+    rest: dict[int, float] = {}
+    began = time.perf_counter()
+    try:
+        while position < KNOWN:
+            ActivityEnvironment().run(activities.run_manager_cycle, order)
+            at = store.managers.get_manager(row.manager_id)
+            position, cycles = at.position if at is not None else 0, cycles + 1
+            rest = rest or {pid: _memory(pid) for pid in (os.getpid(), *_children([os.getpid()]))}
+        seconds = time.perf_counter() - began
+        more = max(_memory(pid) - before for pid, before in rest.items())
+    finally:
+        hosts.close()
+    print(f"{KNOWN:,} known yields: {seconds:.0f} s (reach: <= 300) in {cycles} cycles; ", end="")
+    print(f"the memory of a process grew by {more:.0f} MiB (<= 64)")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -188,8 +300,8 @@ def _store(url: str) -> Iterator[SqlStore]:
         store.close()
 
 
-def _reserved(store: SqlStore, flow_id: str) -> tuple[int, str]:
+def _reserved(store: SqlStore, flow_id: str, window: int = WINDOW) -> tuple[int, str]:
     """A manager of the built-in class, and its workflow id."""
-    options = {"argv": ["quick", "--max-running-jobs", str(WINDOW)]}
+    options = {"argv": ["quick", "--max-running-jobs", str(window)]}
     row, _ = store.managers.reserve_manager(NewManager("benchmark", flow_id, BUILT_IN, options))
     return row.manager_id, manager_workflow_id(row.name, row.flow_id)

@@ -1,8 +1,8 @@
 """The worker process of benchmarks: ``python -m benchmarks.worker lifecycle|executing|managers|bare ADDRESS FOLDER``.
 
 ``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``executing`` the same over
-one whose tasks go on for an hour; ``managers`` the first with the role ``plans``, users' processes included, over
-``state.db`` in the folder; ``bare`` a workflow that only executes as many activities, which do nothing.
+one whose tasks go on for an hour; ``managers`` the first over ``state.db`` in the folder; ``bare`` a workflow that only
+executes as many activities, which do nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():  # the bare workflow needs none of it
     from crawler_lifecycle.cli.exits import leave
     from crawler_lifecycle.temporal.plugin import plugin
-    from tests.support.lab import Lab
 
 BARE_QUEUE = "benchmark-bare"
 
@@ -77,31 +75,9 @@ async def main(kind: str, address: str, folder: str) -> None:
             executes = 3600.0 if kind == "executing" else 0.0
             if kind == "managers":
                 manager_lab(lab)  # a crawler whose run is looked at without waiting
-                await stack.enter_async_context(_plans(client, lab, Path(folder)))
             lab.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)
         await over.wait()
-
-
-@asynccontextmanager
-async def _plans(client: Client, lab: Lab, folder: Path) -> AsyncIterator[None]:
-    """The role ``plans``, for the built-in manager."""
-    from crawler_lifecycle.activities.managers import ManagerActivities
-    from crawler_lifecycle.domain import names
-    from crawler_lifecycle.domain.manager import BUILT_IN
-    from crawler_lifecycle.plans.pool import Hosts, Limits
-    from crawler_lifecycle.plans.process import Rules
-
-    async with AsyncExitStack() as stack:
-        hosts = Hosts("benchmark", [BUILT_IN.partition(":")[0]], Rules(folder=folder), Limits(processes=200))
-        stack.callback(hosts.close)
-        activities = ManagerActivities(lab.store.managers, lab.store.plans, hosts, lab.scheduler.catalogue)
-        threads = stack.enter_context(ThreadPoolExecutor(8))
-        for queue in (names.QUEUE_PLANS, hosts.queue):
-            method = activities.run_manager_cycle
-            worker = Worker(client, task_queue=queue, activities=[method], activity_executor=threads)
-            await stack.enter_async_context(worker)
-        yield
 
 
 if __name__ == "__main__":
