@@ -39,6 +39,10 @@ class _Module:
     stamps: Mapping[str, int] = field(default_factory=dict)
     at: float | None = None
 
+    @property
+    def broken(self) -> bool:
+        return any(row.error is not None for row in self.plans)
+
 
 class Registry:
     """Keeps the plans of one worker on record. ``told`` gets plan -> fingerprint whenever they were read anew."""
@@ -69,18 +73,22 @@ class Registry:
 
     def turn(self) -> None:
         """Read what has changed, and say what is served when that is something else, or was said a minute ago."""
-        changed = [name for name, module in self._modules.items() if self._stale(module)]
-        for name in changed:
-            self._modules[name] = self._read(name)
-        if self._leaving.is_set():
-            return  # what was not read to its end says nothing about a module
-        now, rows = time.monotonic(), [row for module in self._modules.values() for row in module.plans]
-        if changed:
-            self._said = None
-            self._told({row.plan: row.fingerprint for row in rows if row.error is None})
-        if self._said is None or now - self._said >= SAID_S:
-            self._plans.register_plans(self._worker_id, rows)
-            self._said = now
+        stale = [name for name, module in self._modules.items() if self._stale(module)]
+        # What hung the last time may hang again: the others are on record before.
+        for name in sorted(stale, key=lambda name: self._modules[name].broken):
+            self._modules[name], self._said = self._read(name), None
+            if self._leaving.is_set():
+                return  # what was not read to its end says nothing about a module
+            if all(module.at is not None for module in self._modules.values()):
+                self._say()
+        if self._said is None or time.monotonic() - self._said >= SAID_S:
+            self._say()
+
+    def _say(self) -> None:
+        rows = [row for module in self._modules.values() for row in module.plans]
+        self._plans.register_plans(self._worker_id, rows)
+        self._said = time.monotonic()
+        self._told({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
         """What keeps this worker from being ready: a start would be told that its class is unknown."""
@@ -98,7 +106,7 @@ class Registry:
         if module.at is None:
             return True
         # What is broken may depend on something that no file says: it is tried again every minute.
-        if any(row.error is not None for row in module.plans) and time.monotonic() - module.at >= SAID_S:
+        if module.broken and time.monotonic() - module.at >= SAID_S:
             return True
         return _stamps(self._watched(module.files)) != module.stamps
 

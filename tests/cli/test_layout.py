@@ -12,6 +12,7 @@ def test_modules_with_managers_are_read_and_not_imported(tmp_path: Path) -> None
     for name in ("shops.py", "no-name.py", "notes.txt"):
         (tmp_path / name).write_text(text)
     (tmp_path / "other.py").write_text("import scrapy\n")
+    (tmp_path / "writes_one.py").write_text(f"TEXT = '{text}'")
     (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
     assert modules_with_managers(tmp_path) == ["shops"]
 

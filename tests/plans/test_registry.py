@@ -85,6 +85,19 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
 
 
+def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path: Path) -> None:
+    hangs = module(tmp_path, "time.sleep(3600)")
+    good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
+    registry, plans = registered(tmp_path, hangs, good, limit_s=2.0)
+    registry.turn()
+    (tmp_path / f"{good}.py").write_text((tmp_path / f"{good}.py").read_text() + "\n# another one\n")
+    registry.turn()
+    prints = [said[f"{good}:M"].fingerprint for said in plans.said]
+    assert (prints[0] != prints[1], prints[1] == prints[2], len(prints)) == (True, True, 3), (
+        "said before the other hung"
+    )
+
+
 def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = module(tmp_path, "class Base(GeneratorCrawlManager):\n    name = 'm'")
     name = module(tmp_path, f"from {helper} import Base\nclass M(Base):\n    pass")

@@ -197,6 +197,8 @@ def main() -> int:
     parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
     parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
     chosen = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # everything of it is ended all the same
+        signal.signal(number, signal.default_int_handler)
     with ExitStack() as undo:
         folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
         (folder / "modules").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -74,8 +75,8 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: What a module with a crawl manager has in it.
-_MANAGERS = "crawler_lifecycle.managers"
+#: A line that a module with a crawl manager has. Anything that is only about managers may be no module at all.
+_MANAGERS = re.compile(r"^(from|import) crawler_lifecycle\.managers\b", re.M)
 
 
 def modules_with_managers(folder: Path) -> list[str]:
@@ -86,7 +87,7 @@ def modules_with_managers(folder: Path) -> list[str]:
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
-            if file.stem.isidentifier() and file.stem.isascii() and _MANAGERS in file.read_text(errors="replace"):
+            if file.stem.isidentifier() and file.stem.isascii() and _MANAGERS.search(file.read_text(errors="replace")):
                 found.append(file.stem)
     examples = examples_dir()
     if examples is not None and examples.parent == folder.resolve():
