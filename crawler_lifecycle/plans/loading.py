@@ -91,6 +91,7 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": action.option_strings[-1] if action.option_strings else action.dest,
+                "aliases": action.option_strings[:-1],
                 "help": (action.help or "")[:_HELP_MAX],
                 "default": default if isinstance(default, str | int | bool) else default and str(default),
                 "type": "flag" if action.nargs == 0 else kind or "str",

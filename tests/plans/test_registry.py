@@ -67,7 +67,9 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
     assert (shops.name, shops.error, shops.kind) == ("shops", None, "manager")
     assert shops.description.startswith("Crawls all shops.")
     country = next(option for option in shops.options if option["name"] == "--country")
-    assert country == {"name": "--country", "help": "Which country.", "default": "de", "type": "str", "required": False}
+    told = {"aliases": [], "help": "Which country.", "default": "de", "type": "str", "required": False}
+    assert country == {"name": "--country", **told}
+    assert next(option for option in shops.options if option["name"] == "-g")["aliases"] == ["--program"]
     assert registry.state()["broken"] == {}
 
 

@@ -110,7 +110,9 @@ class ManagerCommands:
         plan, note = await self._plan(body)
         name = body.name or body.crawler or (plan.name if plan else None)
         if name is None:
-            raise InvalidRequest("name: missing; neither the class nor this request names the manager, so give one")
+            why = "no plans worker has told that of the class yet" if plan is None else "its class has none"
+            again = " now, or send this again when a worker is ready" if plan is None else ""
+            raise InvalidRequest(f"name: missing, and {why}; give one{again}")
         if not re.fullmatch(NAME_PATTERN, name):
             cure = f"a manager's has at most {NAME_MAX} letters, digits and _ . -; give one of your own beside the plan"
             raise refusal("name", name, cure)
@@ -123,8 +125,7 @@ class ManagerCommands:
             options={"argv": body.command_line()},
             requested_by=body.requested_by,
             parent=body.parent,
-            # What the class goes by where its own name is another one.
-            tags=[*body.tags, *([] if plan is not None and plan.name == name else [f"NAME={name}"])],
+            tags=body.tags,
             fresh=given is None,
         )
         try:
@@ -158,9 +159,14 @@ class ManagerCommands:
             listed = ", ".join(sorted(known))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
             raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])
+        if found is None and ":" not in str(body.plan):
+            raise refusal("plan", body.plan, "give module:Class; a shorter name is known when a plans worker is ready")
         if found is not None and found.error is not None:
             raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
-        return found, None if found else NO_WORKER
+        if found is None:
+            return None, NO_WORKER
+        check_options(found, body.argv)
+        return found, None
 
     async def _begin(self, row: ManagerRow) -> str | None:
         """Start the workflow, or find it open; what the caller should know when that has to wait."""
@@ -300,6 +306,20 @@ class ManagerCommands:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         note = await self._told(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
+
+
+def check_options(plan: PlanRow, argv: Sequence[str]) -> None:
+    """Refuse an option that the class does not take. Raises ``InvalidRequest`` that names the word."""
+    names = [text for option in plan.options for text in (option["name"], *option.get("aliases", ()))]
+    known = sorted(name for name in names if name.startswith("--"))
+    for n, word in enumerate(argv):
+        name = word.partition("=")[0]
+        if name == "--":
+            return
+        # The class takes beginnings of its options as well; who is resumed by it must be named in full.
+        taken = name in known or (name not in "--flow-id" and any(one.startswith(name) for one in known))
+        if name.startswith("--") and not taken:
+            raise refusal(f"argv[{n}]", name, f"{plan.plan} takes {', '.join(known)}")
 
 
 def check_argument(crawler: CrawlerDefinition, where: str, name: str, value: str | None = None) -> None:
