@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: How often this worker says that it serves its plans, and how often it looks whether files have changed. Seconds.
 SAID_S, LOOKED_S = 60.0, 2.0
+#: Seconds for which a worker is not ready while it reads its modules for the first time.
+FIRST_S = 60.0
 #: Source files in the folder of users' modules that are looked at.
 FILES_MAX = 500
 
@@ -59,6 +61,7 @@ class Registry:
         self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
         self._modules = {name: _Module() for name in modules}
         self._said: float | None = None
+        self._began = time.monotonic()
         """When what is served now was put on record; ``None``: it was not yet."""
         self._leaving = threading.Event()
 
@@ -91,8 +94,10 @@ class Registry:
         self._told({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
-        """What keeps this worker from being ready: a start would be told that its class is unknown."""
-        return {} if self._said is not None else {"plans": "its modules are not on record yet; its log says why"}
+        """What keeps this worker from being ready: a start would be told that its class is unknown. Not for ever, as
+        modules that never come to an end of their import must not keep back the others."""
+        late = time.monotonic() - self._began > FIRST_S
+        return {} if late or self._said is not None else {"plans": "its modules are being read for the first time"}
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""
