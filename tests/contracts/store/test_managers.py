@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -56,13 +55,6 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     assert managers.list_managers(status="FAILED") == managers.list_managers(name="x") == []
     assert managers.get_manager(2**63) is None
     assert managers.find_manager(NAME, "x") is None
-
-
-def test_many_starts_at_once_are_one_manager(world: World) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: world.store.managers.reserve_manager(NEW), range(8)))
-    assert len({row.manager_id for row, _ in answers}) == 1
-    assert sum(new for _, new in answers) == 1
 
 
 def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World) -> None:
@@ -554,22 +546,6 @@ def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed
     managers.end_manager(replace(managed.fence, attempt=2, owner_run_id=NEXT.first_run_id), RunStatus.FAILED, "x", "y")
     row, new = managers.reserve_manager(NEW)
     assert (row.sealed, new) == (False, False)
-
-
-def test_two_writers_at_once_make_every_job_once(managed: Managed) -> None:
-    managers = managed.world.store.managers
-
-    def add(part: int) -> int:
-        if part % 2:
-            return managers.add_jobs(managed.id, [job(n) for n in range(part, part + 20)], f"p{part}")
-        managed.add(*(job(n) for n in range(part, part + 20)))
-        return 0
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, range(12)))
-    jobs = managed.jobs()
-    assert sorted(int(one.job.spider_args["n"]) for one in jobs if one.job) == list(range(31))
-    managed.check_counters()
 
 
 # --- stop, end, resume

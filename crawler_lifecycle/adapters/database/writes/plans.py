@@ -30,7 +30,13 @@ class SqlPlans(StorePart):
         p, now = plan.c, self._clock()
         with self._db.writing() as conn:
             known = {row.plan: row.worker for row in conn.execute(select(p.plan, p.worker))}
-            for one in sorted(plans, key=lambda one: one.plan):
+            served = {one.plan: one for one in plans}
+            for name in sorted({*known, *served}):  # in one order for all workers: nobody waits in a circle
+                one = served.get(name)
+                if one is None:
+                    if known[name] == worker:
+                        conn.execute(update(plan).where(p.plan == name).values(seen_at=None))
+                    continue
                 values = {
                     "kind": one.kind,
                     "name": one.name,
@@ -41,14 +47,10 @@ class SqlPlans(StorePart):
                     "worker": worker,
                     "seen_at": now,
                 }
-                if one.plan in known:
-                    conn.execute(update(plan).where(p.plan == one.plan).values(**values))
+                if name in known:
+                    conn.execute(update(plan).where(p.plan == name).values(**values))
                 else:
-                    conn.execute(insert(plan).values(plan=one.plan, **values))
-            served = {one.plan for one in plans}
-            for name, by in known.items():
-                if by == worker and name not in served:
-                    conn.execute(update(plan).where(p.plan == name).values(seen_at=None))
+                    conn.execute(insert(plan).values(plan=name, **values))
 
     def list_plans(self) -> list[PlanRow]:
         return [plan_row(row) for row in self._rows(select(plan).order_by(plan.c.plan))]

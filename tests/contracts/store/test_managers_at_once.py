@@ -1,0 +1,59 @@
+"""Many managers, and many writers of one: each job once, and nobody waits in a circle."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import PlanRow
+from tests.contracts.store.managing import NAME, NEW, Managed, job, page
+from tests.contracts.store.world import World
+
+
+def test_many_starts_at_once_are_one_manager(world: World) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: world.store.managers.reserve_manager(NEW), range(8)))
+    assert len({row.manager_id for row, _ in answers}) == 1
+    assert sum(new for _, new in answers) == 1
+
+
+def test_two_writers_at_once_make_every_job_once(world: World) -> None:
+    managed, managers = Managed.begun(world), world.store.managers
+
+    def add(part: int) -> int:
+        if part % 2:
+            return managers.add_jobs(managed.id, [job(n) for n in range(part, part + 20)], f"p{part}")
+        managed.add(*(job(n) for n in range(part, part + 20)))
+        return 0
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(12)))
+    jobs = managed.jobs()
+    assert sorted(int(one.job.spider_args["n"]) for one in jobs if one.job) == list(range(31))
+    managed.check_counters()
+
+
+def test_twenty_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -> None:
+    managers, plans = world.store.managers, [PlanRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)]
+
+    def live(n: int) -> Managed:
+        flow = f"flow-{n}"
+        managed = Managed.begun(world, replace(NEW, flow_id=flow), Owner(manager_workflow_id(NAME, flow), f"chain-{n}"))
+        for part in range(2):
+            managers.add_page(managed.fence, page(range(30 * part, 30 * part + 30), 30 * part))
+            managed.pick(10)
+            for one in managers.starting_jobs(managed.fence):
+                managers.job_started(managed.fence, one.item_id, None, "no")
+            managed.handle()
+            managers.add_jobs(managed.id, [job(100 + part)], f"page-{part}")
+            world.store.plans.register_plans(f"w{n}", plans[n % 5 + part : n % 5 + 3])
+        managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+        return managed
+
+    with ThreadPoolExecutor(20) as pool:
+        for managed in pool.map(live, range(20)):
+            managed.check_counters()
+            assert managed.row.counts.by_state[JobState.ENDED] == 20
