@@ -7,7 +7,7 @@ from typing import Any
 
 from crawler_lifecycle.activities.managers import CycleAnswer
 from crawler_lifecycle.domain.manager import Job, JobState
-from crawler_lifecycle.managers import CrawlManager, PeriodicCrawlManager
+from crawler_lifecycle.managers import CrawlManager
 from tests.activities.test_manager_cycle import PLAN, Bench, Shops, bench, empty
 from tests.contracts.store.managing import NAME
 
@@ -20,7 +20,7 @@ class Once(CrawlManager):
     loop_mode = 60
 
 
-def to_end(bench: Bench, cls: type, *, failed: bool) -> CycleAnswer:
+def to_end(bench: Bench, cls: type) -> CycleAnswer:
     """Cycles until the class wants no further one; every run ends as soon as it is there."""
     bench.hosts.classes[PLAN] = cls
     for _ in range(20):
@@ -28,7 +28,7 @@ def to_end(bench: Bench, cls: type, *, failed: bool) -> CycleAnswer:
         if answer.over:
             return answer
         for run_id in sorted(bench.fences):
-            bench.end(run_id, failed)
+            bench.end(run_id)
     raise AssertionError(answer)
 
 
@@ -40,42 +40,10 @@ def test_jobs_of_other_flows_that_count_as_its_own_leave_no_hole_in_its_source(b
             super().on_start()
             self._acquired = {Job("shop", {"page": page}).identity for page in ("0", "3", "4")}
 
-    answer = to_end(bench, Acquires, failed=False)
+    answer = to_end(bench, Acquires)
     assert (answer.error, len(bench.jobs(JobState.ENDED))) == (None, 2)
     counts = bench.row.counts
     assert (counts.yields, counts.duplicates) == (5, 3)
-
-
-def test_a_crawl_manager_fails_as_its_first_bad_job(bench: Bench) -> None:
-    """S-04, S-35."""
-    answer = to_end(bench, Once, failed=True)
-    assert (answer.close_reason, answer.failed) == ("failed", True)
-
-
-def test_a_generator_manager_ends_well_however_its_jobs_ended(bench: Bench) -> None:
-    """S-62."""
-    answer = to_end(bench, Shops, failed=True)
-    assert (answer.close_reason, answer.failed, answer.error) == (None, False, None)
-    assert bench.row.counts.bad == 5
-
-
-def test_a_periodic_manager_goes_on_after_bad_jobs_and_starts_one_in_each_period(bench: Bench) -> None:
-    """S-40."""
-
-    class Again(PeriodicCrawlManager):
-        name = NAME
-        spider = "shop"
-        loop_mode = 60
-
-    bench.hosts.classes[PLAN] = Again
-    picks = []
-    for _ in range(6):
-        answer = bench.cycle()
-        picks.append(answer.picked)
-        for run_id in sorted(bench.fences):
-            bench.end(run_id, failed=True)
-        bench.world.clock.forward(30)
-    assert (picks, answer.over) == ([1, 0, 1, 0, 1, 0], False)
 
 
 def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(bench: Bench) -> None:
@@ -87,7 +55,7 @@ def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(benc
         def finished_ok_hook(self, *args: Any) -> None:
             self.set_close_reason("too few items")
 
-    answer = to_end(bench, Poor, failed=False)
+    answer = to_end(bench, Poor)
     assert (answer.close_reason, answer.failed) == ("too few items", True)
     again = bench.cycle(bench.other_worker())
     assert (again.close_reason, again.failed) == ("too few items", True)
@@ -99,7 +67,7 @@ def test_what_on_close_did_wrong_is_told(bench: Bench) -> None:
             self.state["half"] = 1
             raise OSError("no room")
 
-    answer = to_end(bench, Closes, failed=False)
+    answer = to_end(bench, Closes)
     assert answer.unclosed is not None
     assert answer.unclosed.startswith("on_close failed: ")
     assert "no room" in answer.unclosed
@@ -116,7 +84,7 @@ def test_what_on_close_does_through_the_manager_is_on_record_once(bench: Bench) 
             self.schedule_spider_with_jobargs({"spider_args": {"page": "report"}})
             self.set_close_reason("my own")
 
-    answer = to_end(bench, Closes, failed=False)
+    answer = to_end(bench, Closes)
     assert (answer.over, answer.close_reason, answer.unclosed, answer.picked) == (True, "my own", None, 1)
     again = bench.cycle(bench.other_worker())
     assert (again.over, again.close_reason) == (True, "my own")
