@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -32,6 +33,7 @@ def main(words: Sequence[str]) -> int:
     with os.fdopen(given.answers, "w", encoding="utf-8") as answers:
         try:
             simulation = Simulation(_class_of(given.plan), argv)
+            simulation.buffer, simulation.read_clock = given.limit, time.monotonic  # a source may be slow
             record = simulation.run(until=lambda record: len(record.scheduled) >= given.limit)
         except (Exception, SystemExit) as error:
             _say(answers, {"end": {"error": f"{type(error).__name__}: {error}"[:4000]}})

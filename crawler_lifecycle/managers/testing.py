@@ -36,7 +36,6 @@ from .platform import OwnedPage, OwnedQuery
 
 #: Epoch seconds at which every simulation begins.
 BEGINNING = 1_700_000_000.0
-_BUFFER = DELAYED_MAX
 _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
 _HOLDING = (JobState.STARTING, JobState.STARTED)
 
@@ -144,6 +143,10 @@ class Simulation:
         self.position = 0
         self.last_pick: float | None = None
         self.driver: Driver | None = None
+        self.buffer = DELAYED_MAX
+        """Jobs of the source that are read ahead; a page more may come."""
+        self.read_clock: Callable[[], float] = lambda: 0.0
+        """By which a page ends that takes long; this one stands still."""
 
     # --- what a test may do ------------------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class Simulation:
     def turn(self) -> None:
         """One cycle, and the time until the next."""
         if self.driver is None:
-            self.driver = Driver(self.cls, self, clock=lambda: 0.0)
+            self.driver = Driver(self.cls, self, clock=self.read_clock)
             self.driver.begin()
         facts = self._read_source(self.driver)
         decision = self.driver.cycle(facts)
@@ -198,7 +201,7 @@ class Simulation:
             self._pass(decision.again_s)
 
     def _read_source(self, driver: Driver) -> Facts:
-        while not (self.exhausted or self.source_error or self.paused) and self._count(JobState.BUFFERED) < _BUFFER:
+        while not (self.exhausted or self.source_error or self.paused) and self._count(JobState.BUFFERED) < self.buffer:
             self.add_page(driver.page(self.position))
         return self.facts()
 

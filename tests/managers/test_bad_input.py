@@ -82,7 +82,6 @@ def test_a_stopped_source_lets_live_jobs_end_and_goes_on_at_a_resume() -> None:
     """What was read before is on record; a generator that was mended yields the rest."""
     items: list[Any] = [*pages(*range(600)), None, *pages(600)]
     simulation = Simulation(generator(lambda: items, default_max_jobs=2))
-    simulation._BUFFER = 3  # type: ignore[attr-defined]
     record = simulation.run(cycles=3)
     assert (record.failed, record.over) == (True, True)
     items[600] = {"page": 99_999}

@@ -32,6 +32,17 @@ class Shops(GeneratorCrawlManager):
             yield {"page": page}
 
 
+class Slow(GeneratorCrawlManager):
+    name, spider, loop_mode = "slow", "shops", 5
+
+    def set_parameters_gen(self):
+        import os, time
+        for page in range(100):
+            yield {"page": page}
+            time.sleep(0.1)
+        os._exit(4)
+
+
 class Leaves(GeneratorCrawlManager):
     name, spider = "leaves", "shops"
 
@@ -59,6 +70,12 @@ def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(
     assert "is known" in left_out[2]
     assert any(job["what"] == "waits" for job in jobs)
     assert "more would follow" in result.err
+
+
+def test_a_slow_source_is_read_no_further_than_needed(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    result = crawlctl("manager", "plan", "shops:Slow", "--limit", "3", "-o", "json")
+    assert result.code == 0, result.err
+    assert len([job for job in result.json["jobs"] if job["what"] == "scheduled"]) == 3
 
 
 @pytest.mark.parametrize(
