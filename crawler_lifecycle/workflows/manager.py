@@ -50,8 +50,8 @@ TAKEN_S = 10.0
 #: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
 CLOSE_S = 180.0
 NO_WORKER = (
-    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s; start one (LIFECYCLE_WORKER__ROLES), "
-    "with the module of this class in LIFECYCLE_PLANS__MODULES"
+    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or each is busy with other "
+    "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in LIFECYCLE_PLANS__MODULES"
 )
 
 _STATE = TypeAdapter(ManagerState)
