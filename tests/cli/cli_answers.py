@@ -278,6 +278,7 @@ MANAGER: dict[str, Any] = {
     "started_at": "2026-11-20T11:50:01Z",
     "ended_at": None,
     "updated_at": "2026-11-20T11:59:58Z",
+    "jobs_pruned_at": "2026-08-20T12:00:00Z",
     "state": {"page": 3},
     "stats": {"scheduled/total": 632},
     "generation": 1,

@@ -125,6 +125,7 @@ def facts(row: Document) -> list[tuple[str, str]]:
         ("created", ago(row.get("created_at"))),
         ("started", ago(row.get("started_at")) if row.get("started_at") else None),
         ("ended", ago(row.get("ended_at")) if row.get("ended_at") else None),
+        ("pruned", f"jobs {ago(at)}: they are new again" if (at := row.get("jobs_pruned_at")) else None),
         ("checked", ago(row.get("updated_at"))),
     ]
     return [(name, clean(value)) for name, value in lines if value not in (None, "", [], {})]

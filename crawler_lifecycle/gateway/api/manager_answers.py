@@ -104,6 +104,8 @@ class Manager(BaseModel):
     ended_at: datetime | None
     updated_at: datetime
     """When anything of the above was last written: by its newest cycle, or by a command after it."""
+    jobs_pruned_at: datetime | None
+    """When jobs of it were last removed, long after an end: since then the same jobs are new to it."""
     unreadable: str | None
     """What cannot be in the manager's row, because another program wrote it, and the cure."""
 

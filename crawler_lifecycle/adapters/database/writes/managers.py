@@ -201,15 +201,13 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:
         """After a pruning, which leaves the counters as they were for people to read: what is there now."""
-        pruned, i = unit.row["jobs_pruned_at"], manager_item.c
-        if pruned is None:
+        i = manager_item.c
+        if unit.row["jobs_pruned_at"] is None:
             return
         query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
         rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
         there: dict[str, int] = dict(rows.all())
         unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
-        what = f"Jobs of earlier attempts were removed on {pruned:%Y-%m-%d}: they are new again"
-        unit.set(waiting_for=what)
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:
