@@ -7,7 +7,7 @@ from typing import Any
 
 from crawler_lifecycle.activities.managers import CycleAnswer
 from crawler_lifecycle.domain.manager import Job, JobState
-from crawler_lifecycle.managers import CrawlManager
+from crawler_lifecycle.managers import CrawlManager, WorkFlowManager
 from tests.activities.test_manager_cycle import PLAN, Bench, Shops, bench, empty
 from tests.contracts.store.managing import NAME
 
@@ -59,6 +59,22 @@ def test_failed_outcomes_of_the_object_itself_also_when_the_answer_was_lost(benc
     assert (answer.close_reason, answer.failed) == ("too few items", True)
     again = bench.cycle(bench.other_worker())
     assert (again.close_reason, again.failed) == ("too few items", True)
+
+
+def test_a_manager_without_hooks_gives_the_slots_of_its_jobs_back(bench: Bench) -> None:
+    class Two(WorkFlowManager):
+        name, loop_mode, default_max_jobs = NAME, 60, 1
+
+        def workflow_loop(self) -> bool:
+            if not self.state:
+                self.state["keys"] = [self.schedule_spider("shop", page=page) for page in (1, 2)]
+                return True
+            return any(self.is_finished(key) is None for key in self.state["keys"])
+
+    answer = to_end(bench, Two)
+    assert (answer.over, answer.error, answer.live) == (True, None, 0)
+    assert bench.jobs() == [(1, 0, "ended"), (2, 0, "ended")]
+    assert (bench.row.counts.good, bench.row.counts.live) == (2, 0)
 
 
 def test_what_on_close_did_wrong_is_told(bench: Bench) -> None:
