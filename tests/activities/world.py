@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, select
+from sqlalchemy import select
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle import compose
@@ -23,6 +23,7 @@ from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.managers import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.adapters.database import SqlStore, open_store
+from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
@@ -274,7 +275,7 @@ class World:
 
     def tables(self) -> Tables:
         """Every table, with the uids of the cluster made comparable between worlds."""
-        engine = create_engine(self.url)
+        engine = open_engine(parse_url(self.url), pool_size=1)
         with engine.connect() as conn:
             found = {
                 table.name: [dict(row) for row in conn.execute(select(table).order_by(*table.primary_key)).mappings()]
