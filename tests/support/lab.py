@@ -347,6 +347,9 @@ async def start_workers(
             activities=[with_clock(a) for a in activities_of(role, lab.parts)],
             activity_executor=executor,
             max_concurrent_activities=threads,
+            # Each poll is work for the server: when it begins, when it ends, and when the worker takes it back.
+            max_concurrent_workflow_task_polls=2,
+            max_concurrent_activity_task_polls=2,
         )
         await stack.enter_async_context(worker)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
@@ -71,12 +73,13 @@ async def temporal_server(
     for key, value in {**DYNAMIC, **(dynamic or {})}.items():
         extra += ["--dynamic-config-value", f"{key}={value}"]
     start = WorkflowEnvironment.start_time_skipping_v2 if skipping else WorkflowEnvironment.start_local
-    env = await start(
-        dev_server_existing_path=temporal_binary(),
-        dev_server_extra_args=extra,
-        plugins=[plugin()],
-        dev_server_log_level="error",
-    )
+    with patch.dict(os.environ, GOGC="400"):  # it collects its garbage less often: memory for processor time
+        env = await start(
+            dev_server_existing_path=temporal_binary(),
+            dev_server_extra_args=extra,
+            plugins=[plugin()],
+            dev_server_log_level="error",
+        )
     async with env:
         await register_search_attributes(env.client)
         yield env
