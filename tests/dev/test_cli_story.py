@@ -122,8 +122,8 @@ def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
     wrong = [(one["check"], one["text"]) for one in document["checks"] if one["level"] == "bad"]
     assert (done.returncode, wrong) == (0, [])
     texts = " ".join(one["text"] for one in document["checks"])
-    assert "all 9 are registered" in texts
-    assert texts.count("polling") == 6
+    assert "all 10 are registered" in texts
+    assert texts.count("polling") == 7
     sources = {one["name"]: one["source"] for one in document["settings"]}
     assert sources["LIFECYCLE_DATABASE__URL"].endswith("dev.json")
 
