@@ -30,7 +30,7 @@ def running_mysql(*options: str) -> Iterator[MySql]:
     base, server = f"--basedir={package.folder()}", str(package.folder() / "bin" / "mysqld")
     with data_folder("mysql-") as folder:
         data = f"--datadir={folder / 'data'}"
-        install([server, "--no-defaults", "--initialize-insecure", base, data, *as_root()])
+        install([server, "--no-defaults", "--initialize-insecure", base, data, *as_root()], folder)
         users = folder / "users.sql"
         users.write_text(USERS)
         # What a small server does without: another protocol, statistics of itself (0.2 GB).

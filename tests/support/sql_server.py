@@ -101,9 +101,16 @@ def data_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def install(command: Sequence[str]) -> None:
-    """Run the command that makes a server's own tables."""
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=START_TIMEOUT_S)
+def install(command: Sequence[str], folder: Path) -> None:
+    """Run the command that makes a server's own tables, with the temporary ones in ``folder``."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=START_TIMEOUT_S,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
     if done.returncode:
         pytest.fail(f"{command[0]} failed with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
 
@@ -134,7 +141,7 @@ def _started(kind: type[Server], program: str, folder: Path, options: list[str])
         program,
         "--no-defaults",
         f"--datadir={folder / 'data'}",
-        # Of its own: a server that starts removes the temporary tables of every other one that shares the folder.
+        # Of its own, as in ``install``: a server that starts removes the temporary tables of all that share the folder.
         f"--tmpdir={folder}",
         f"--socket={folder / 's'}",
         f"--pid-file={folder / 'pid'}",
