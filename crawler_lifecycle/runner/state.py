@@ -48,8 +48,10 @@ class JobState:
         if resume and marker is not None:
             self.counted = _counters(marker)
             return True, WENT_ON, f"Resuming with the state of the clean stop at {marker.get('at', 'an unknown time')}."
-        shutil.rmtree(self._aside, ignore_errors=True)
-        place.unlink(ASIDE)  # where it was no folder
+        if os.path.isdir(self._aside) and not os.path.islink(self._aside):
+            shutil.rmtree(self._aside, ignore_errors=True)  # of a pipe it would wait for a writer, for ever
+        else:
+            place.unlink(ASIDE)
         os.replace(self.folder, self._aside)
         os.makedirs(self.folder)
         note = NOT_CLEAN if resume else NOT_ASKED

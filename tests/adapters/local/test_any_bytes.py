@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
@@ -179,6 +179,7 @@ def test_whatever_a_pod_prints_is_read_and_kept(
 
 @settings(max_examples=examples(60))
 @given(marker=THINGS, job=st.one_of(st.just("folder"), THINGS), aside=THINGS, stats=OBJECTS)
+@example(marker=b"", job="folder", aside="pipe", stats={})
 def test_saved_state_never_keeps_a_crawler_from_its_start(
     empty: Path, marker: bytes | str, job: bytes | str, aside: bytes | str, stats: dict[str, Any]
 ) -> None:
