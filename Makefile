@@ -21,6 +21,7 @@ help:
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
 	@echo "make soak       a random plan against the whole stack (MINUTES=10 SEED=1): is anything untrue on record then?"
+	@echo "make soak-manager  a manager of 1,000 jobs while everything around it dies at random (SEED=1; MariaDB): is each job run once?"
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
@@ -111,7 +112,7 @@ soak: env
 	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
 
 soak-manager: env
-	@$(PY) -m tests.soak.managers --seed $(SEED)
+	@$(PY) -m tests.soak.managers --mariadb --seed $(SEED)
 
 # Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
 # many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.
