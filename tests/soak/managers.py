@@ -76,9 +76,9 @@ class Chaos:
         """Everything; what was untrue."""
         world, plan = self.world, f"{MODULE}:Stream"
         self.module.write_text(self.source)
-        self._take_over()
-        for name in PLANS:
+        for name in PLANS:  # first: others inherit the version of the stack's own worker
             world.deploy(ROOT, name, ("plans",))
+        self._take_over()
         until(lambda: plan in [row["plan"] for row in world.gateway.plans()["plans"]], "the class on record")
         with Count(world.mark) as count:
             found = self._until_it_ends(world.gateway.start_manager({"plan": plan, "flow_id": "chaos"}, "chaos"))
