@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -183,11 +183,6 @@ def outcome_of(run: JobRun, tasks: Sequence[JobTask]) -> str | None:
         return None
     own = tasks[0].outcome if len(tasks) == 1 and not run.multi else None
     return own or run.outcome
-
-
-def is_bad(run: JobRun, outcome: str | None, failed_outcomes: Collection[str]) -> bool:
-    """Whether an end is a failure. What is FAILED here is one, also for reasons that Scrapy Cloud does not have."""
-    return run.status == RunStatus.FAILED or outcome in failed_outcomes
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:

@@ -9,12 +9,11 @@ import pytest
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import FAILED_OUTCOMES, Job
+from crawler_lifecycle.domain.manager import Job
 from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
 from crawler_lifecycle.domain.scrapy_cloud import (
     FAILED_HERE,
     Cloud,
-    is_bad,
     job_metadata,
     never_retried,
     outcome_of,
@@ -123,13 +122,6 @@ def test_the_outcome_is_that_of_the_task_of_a_single_process_run() -> None:
     assert outcome_of(run(RunStatus.PROCESSING, None), [task("finished")]) is None
 
 
-@pytest.mark.parametrize(
-    "outcome", ["lost", "evicted", "interrupted", "timed_out", "deploy_failed", "partial", "cancel_timeout", "odd"]
-)
-def test_what_failed_here_is_bad_whatever_it_is_called(outcome: str) -> None:
-    assert is_bad(run(RunStatus.FAILED, outcome), outcome, ())
-
-
 def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
     person, forced = StopIntent(NOW), StopIntent(NOW, force=True, escalated=True)
     limits = [StopIntent(NOW, limit=limit) for limit in ("start_timeout", "timed_out", "cancelled (stalled)")]
@@ -144,12 +136,6 @@ def test_every_outcome_of_ours_that_is_a_failure_is_known() -> None:
     found = {e.outcome for end in ends for stop in (None, person, forced, *limits)
              if (e := read_end(end, stop)).status is not TaskStatus.SUCCEEDED}  # fmt: skip
     assert found - {"finished"} | {"lost", "deploy_failed", "partial"} == FAILED_HERE
-
-
-def test_a_good_end_is_bad_where_the_class_says_so() -> None:
-    good = run(outcome="no_items")
-    assert not is_bad(good, "no_items", FAILED_OUTCOMES)
-    assert is_bad(good, "no_items", [*FAILED_OUTCOMES, "no_items"])
 
 
 def test_what_is_never_retried() -> None:

@@ -142,6 +142,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))
     store.managers.add_jobs(managed.id, [job(2, spider=MARKER)], MARKER)
     managed.commit(added=[Added(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
+    store.managers.keep_output(managed.id, MARKER)
     store.managers.record_manager_stop(managed.id, stop)
     store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
     store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
