@@ -348,7 +348,7 @@ def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
         ({"cluster": "eu/"}, r"LIFECYCLE_PUSHER__CLUSTER: 'eu/'"),
         ({"channel": " "}, r"LIFECYCLE_PUSHER__CHANNEL: ' ' is not allowed"),
         ({"channel": "with#sign"}, r"LIFECYCLE_PUSHER__CHANNEL: 'with#sign'"),
-        ({"channel": "{run}"}, r"LIFECYCLE_PUSHER__CHANNEL: '\{run\}'.*\{run_id\}, \{manager_id\} and \{crawler\}"),
+        ({"channel": "{run}"}, r"LIFECYCLE_PUSHER__CHANNEL: '\{run\}'.*\{run_id\} and \{crawler\}"),
         ({"channel": "x" * 190 + "{run_id}"}, r"LIFECYCLE_PUSHER__CHANNEL.*at most 200"),
         ({"channel": " ".join(f"c{n}" for n in range(101))}, r"LIFECYCLE_PUSHER__CHANNEL.*1 to 100 names"),
         ({"channel": "private-encrypted-crawls"}, r"LIFECYCLE_PUSHER__CHANNEL.*private-…"),
