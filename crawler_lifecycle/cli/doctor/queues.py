@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.line import Line, counted
+from crawler_lifecycle.cli.doctor.line import Level, Line, counted
 from crawler_lifecycle.compose import PLANS, ROLES
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.server import Server
@@ -48,8 +48,10 @@ def queue_line(queue: Queue) -> Line:
     if number == 0:
         seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
         if role == PLANS:
+            # Many installations have none. Where a manager waits for one, its next cycle is in the queue.
+            level: Level = "bad" if queue.backlog or gone is not None else "warn"
             text = f"no worker of the role plans polls {what}{seen}{waiting}: managers do not go on"
-            return Line("workers", "bad", text, f"{_PLANS_CURE}; not needed where nobody starts managers")
+            return Line("workers", level, text, f"{_PLANS_CURE}; not needed where nobody starts managers")
         return Line("workers", "bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
         cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_WORKER__THREADS"

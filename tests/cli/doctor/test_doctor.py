@@ -405,10 +405,12 @@ def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None
 
 def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
     line = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", []))
-    assert (line.level, line.text.startswith("no worker of the role plans")) == ("bad", True)
+    assert (line.level, line.text.startswith("no worker of the role plans")) == ("warn", True)
     assert "LIFECYCLE_PLANS__MODULES" in str(line.cure)
     waits = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0))
     assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
+    left = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", [Poller(None, 9.0, False)]))
+    assert (left.level, "last seen 9 s ago" in left.text) == ("bad", True)
 
 
 def test_plans_that_cannot_be_used_are_told() -> None:

@@ -33,9 +33,9 @@ from tests.support.folders import reachable_folder
 from tests.support.manifests import Document
 from tests.support.service_image import BUILD_ID
 
-WORKERS = ("workflows", "cluster", "control", "export", "audit", "observer")
+WORKERS = ("workflows", "cluster", "control", "export", "audit", "observer", "plans")
 COMPONENTS = (*(f"worker-{role}" for role in WORKERS), "gateway", "scheduler")
-#: Eight pods start at once on a machine that may have other work.
+#: Nine pods start at once on a machine that may have other work.
 pytestmark = pytest.mark.timeout(900)
 
 
