@@ -154,9 +154,9 @@ def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
     return untrue_ms(now, cluster_time)
 
 
-def tail(text: str) -> str:
-    """The last 16 KiB of a log, cut at a character."""
-    return text.encode("utf-8", "replace")[-LOG_TAIL_BYTES:].decode("utf-8", "ignore")
+def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
+    """The last bytes of a log, cut at a character."""
+    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
-from crawler_lifecycle.adapters.database.schema.rows import stop_of
+from crawler_lifecycle.adapters.database.schema.rows import stop_of, tail
 from crawler_lifecycle.adapters.database.schema.tables import (
     MANAGER_COUNTERS,
     manager,
@@ -139,7 +139,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         mine = manager_log.c.manager_id == manager_id
         with suppress(KeyTaken), self._db.writing() as conn:  # another worker's first words for it: these are lost
             before = conn.execute(select(manager_log.c.log_tail).where(mine)).scalar_one_or_none()
-            kept = f"{before or ''}{text}".encode("utf-8", "replace")[-OUTPUT_BYTES:].decode("utf-8", "ignore")
+            kept = tail(f"{before or ''}{text}", OUTPUT_BYTES)
             if before is None:
                 conn.execute(insert(manager_log).values(manager_id=manager_id, log_tail=kept))
             else:
