@@ -114,6 +114,8 @@ class Ask:
     key: str = ""
     way: str = ""
     tasks: int = 0
+    manager: int = 0
+    """Of a manager of this number, and of no run."""
 
 
 @dataclass

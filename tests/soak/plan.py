@@ -1,7 +1,8 @@
 """The plan of a soak: what is done when, drawn from a seed and nothing else.
 
 A plan knows nothing of what will happen. It names runs by the order in which it starts them (``R1``, ``R2`` …) and
-moments by seconds since the beginning, so the same seed is the same plan, on any machine.
+moments by seconds since the beginning, so the same seed is the same plan, on any machine. Managers are named in the
+same way, by numbers of their own (``M1``, ``M2`` …).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 #: Mean seconds between two steps; bursts come closer.
 PACE_S = 0.75
+#: Managers are few: each begins many runs.
+MANAGERS_MAX = 4
 #: A crawl that only a stop, or a signal, ends within the time of a soak.
 ENDLESS = 3600.0
 #: Every exit code that means something, and some that do not.
@@ -71,7 +74,7 @@ class _Author:
     def __init__(self, seed: int, minutes: float, runs: int) -> None:
         self.dice = random.Random(seed)
         self.end, self.most = minutes * 60, runs
-        self.at, self.runs = 0.0, 0
+        self.at, self.runs, self.managers = 0.0, 0, 0
         self.workers = ["worker", "worker-2"][: self.dice.choice((1, 2))]
         self.steps: list[Step] = []
         #: Until when a part is away, so that outages do not pile up to a stack that is never there.
@@ -96,6 +99,8 @@ class _Author:
             (2, self.lock),
             (2, self.hide),
             (8, self.burst),
+            (4, self.manage),
+            (6, self.steer),
         ]
         weights, actions = [weight for weight, _ in kinds], [action for _, action in kinds]
         while self.at < self.end:
@@ -152,6 +157,29 @@ class _Author:
     def add(self) -> None:
         tasks = [{"args": self.args()} for _ in range(self.dice.randint(1, 3))]
         self.add_step("add", self.some_run(), tasks=tasks, twice=self.dice.random() < 0.3)
+
+    def manage(self) -> None:
+        """A manager of its own source: few jobs, each of them a run that ends by itself."""
+        if self.managers >= min(MANAGERS_MAX, self.most // 5):
+            return
+        self.managers += 1
+        jobs = [self.args() | {"number": str(n)} for n in range(self.dice.randint(3, 8))]
+        for job in jobs:
+            job["seconds"] = str(min(float(job["seconds"]), 15.0))
+        cap, retries = self.dice.randint(1, 3), self.dice.randint(0, 2)
+        self.add_step("manage", manager=self.managers, jobs=jobs, cap=cap, retries=retries)
+
+    def steer(self) -> None:
+        """Stop, pause or resume one. What is paused is let go on, by the plan or when it is over."""
+        if not self.managers:
+            return
+        what = self.dice.choice(["stop", "stop", "pause", "resume", "resume"])
+        how = self.dice.choice(["", "", "force", "leave"])
+        body = {how: True} if what == "stop" and how else {}
+        manager = self.dice.randint(1, self.managers)
+        self.add_step("steer", manager=manager, what=what, body=body)
+        if what == "pause":
+            self.add_step("steer", None, self.dice.uniform(1, 8), manager=manager, what="resume", body={})
 
     # --- ends
 

@@ -17,6 +17,7 @@ from tests.soak.checks import Case, check
 from tests.soak.deliveries import check_archive, check_events, check_findings, check_workflows
 from tests.soak.journal import Ask, Process, clock, read_journals
 from tests.soak.listener import Listener
+from tests.soak.manager_book import FIRST, asked_of_runs, check_managers, let_go_on, runs_of_managers, unsettled
 from tests.soak.plan import ENDLESS, Plan
 from tests.soak.world import SoakWorld
 from tests.support.mariadb import MariaDb
@@ -88,11 +89,13 @@ class Soak:
         rows = world.query("SELECT attempt, status, outcome FROM run_history")
         tasks = world.query("SELECT status, outcome FROM task_history")
         kinds = world.query("SELECT kind FROM correction")
+        managers = world.query("SELECT status, outcome FROM manager")
         findings = world.query("SELECT kind FROM audit_finding")
         ran = len(read_journals(world.journals))
         return "\n".join(
             [
                 f"runs: {counted(f'{s}/{o}' for _, s, o in rows)}; attempts {sum(row[0] for row in rows)}",
+                f"managers: {counted('/'.join(row) for row in managers)}; {len(runs_of_managers(world))} runs of them",
                 f"tasks: {counted('/'.join(row) for row in tasks)}",
                 f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
                 f"asked: {counted(f'{ask.kind} {ask.answer}' for ask in deeds.asks)}",
@@ -114,9 +117,13 @@ class Soak:
     def runs(self) -> dict[int, int]:
         """Runs by their number in the plan, those that came to be."""
         numbers = [step.run for step in self.plan.steps if step.kind == "start" and step.run is not None]
-        return {number: found for number in numbers if (found := self.world.run_id(number)) is not None}
+        own = {number: found for number in numbers if (found := self.world.run_id(number)) is not None}
+        return own | runs_of_managers(self.world)
 
     def request(self, number: int) -> Row:
+        """What was asked for; a job of a manager is one task, without limits of its own."""
+        if number >= FIRST:
+            return {"limits": {}}
         return next(s.more["request"] for s in self.plan.steps if s.kind == "start" and s.run == number)
 
     # --- settling ----------------------------------------------------------------------------------------------------
@@ -125,6 +132,7 @@ class Soak:
         for part in self.world.stack._supervisor._kept.values():
             part.wanted = True
         self.world.stack.wait_healthy(timeout_s=120)
+        let_go_on(self.world)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
         """Wait until every run has ended, except those that may go on; with audits, as a stack in service has them."""
@@ -161,6 +169,7 @@ class Soak:
         )
         found += [f"run {run_id} has no export of attempt {attempt}" for run_id, attempt in self.world.query(sql)]
         open_ = self.world.cli_list("ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'")
+        found += unsettled(self.world)
         live = set(self.world.open_runs())
         for workflow_id in (row["execution"]["workflowId"] for row in open_):
             if self.world.run_of(workflow_id) not in live:
@@ -202,6 +211,10 @@ class Soak:
         for process in read_journals(world.journals):
             journals.setdefault(process.run_id, []).append(process)
         self._starts(runs, journals)
+        for ask in asked_of_runs(world, world.deeds, world.deeds.asks):
+            world.deeds.asked(ask)
+        for text in check_managers(world, self.plan, world.deeds, [one for many in journals.values() for one in many]):
+            self.violate(None, f"{when}: {text}")
         for number, run_id in runs.items():
             for _ in range(3):
                 processes = journals.get(run_id, [])

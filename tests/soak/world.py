@@ -184,6 +184,37 @@ class SoakWorld(World):
                 return
             time.sleep(1)
 
+    def manager_key(self, manager: int) -> str:
+        return f"soak-manager-{manager}"
+
+    def _manage(self, step: Step) -> None:
+        """Start a manager and give it its jobs, each until somebody answers."""
+        number = step.more["manager"]
+        key, options = self.manager_key(number), {"max_running": step.more["cap"], "retries": step.more["retries"]}
+        body: Row = {"crawler": "soak", "name": "soak", "flow_id": f"M{number}", "options": options}
+        if self._until_told(step, lambda: self._http("POST", "/v1/managers", body, key), key):
+            ((manager_id,),) = self.query("SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}")
+            page = {"jobs": [{"spider_args": job} for job in step.more["jobs"]], "seal": True}
+            self._until_told(step, lambda: self._http("POST", f"/v1/managers/{manager_id}/jobs", page, key), key)
+
+    def _until_told(self, step: Step, call: Callable[[], tuple[str, str]], key: str) -> bool:
+        until = time.monotonic() + START_AGAIN_S
+        while time.monotonic() < until:
+            if self._ask(step, call, key=key, manager=step.more["manager"]).answer == "ok":
+                return True
+            time.sleep(1)
+        return False
+
+    def _steer(self, step: Step) -> None:
+        number, what = step.more["manager"], step.more["what"]
+        rows = self.query("SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}")
+        if not rows:
+            self.deeds.note(step.number, f"{what}: M{number} is not known yet")
+            return
+        path, body = f"/v1/managers/{rows[0][0]}/{what}", step.more["body"]
+        more: Row = {"force": bool(body.get("force")), "way": "leave" if body.get("leave") else what, "manager": number}
+        self._ask(step, lambda: self._http("POST", path, body), **more)
+
     def _start_by_temporal(self, step: Step, request: Row) -> tuple[str, str]:
         assert step.run is not None
         full, queue = {**request, "request_id": self.key(step.run)}, names.QUEUE_MAIN
