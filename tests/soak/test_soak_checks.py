@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.soak.book import Book
 from tests.soak.checks import Case, check
 from tests.soak.journal import Ask, Deeds, Kill, Process
+from tests.soak.manager_book import check_managers
 from tests.soak.manager_judge import Strike, of_ledger, stands_still
-from tests.soak.plan import without_lost_disks, write_plan
+from tests.soak.plan import Plan, Step, without_lost_disks, write_plan
 from tests.soak.truth import Stops, allowed, verdicts
+from tests.soak.world import SoakWorld
 
 T = 1_000_000.0
 NO_STOP = Stops(may=False, must=False)
@@ -250,3 +253,60 @@ def test_a_manager_that_stands_still_is_found_unless_it_was_in_trouble() -> None
     assert [text[:28] for text in stands_still(crawls, 2, [])] == ["it stood still for 27.0 s be"]
     assert list(stands_still(crawls, 2, [Strike("temporal killed", T + 2, T + 16)])) == []
     assert list(stands_still(stream(*range(4), pause_s=17.0), 2, [])) == []
+
+
+class Rows:
+    """Rows of one manager of two jobs that finished: T is 13:46:40 of 12 January 1970."""
+
+    def __init__(self) -> None:
+        self.db = sqlite3.connect(":memory:")
+        self.db.executescript(
+            """
+            CREATE TABLE manager (manager_id, flow_id, status, outcome, cause, ended_at, good, bad);
+            CREATE TABLE manager_item (manager_id, seq, retry, state, run_id, outcome);
+            CREATE TABLE run_history (run_id, attempt, request_id, status, outcome);
+            INSERT INTO manager VALUES (5, 'M1', 'COMPLETED', 'finished', '', '1970-01-12 13:46:49', 2, 0);
+            INSERT INTO manager_item VALUES (5, 1, 0, 'ended', 1, 'finished'), (5, 2, 0, 'ended', 2, 'finished');
+            INSERT INTO run_history VALUES (1, 1, 'manager/5/1', 'COMPLETED', 'finished'),
+                                           (2, 1, 'manager/5/2', 'COMPLETED', 'finished');
+            """
+        )
+        jobs = [{"number": "0"}, {"number": "1"}]
+        self.plan = Plan(1, 1, 10, 1, [Step(1, 0.0, "manage", None, {"manager": 1, "jobs": jobs, "cap": 1})])
+        self.deeds = Deeds(asks=[Ask(1, 0, "manage", T, T + 1, "ok", manager=1)] * 2)
+        self.processes = [process(run_id=1), process(run_id=2, begin=T + 5, last=T + 8)]
+
+    def query(self, sql: str, *values: object) -> list[Any]:
+        return self.db.execute(sql, values).fetchall()
+
+    def violations(self) -> str:
+        return "\n".join(check_managers(cast(SoakWorld, self), self.plan, self.deeds, self.processes))
+
+
+def test_honest_rows_of_a_manager_pass() -> None:
+    assert Rows().violations() == ""
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        ("UPDATE manager SET outcome = 'cancelled', status = 'FAILED'", "right would be"),
+        ("UPDATE manager SET good = 1, bad = 1", "counts 1 good"),
+        ("UPDATE manager SET ended_at = '1970-01-12 13:46:43'", "this executed"),
+        ("UPDATE manager SET flow_id = 'M2'", "is not on record"),
+        ("UPDATE manager_item SET state = 'started' WHERE seq = 2", "job 2.r0 (run 2) is started"),
+        ("UPDATE manager_item SET outcome = 'failed' WHERE seq = 2", "job 2.r0 ended failed"),
+        ("UPDATE manager_item SET seq = 3 WHERE seq = 2", "finished with the jobs [1, 3]"),
+        ("UPDATE run_history SET request_id = 'manager/5/1'", "2 runs of 2 tries"),
+    ],
+)
+def test_lies_about_managers_are_found(lie: str, told: str) -> None:
+    rows = Rows()
+    rows.db.execute(lie)
+    assert told in rows.violations()
+
+
+def test_a_window_that_does_not_hold_is_found() -> None:
+    rows = Rows()
+    rows.processes[1] = process(run_id=2, begin=T + 4, last=T + 8)
+    assert "2 crawls of it executed at once" in rows.violations()
