@@ -31,6 +31,9 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
+from tests.support.routes import make_routes_cheap
+
+make_routes_cheap()
 
 BASE = "http://127.0.0.1:8500"
 
