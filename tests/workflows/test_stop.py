@@ -272,18 +272,6 @@ async def test_unknown_signals_become_a_note(lab: Lab) -> None:
     assert "unknown signal 'pause'" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]
 
 
-@pytest.mark.parametrize(("limits", "outcome"), [
-    ({"run_timeout_s": 900}, "timed_out"), ({"start_timeout_s": 600}, "start_timeout"),
-])  # fmt: skip
-async def test_our_own_limits_stop_a_run(lab: Lab, limits: dict[str, float], outcome: str) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED if outcome == "timed_out" else Behaviour(waits=1e7)
-    handle = await lab.start({"crawler": "books", "limits": limits})
-    result = await handle.result()
-    assert (result.status, result.outcome) == ("FAILED", outcome)
-    assert lab.store.runs.cancellations(result.run_id) == []
-    assert lab.tasks(result.run_id) == {0: "FAILED"}
-
-
 async def test_a_person_outweighs_a_limit(lab: Lab) -> None:
     lab.cluster.behaviour = dataclasses.replace(UNTIL_STOPPED, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"run_timeout_s": 60, "force_stop_after_s": None}})

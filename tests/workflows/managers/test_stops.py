@@ -15,6 +15,7 @@ from crawler_lifecycle.activities.managers import CycleOrder
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import manager
 from crawler_lifecycle.workflows.manager import NO_WORKER
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
@@ -99,11 +100,14 @@ async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: 
         await m.end_runs()
 
 
-async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_all_the_same(real_lab: Lab) -> None:
+async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_all_the_same(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(5)])
     async with m.plans():
         handle = await running(m)
+    monkeypatch.setattr(manager, "TAKEN_S", 0.5)
     real_lab.cluster.end_now(1)
     await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
     snapshot = await m.snapshot_where(handle, lambda s: s.waiting == NO_WORKER)

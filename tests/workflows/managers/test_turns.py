@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows import lifecycle
+from crawler_lifecycle.workflows import lifecycle, manager
 from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.manager_state import ManagerState, Verdict
 from tests.support.lab import Lab, laboratory
@@ -154,7 +154,10 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
     assert after_deaths == {names.QUEUE_PLANS}, "nobody waits for a worker that may be dead"
 
 
-async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(real_lab: Lab) -> None:
+async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "TAKEN_S", 0.5)
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
     m.plan.queue = names.plans_queue("dead")
