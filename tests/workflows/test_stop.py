@@ -44,6 +44,11 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
 KINDS = [_signal, _bare_signal, _force, _cancel]
 
 
+def by(*stops: Stopper) -> pytest.MarkDecorator:
+    """By these ways alone: the stop matrix has the others at that moment."""
+    return pytest.mark.parametrize("stop", stops, ids=lambda k: k.__name__)
+
+
 def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None:
     """What must hold of every stopped run."""
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
@@ -58,7 +63,7 @@ def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None
     assert lab.corrections(result.run_id) == []
 
 
-@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+@by(*KINDS)
 async def test_in_reconciliation(lab: Lab, stop: Stopper) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
@@ -75,7 +80,7 @@ async def test_in_reconciliation(lab: Lab, stop: Stopper) -> None:
     assert order == ["record_stop", "cancel_queued_tasks", order[-1]]
 
 
-@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+@by(_signal, _force)
 async def test_before_any_worker_exists(lab_without_workers: Lab, stop: Stopper) -> None:
     lab = lab_without_workers
     handle = await lab.start({"crawler": "books"})
@@ -86,7 +91,7 @@ async def test_before_any_worker_exists(lab_without_workers: Lab, stop: Stopper)
         assert lab.scheduler.calls == []
 
 
-@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+@by(_signal)
 async def test_while_the_start_is_awaited(lab: Lab, stop: Stopper) -> None:
     lab.cluster.behaviour = Behaviour(waits=1e7)
     handle = await lab.start({"crawler": "books"})
@@ -95,7 +100,7 @@ async def test_while_the_start_is_awaited(lab: Lab, stop: Stopper) -> None:
     _checked(lab, await handle.result())
 
 
-@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+@by(_signal, _cancel)
 async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None:
     """The late call still creates its task; it is found and stopped, and nothing is left running."""
     under_way, go_on = threading.Event(), threading.Event()
@@ -116,7 +121,7 @@ async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None
     assert lab.cluster.alive() == []
 
 
-@pytest.mark.parametrize("stop", KINDS, ids=lambda k: k.__name__)
+@by(_force, _cancel)
 async def test_while_the_scheduler_is_down(lab: Lab, stop: Stopper) -> None:
     def down(_: Deployment) -> None:
         raise SchedulerUnavailable("connection refused")
