@@ -28,7 +28,7 @@ def managers(world: SoakWorld) -> dict[int, int]:
 
 def runs_of_managers(world: SoakWorld) -> dict[int, int]:
     """Their runs: a number for the judge -> the run."""
-    found = world.query("SELECT run_id FROM run_history WHERE request_id LIKE 'manager/%'")
+    found = world.query("SELECT run_id FROM run_history WHERE request_id LIKE ?", "manager/%")
     return {FIRST + run_id: run_id for (run_id,) in found}
 
 
