@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.manager import (
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore, PlanStore
+from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, ManagerRow, ManagerStore, PlanStore
 
 from .shared import alive
 
@@ -87,8 +87,6 @@ TRIES = 3
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
 AGAIN_S = (1.0, 5.0, 60.0)
-#: Seconds for which a worker counts that had said that it has a class, and says it no more.
-SILENT_S = 180.0
 #: Seconds for which pages of a source are read in one cycle; the page that is begun then is read to its end. Ends of
 #: runs wait meanwhile: one process makes one call at a time.
 READ_S = 1.0
@@ -124,7 +122,7 @@ class Trouble:
         """Whether a worker goes on saying that it has the class. Its clock may be far from ours."""
         if word != self.word:
             self.word, self.heard = word, time.monotonic()
-        return word is not None and time.monotonic() - self.heard < SILENT_S
+        return word is not None and time.monotonic() - self.heard < HEARD_S
 
 
 @dataclass

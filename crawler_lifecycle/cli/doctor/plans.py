@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
 
 _SHOWN = 5
 
@@ -20,18 +21,20 @@ def check_plans(context: Context) -> Sequence[Line]:
     try:
         if read_schema(settings.database.url).problem is not None:
             return []  # told by the check of the database
-        return plan_lines(build_store(settings).plans.list_plans(), settings.plans.modules)
+        return plan_lines(build_store(settings).plans.list_plans(), settings.plans.modules, datetime.now(UTC))
     except LifecycleError as error:
         return [Line("plans", "warn", f"the managers that workers offer cannot be read: {error}", "mend the database")]
 
 
-def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
+def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) -> list[Line]:
     """A line for each plan that cannot be used, for each module of ours that nobody offers, and one for the rest."""
     broken = [plan for plan in plans if plan.error is not None]
+    # What a worker said that is gone since then is no news of what there is.
+    told = [plan for plan in broken if plan.seen_at and (now - plan.seen_at).total_seconds() < HEARD_S]
     cure = "mend the module; a worker of the role plans reads it when it starts"
-    lines = [Line("plans", "bad", f"{plan.plan} cannot be started: {plan.error}", cure) for plan in broken[:_SHOWN]]
-    if len(broken) > _SHOWN:
-        lines.append(Line("plans", "bad", f"and {len(broken) - _SHOWN} more", "GET /v1/plans lists all of them"))
+    lines = [Line("plans", "bad", f"{plan.plan} cannot be started: {plan.error}", cure) for plan in told[:_SHOWN]]
+    if len(told) > _SHOWN:
+        lines.append(Line("plans", "bad", f"and {len(told) - _SHOWN} more", "GET /v1/plans lists all of them"))
     offered = {plan.plan.partition(":")[0] for plan in plans}
     for module in modules:
         if module not in offered:

@@ -337,6 +337,10 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
 
+#: Seconds for which a worker counts that has said what it serves. It says so every minute.
+HEARD_S = 180.0
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """A class that may be started: one row of ``plan``."""
@@ -360,7 +364,10 @@ class PlanStore(Protocol):
     """What plans workers have registered."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
-        """These are what this worker serves; those that it no longer serves lose its word."""
+        """These are what this worker serves; those that it no longer serves lose its word.
+
+        What it cannot use does not hide that another worker, heard of within ``HEARD_S``, can.
+        """
         ...
 
     def list_plans(self) -> list[PlanRow]: ...

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -415,10 +417,13 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
 
 def test_plans_that_cannot_be_used_are_told() -> None:
     good = PlanRow("shop.m:Good", "manager", "good", "", "f")
-    bad = PlanRow("shop.n:*", "manager", None, "", "f", error="ImportError: no module named shop.n")
-    assert [line.level for line in plans.plan_lines([], [])] == ["ok"]
-    assert [line.text for line in plans.plan_lines([good], ["shop.m"])] == ["1 manager can be started"]
-    told = plans.plan_lines([good, bad], ["shop.m", "shop.x"])
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    error = "ImportError: no module named shop.n"
+    bad = PlanRow("shop.n:*", "manager", None, "", "f", error=error, seen_at=now - timedelta(seconds=60))
+    gone = replace(bad, plan="shop.o:*", seen_at=now - timedelta(hours=1))
+    assert [line.level for line in plans.plan_lines([], [], now)] == ["ok"]
+    assert [line.text for line in plans.plan_lines([good], ["shop.m"], now)] == ["1 manager can be started"]
+    told = plans.plan_lines([good, bad, gone], ["shop.m", "shop.x"], now)
     assert [(line.level, "no module named" in line.text) for line in told] == [("bad", True), ("warn", False)]
     assert "shop.x" in told[1].text
 

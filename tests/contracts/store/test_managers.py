@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Added, Decision, Hook
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, PlanRow
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
 from tests.contracts.store.world import World, request
 
@@ -673,6 +673,21 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     assert found == [two, replace(one, fingerprint="f2", seen_at=world.clock.now)]
     assert plans.get_plan("shops:Shops") == found[1]
     assert plans.get_plan("SHOPS:shops") is None
+
+
+def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:
+    plans = world.store.plans
+    good, bad = PlanRow("shops:Shops", "manager", "shops", "", "f1"), PlanRow("shops:Shops", "manager", None, "", "")
+    bad = replace(bad, error="the new build has no such module")
+    plans.register_plans("old", [good])
+    plans.register_plans("new", [bad])
+    assert [row.error for row in plans.list_plans()] == [None]
+    world.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one is gone
+    plans.register_plans("new", [bad])
+    assert [row.error for row in plans.list_plans()] == [bad.error]
+    plans.register_plans("old", [good])
+    plans.register_plans("old", [bad])
+    assert [row.error for row in plans.list_plans()] == [bad.error]
 
 
 # --- rows that another hand wrote
