@@ -39,14 +39,12 @@ def asked_of_runs(world: SoakWorld, deeds: Deeds, known: Sequence[Ask]) -> list[
         stops = [ask for ask in deeds.asks if ask.manager == number and ask.way in STOPS and ask.answer != "no"]
         runs = world.query("SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?", f"manager/{manager_id}/%")
         for run_id, attempt in runs if stops else []:
+            # Its runs are told when its workflow gets to it.
+            more = {"kind": "stop", "run": FIRST + run_id, "answer": "unknown", "answered": float("inf")}
             for ask in stops:
                 for kind in ("stop", "force_stop"):
-                    key = f"manager/{manager_id}/{attempt}/{kind}"
-                    force = ask.force or any(one.force for one in stops)
-                    answered = ask.answered + 3600  # its runs are told when its workflow gets to it
-                    found.append(
-                        replace(ask, run=FIRST + run_id, answer="unknown", answered=answered, key=key, force=force)
-                    )
+                    key, force = f"manager/{manager_id}/{attempt}/{kind}", any(one.force for one in stops)
+                    found.append(replace(ask, **more, key=key, force=force))
     return [ask for ask in found if ask not in known]
 
 
