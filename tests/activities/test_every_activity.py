@@ -142,7 +142,10 @@ def test_twice_in_a_row_is_once(world: World, case: Case) -> None:
 
 @every_case
 def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(new_world: NewWorld, case: Case) -> None:
-    """The worker dies right before or right after each call that leaves the activity, one world for each death."""
+    """The worker dies before the first and right after each call that leaves the activity, one world for each death.
+
+    Right before a call is right after the one before it: nothing that outlives the worker happens between them.
+    """
     calm = new_world()
     argument = case.prepare(calm)
     watch = Breaker()
@@ -150,22 +153,19 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(new_world:
     tables, outside = calm.tables(), calm.outside()
     tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
     assert watch.calls
-    for at, name in enumerate(watch.calls):
-        for after in (False, True):
-            world = new_world()
-            argument = case.prepare(world)
-            with pytest.raises(Crash):
-                world.call(case.activity, argument, Breaker(at, after))
-            again, waited = _again(world, case, argument)
-            where = f"crash {'after' if after else 'before'} call {at}, {name}"
-            assert case.same(again) == case.same(answer), where
-            assert world.outside() == outside, where
-            found = world.tables()
-            # A delivery that was tried twice says so.
-            found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
-            assert differences(tables, found) <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited, (
-                where
-            )
+    for at, after in [(0, False), *((at, True) for at in range(len(watch.calls)))]:
+        world = new_world()
+        argument = case.prepare(world)
+        with pytest.raises(Crash):
+            world.call(case.activity, argument, Breaker(at, after))
+        again, waited = _again(world, case, argument)
+        where = f"crash {'after' if after else 'before'} call {at}, {watch.calls[at]}"
+        assert case.same(again) == case.same(answer), where
+        assert world.outside() == outside, where
+        found = world.tables()
+        # A delivery that was tried twice says so.
+        found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
+        assert differences(tables, found) <= HOW_IT_WAS_FOUND | (case.renews & (GONE | ANOTHER_PROCESS)) | waited, where
 
 
 def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
