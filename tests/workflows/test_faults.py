@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
@@ -25,7 +23,6 @@ from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.workflows import leaving, policies
 from tests.support.lab import Lab, laboratory
 from tests.support.store_ports import port_of
-from tests.support.temporal import temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -233,11 +230,11 @@ async def test_a_database_that_is_away_for_an_hour_fails_no_run(lab: Lab, monkey
 # --- continue-as-new -------------------------------------------------------------------------------------------------
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after a few steps."""
-    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "60"}) as env:
-        yield env
+@pytest.fixture
+def forgetful(skipping: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> WorkflowEnvironment:
+    """Executions continue as new after a few steps, as where the server suggests it: recorded histories have that."""
+    monkeypatch.setattr(leaving, "HISTORY_MAX", 60)
+    return skipping
 
 
 async def test_a_long_run_continues_as_new_and_forgets_nothing(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:

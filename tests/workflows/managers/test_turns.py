@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio import activity
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
@@ -22,12 +20,11 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows import lifecycle, manager
+from crawler_lifecycle.workflows import leaving, lifecycle, manager
 from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.manager_state import ManagerState, Verdict
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick
-from tests.support.temporal import in_real_time, temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -267,17 +264,11 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab, order: Any, i
     assert m.row().owner_run_id is None
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
-    """A server that suggests to continue as new after a few steps."""
-    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "40"}) as env:
-        yield await in_real_time(env)
-
-
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
-    forgetful: WorkflowEnvironment, tmp_path: Path
+    unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
+    monkeypatch.setattr(leaving, "HISTORY_MAX", 40)
+    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
         m = manager_lab(lab, source=[quick(n) for n in range(12)])
         async with m.plans():
