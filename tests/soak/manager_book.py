@@ -40,7 +40,7 @@ def asked_of_runs(world: SoakWorld, deeds: Deeds, known: Sequence[Ask]) -> list[
         runs = world.query("SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?", f"manager/{manager_id}/%")
         for run_id, attempt in runs if stops else []:
             # Its runs are told when its workflow gets to it.
-            more = {"kind": "stop", "run": FIRST + run_id, "answer": "unknown", "answered": float("inf")}
+            more = {"kind": "stop", "manager": 0, "run": FIRST + run_id, "answer": "unknown", "answered": float("inf")}
             for ask in stops:
                 for kind in ("stop", "force_stop"):
                     key, force = f"manager/{manager_id}/{attempt}/{kind}", any(one.force for one in stops)
