@@ -82,7 +82,7 @@ async def test_the_lowest_task_is_put_off_and_others_are_created(lab: Lab) -> No
 
 
 async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=3 * HOUR if index == 0 else 200, executes=300)
+    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=HOUR if index == 0 else 200, executes=300)
     result = await lab.ended(await lab.start({"crawler": "books", "tasks": [{}] * 3}))
     assert result.tasks == {"SUCCEEDED": 3}
     assert lab.store.corrections.list_corrections(1) == []
@@ -94,7 +94,7 @@ async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
 @pytest.mark.parametrize("creates", [False, True], ids=["it does nothing", "its answers are lost"])
 async def test_the_scheduler_service_is_away_and_looks_go_on(lab: Lab, creates: bool) -> None:
     """For the second wave; what executes meanwhile ends, and is seen to."""
-    away = Away(lab, 30, 1.75 * HOUR, creates=creates)
+    away = Away(lab, 30, HOUR, creates=creates)
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=100 if index == 0 else 1500)
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
     result = await lab.ended(handle)
@@ -150,7 +150,7 @@ async def test_run_timeout_s_is_not_put_off_by_looks_that_fail(lab: Lab) -> None
 
     def failing(*args: Any) -> Any:
         began.append(workflow_clock())
-        if 60 <= (began[-1] - began[0]).total_seconds() < 2 * HOUR:
+        if 60 <= (began[-1] - began[0]).total_seconds() < HOUR:
             raise ClusterUnavailable("503")
         return look(*args)
 
@@ -228,7 +228,7 @@ async def test_a_resumed_run_is_looked_at_while_its_tasks_wait(lab: Lab) -> None
     await lab.snapshot_where(first, lambda s: s.looks >= 1)
     await first.terminate("lost")
     lab.cluster.end_now(1, 0)
-    Away(lab, 0, 1.5 * HOUR)
+    Away(lab, 0, 0.5 * HOUR)
     lab.cluster.behaviour = Behaviour(executes=60)
     again = await lab.start({"run_id": 1})
     await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2 and lab.store.runs.get_run(1).status == "PROCESSING")
