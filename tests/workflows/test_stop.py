@@ -249,9 +249,8 @@ async def test_a_stop_of_a_reserved_run_leads_straight_to_its_end(lab: Lab) -> N
     assert lab.scheduler.calls == []
 
 
+#: Besides what ``test_poison`` sends.
 JUNK = [
-    [Payload(metadata={"encoding": b"json/plain"}, data=b"{not json")],
-    [Payload(metadata={"encoding": b"binary/strange"}, data=b"\xff\x00")],
     [Payload(metadata={}, data=b"")],
     [Payload(metadata={"encoding": b"json/plain"}, data=b"5")],
     [Payload(metadata={"encoding": b"json/plain"}, data=b'{"force": "yes", "colour": 1, "reason": 7}')],
