@@ -357,7 +357,7 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
         bench.end(run_id)
     with pytest.raises(PlanFailed):
         bench.cycle(replace(broken, troubles={}), closing=True)
-    monkeypatch.setattr(cycle, "SILENT_S", 0.0)
+    monkeypatch.setattr(cycle, "HEARD_S", 0.0)
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)
     answer = bench.cycle(broken)
     assert answer.over

@@ -29,12 +29,9 @@ def check_plans(context: Context) -> Sequence[Line]:
 def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) -> list[Line]:
     """A line for each plan that cannot be used, for each module of ours that nobody offers, and one for the rest."""
     broken = [plan for plan in plans if plan.error is not None]
-    # What a worker said that is gone since then is no news of what there is.
-    told = [plan for plan in broken if plan.seen_at and (now - plan.seen_at).total_seconds() < HEARD_S]
-    cure = "mend the module; a worker of the role plans reads it when it starts"
-    lines = [Line("plans", "bad", f"{plan.plan} cannot be started: {plan.error}", cure) for plan in told[:_SHOWN]]
-    if len(told) > _SHOWN:
-        lines.append(Line("plans", "bad", f"and {len(told) - _SHOWN} more", "GET /v1/plans lists all of them"))
+    lines = [_broken(plan, now) for plan in broken[:_SHOWN]]
+    if len(broken) > _SHOWN:
+        lines.append(Line("plans", "bad", f"and {len(broken) - _SHOWN} more", "GET /v1/plans lists all of them"))
     offered = {plan.plan.partition(":")[0] for plan in plans}
     for module in modules:
         if module not in offered:
@@ -43,3 +40,13 @@ def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) 
             lines.append(Line("plans", "warn", text, cure))
     good = len(plans) - len(broken)
     return lines or [Line("plans", "ok", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
+
+
+def _broken(plan: PlanRow, now: datetime) -> Line:
+    """What a worker said that may be gone since then is no news of what there is."""
+    text, cure = f"{plan.plan} cannot be started: {plan.error}", "mend the module; a worker reads it again by itself"
+    silent_s = (now - plan.seen_at).total_seconds() if plan.seen_at is not None else None
+    if silent_s is not None and silent_s < HEARD_S:
+        return Line("plans", "bad", text, cure)
+    when = "a worker that no longer offers it" if silent_s is None else f"a worker, {silent_s:.0f} s ago and not since"
+    return Line("plans", "warn", f"{text} (said by {when})", cure)
