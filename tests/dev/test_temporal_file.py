@@ -137,3 +137,18 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
         raw.seek(file.stat().st_size // 2)
         raw.write(b"\xff" * 50_000)
     assert temporal_server.is_damaged(file)
+
+
+def test_a_server_that_was_killed_while_it_wrote_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft is left with a journal when its server is killed within a transaction."""
+
+    def wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+        real(process, address, log)
+        (tmp_path / "temporal.db.draft-journal").touch()
+
+    real = temporal_server._wait
+    monkeypatch.setattr(temporal_server, "_wait", wait)
+    assert _prepare(tmp_path / "temporal.db") == []
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("temporal")] == ["temporal.db"]

@@ -20,6 +20,8 @@ from crawler_lifecycle.cli.stack.supervise import READY_S, PartFailed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 
 NAMESPACE = "default"
+#: Files that SQLite keeps beside a database.
+_BESIDE = ("-journal", "-wal", "-shm")
 
 #: The dev server reads each of its internal queues at most 20 times a second, which makes a burst of workflows crawl
 #: along at 44 ms a step; lifted, a step takes 1.5 ms.
@@ -126,7 +128,7 @@ def _aside(file: Path) -> Path:
 
 
 def _set_journals_aside(file: Path, aside: Path) -> None:
-    for suffix in ("-journal", "-wal", "-shm"):
+    for suffix in _BESIDE:
         with contextlib.suppress(FileNotFoundError):
             file.with_name(file.name + suffix).rename(aside.with_name(aside.name + suffix))
 
@@ -149,6 +151,8 @@ def _build(file: Path, env: Mapping[str, str], log: Path) -> None:
         raise PartFailed(f"the Temporal dev server built a file that cannot be used: {problem} (log: {log})")
     copy.rename(file)
     draft.unlink()
+    for suffix in _BESIDE:  # the server was killed, perhaps while it wrote
+        draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = READY_S) -> None:
