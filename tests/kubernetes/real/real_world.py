@@ -80,8 +80,9 @@ class RealWorld(World):
         return int(self.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     def until_running(self, run_id: int) -> None:
-        """Return when every task of the run executes, on record."""
+        """Return when the run and every task of it execute, on record: a look writes tasks first."""
         until(lambda: set(self.tasks(run_id)) == {"RUNNING"}, f"run {run_id} executing")
+        until(lambda: self.status(run_id) == "PROCESSING", f"run {run_id} processing")
         # A container runs before its program does: a signal to that moment would prove something else.
         logs = [f"{self.path(pod)}/log" for pod in self.objects(run_id, "pods")]
         until(lambda: all("waiting" in self.cluster.admin.text(path) for path in logs), "the actors at work")
