@@ -32,11 +32,11 @@ def runs_of_managers(world: SoakWorld) -> dict[int, int]:
     return {FIRST + run_id: run_id for (run_id,) in found}
 
 
-def asked_of_runs(world: SoakWorld, deeds: Deeds, known: Sequence[Ask]) -> list[Ask]:
+def asked_of_runs(world: SoakWorld) -> list[Ask]:
     """Stops of managers as stops of their runs: any of them may have been told, and none needs to have been."""
-    found = []
+    found, known = list[Ask](), world.deeds.asks
     for number, manager_id in managers(world).items():
-        stops = [ask for ask in deeds.asks if ask.manager == number and ask.way in STOPS and ask.answer != "no"]
+        stops = [ask for ask in known if ask.manager == number and ask.way in STOPS and ask.answer != "no"]
         runs = world.query("SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?", f"manager/{manager_id}/%")
         for run_id, attempt in runs if stops else []:
             # Its runs are told when its workflow gets to it.

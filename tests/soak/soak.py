@@ -211,7 +211,7 @@ class Soak:
         for process in read_journals(world.journals):
             journals.setdefault(process.run_id, []).append(process)
         self._starts(runs, journals)
-        for ask in asked_of_runs(world, world.deeds, world.deeds.asks):
+        for ask in asked_of_runs(world):
             world.deeds.asked(ask)
         for text in check_managers(world, self.plan, world.deeds, [one for many in journals.values() for one in many]):
             self.violate(None, f"{when}: {text}")

@@ -174,15 +174,19 @@ class SoakWorld(World):
         assert step.run is not None
         request, key = {"crawler": "soak", **step.more["request"]}, self.key(step.run)
         tasks = len(request.get("tasks") or [{}])
+        if step.more["way"] == "gateway":
+            self._until_told(step, lambda: self._http("POST", "/v1/runs", request, key), tasks=tasks, key=key)
+        else:
+            self._until_told(step, lambda: self._start_by_temporal(step, request), tasks=tasks, way="temporal")
+
+    def _until_told(self, step: Step, call: Callable[[], tuple[str, str]], **more: Any) -> bool:
+        """Ask until somebody says yes, for a while; whether somebody did."""
         until = time.monotonic() + START_AGAIN_S
-        while True:
-            if step.more["way"] == "gateway":
-                told = self._ask(step, lambda: self._http("POST", "/v1/runs", request, key), tasks=tasks, key=key)
-            else:
-                told = self._ask(step, lambda: self._start_by_temporal(step, request), tasks=tasks, way="temporal")
-            if told.answer == "ok" or time.monotonic() > until:
-                return
+        while self._ask(step, call, **more).answer != "ok":
+            if time.monotonic() > until:
+                return False
             time.sleep(1)
+        return True
 
     def manager_key(self, manager: int) -> str:
         return f"soak-manager-{manager}"
@@ -192,18 +196,11 @@ class SoakWorld(World):
         number = step.more["manager"]
         key, options = self.manager_key(number), {"max_running": step.more["cap"], "retries": step.more["retries"]}
         body: Row = {"crawler": "soak", "name": "soak", "flow_id": f"M{number}", "options": options}
-        if self._until_told(step, lambda: self._http("POST", "/v1/managers", body, key), key):
+        asked: Row = {"key": key, "manager": number}
+        if self._until_told(step, lambda: self._http("POST", "/v1/managers", body, key), **asked):
             ((manager_id,),) = self.query("SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}")
             page = {"jobs": [{"spider_args": job} for job in step.more["jobs"]], "seal": True}
-            self._until_told(step, lambda: self._http("POST", f"/v1/managers/{manager_id}/jobs", page, key), key)
-
-    def _until_told(self, step: Step, call: Callable[[], tuple[str, str]], key: str) -> bool:
-        until = time.monotonic() + START_AGAIN_S
-        while time.monotonic() < until:
-            if self._ask(step, call, key=key, manager=step.more["manager"]).answer == "ok":
-                return True
-            time.sleep(1)
-        return False
+            self._until_told(step, lambda: self._http("POST", f"/v1/managers/{manager_id}/jobs", page, key), **asked)
 
     def _steer(self, step: Step) -> None:
         number, what = step.more["manager"], step.more["what"]
