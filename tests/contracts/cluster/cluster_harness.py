@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -115,8 +116,11 @@ class Harness:
             expires_at=self.now() + timedelta(seconds=expires_in),
         )
 
-    def deploy(self, seconds: float = LONG, tasks: int = 1, attempt: int = 1) -> list[Deployed]:
-        return self.cluster.deploy(self.deployment(tasks, attempt), self.crawler(seconds))
+    def deploy(
+        self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
+    ) -> list[Deployed]:
+        """Deploy; where tasks compete for the one slot, the lowest gets it."""
+        return self.cluster.deploy(replace(self.deployment(tasks, attempt), record=record or {}), self.crawler(seconds))
 
     def ref(self, index: int = 0, attempt: int = 1) -> TaskRef:
         return TaskRef(100 * attempt + index, index, attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,8 +138,10 @@ class KubernetesHarness(Harness):
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 
-    def deploy(self, seconds: float = LONG, tasks: int = 1, attempt: int = 1) -> list[Deployed]:
-        whole = self.deployment(tasks, attempt)
+    def deploy(
+        self, seconds: float = LONG, tasks: int = 1, attempt: int = 1, record: Mapping[str, object] | None = None
+    ) -> list[Deployed]:
+        whole = replace(self.deployment(tasks, attempt), record=record or {})
         answers = []
         for task in whole.tasks:  # the first one gets the room
             answers += self.cluster.deploy(replace(whole, tasks=[task]), self.crawler(seconds))

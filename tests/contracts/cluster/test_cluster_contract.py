@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Phase, TaskStatus, read_end
-from tests.contracts.cluster.cluster_harness import LONG, RUN, STATISTICS, Harness
+from tests.contracts.cluster.cluster_harness import RUN, STATISTICS, Harness
 from tests.support.run_refs import run_ref
 
 
@@ -305,15 +305,15 @@ def test_the_highest_number_of_a_run_is_known_also_after_its_end(harness: Harnes
 def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
     """Also when the task has ended; of another run of the number nothing is said."""
     record = {"request_id": "r1", "request": {"tags": ["nightly"], "limits": {"stop_grace_s": 60.0}}}
-    order = replace(harness.deployment(tasks=2), record=record)
-    deployed = harness.cluster.deploy(order, harness.crawler(LONG))
+    deployed = harness.deploy(tasks=2, record=record)
     harness.until(Phase.EXECUTING)
     harness.finish()
     harness.until(Phase.ENDED)
-    found = harness.cluster.task_records(order.run)
+    run = run_ref(RUN)
+    found = harness.cluster.task_records(run)
     assert [(one.index, one.attempt, one.task_id, one.uid, one.name) for one in found] == [
         (index, 1, 100 + index, deployed[index].uid, deployed[index].name) for index in (0, 1)
     ]
     assert {one.crawler for one in found} == {"demo"}
     assert all(one.record == record for one in found)
-    assert harness.cluster.task_records(RunRef(order.run_id, "f" * 32)) == []
+    assert harness.cluster.task_records(RunRef(run.run_id, "f" * 32)) == []
