@@ -1,0 +1,122 @@
+"""What a graph is: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
+
+A graph is flat: a sub-graph, a group and a fan-out are steps of the kind ``graph``, and what is in them has their path
+before its own name. So a graph of any size can be cut into pages, and a step is known by one text, its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+#: Most steps of one graph, what is grafted and appended included.
+STEPS_MAX = 20_000
+#: Characters of a name, and levels of graphs within graphs.
+NAME_MAX, DEPTH_MAX = 200, 20
+#: Seconds that a function may take when nothing is said; one that may take longer runs in a workflow of its own.
+SHORT_S = 60.0
+
+
+class StepKind(StrEnum):
+    """What a step is."""
+
+    FUNCTION = "function"
+    """A function or a worker, called in a process of the role ``plans``."""
+    CRAWL = "crawl"
+    MANAGER = "manager"
+    GRAPH = "graph"
+    """Holds other steps: a sub-graph, a group, a fan-out. It ends with the last of them, at once when it has none."""
+
+
+class StepState(StrEnum):
+    """States of a step (Oban's words)."""
+
+    SUSPENDED = "suspended"
+    """Waits for its dependencies."""
+    SCHEDULED = "scheduled"
+    """Waits for a time of its own: ``not_before``, or a ``Snooze``."""
+    AVAILABLE = "available"
+    """Nothing is left to wait for but room."""
+    EXECUTING = "executing"
+    RETRYABLE = "retryable"
+    """Failed, and waits for its next try."""
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+    """Failed for good."""
+
+    @property
+    def final(self) -> bool:
+        return self in (StepState.COMPLETED, StepState.CANCELLED, StepState.DISCARDED)
+
+
+class GraphState(StrEnum):
+    """States of a graph. By its steps: executing while one is not final, or may still run (``ending``); else discarded
+    before cancelled before completed."""
+
+    DRAFT = "draft"
+    """Its pages are being sent; nothing runs."""
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step."""
+
+    path: str
+    """Its name after the names of the graphs that it is in: ``fetch/users``."""
+    kind: StepKind
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """What it does. ``function``: ``call`` (``module:qualname``), ``style`` (``plain``: called with ``args`` by name;
+    ``worker``: ``process(job)`` of a class; ``cascade``: called with the context; ``item``: with ``item`` and the
+    context), ``args``, ``item``, ``label`` (what pictures show). ``crawl``: the fields of a ``RunRequest``.
+    ``manager``: those of a ``NewManager``. ``graph``: ``context``, ``name``."""
+    deps: tuple[str, ...] = ()
+    """Names of steps of the same level."""
+    ignore_cancelled: bool = False
+    """Whether a cancelled dependency counts as completed."""
+    ignore_discarded: bool = False
+    graft: bool = False
+    """Whether it may attach steps below its own path while it runs; who depends on it waits for those too."""
+    timeout_s: float = SHORT_S
+    max_attempts: int = 1
+    backoff_s: float = 1.0
+    """Seconds before the second try; each later one waits twice as long, an hour at most."""
+    priority: int = 0
+    """0 is first, 9 last."""
+    not_before: datetime | None = None
+    queue: str | None = None
+    """Another pool of plans workers; ``None``: the common one."""
+    resources: tuple[Mapping[str, str], ...] = ()
+    """Alternatives: name -> amount, as an exact fraction (``"1/3"``)."""
+    max_parallel: int | None = None
+    """``graph``: most steps in it that may execute at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """What holds for a whole graph."""
+
+    check_deps: bool = True
+    """Whether every dependency must be there from the beginning; else one may be appended later."""
+    fail_fast: bool = False
+    """Whether nothing more starts once a step was discarded."""
+    max_parallel: int | None = None
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Resource -> how much there is of it; at least the largest need of one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """A whole graph."""
+
+    steps: Sequence[StepSpec]
+    options: GraphOptions = GraphOptions()
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """For all cascades; the context of a sub-graph is laid over it."""

@@ -1,0 +1,255 @@
+"""Ports of graphs: their rows, their steps, what steps get and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepSpec, StepState
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.ports.values import Owner, RunRow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFence:
+    """What a writer must still be for its write to count."""
+
+    graph_id: int
+    attempt: int
+    owner_run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewGraph:
+    """What whoever sends a graph says about it. Its steps follow in pages."""
+
+    key: str
+    """Its id for people and programs, unique: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
+    fingerprint: str
+    """Of the whole spec (``domain.graph.spec.fingerprint``)."""
+    pages: int
+    name: str | None = None
+    options: GraphOptions = GraphOptions()
+    requested_by: str | None = None
+    parent: str | None = None
+    """The workflow that is told of the end."""
+    tags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """One row of ``graph`` as readers see it."""
+
+    graph_id: int
+    graph_uid: str
+    key: str
+    name: str | None
+    fingerprint: str
+    options: GraphOptions
+    state: GraphState
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+    pages: int = 1
+    owner_run_id: str | None = None
+    counts: Mapping[StepState, int] = field(default_factory=dict)
+    """Of a graph that has ended; of a live one they are counted when it is read."""
+    stop: StopIntent | None = None
+    waiting_for: str | None = None
+    cause: str | None = None
+    """One sentence: why it ended as it did."""
+    requested_by: str | None = None
+    parent: str | None = None
+    tags: Sequence[str] = ()
+    started_at: datetime | None = None
+    """When its first step began."""
+    ended_at: datetime | None = None
+    pruned_at: datetime | None = None
+    """When its steps and results were removed, long after its end."""
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One row of ``graph_step`` as readers see it."""
+
+    number: int
+    path: str
+    kind: str
+    state: StepState | str
+    job: Mapping[str, Any]
+    deps: Sequence[str] = ()
+    attempt: int = 0
+    tries: int = 0
+    max_attempts: int = 1
+    outcome: str | None = None
+    reason: str | None = None
+    ending: bool = False
+    run_id: int | None = None
+    not_before: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    errors: Sequence[Mapping[str, Any]] = ()
+    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
+    result_bytes: int | None = None
+    """Size of its recorded result; ``None``: it recorded none."""
+    snoozed: int = 0
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """A step as the process that calls its function needs it."""
+
+    number: int
+    path: str
+    job: Mapping[str, Any]
+    deps: Sequence[int]
+    attempt: int
+    """Of the execution that begins."""
+    tries: int
+    max_attempts: int
+    backoff_s: float
+    timeout_s: float
+    graft: bool = False
+    snoozed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one execution of a function led to, for the record."""
+
+    end: StepEnd
+    result: Sequence[bytes] | None = None
+    """The recorded value, compressed, in parts of at most ``RESULT_PART`` bytes; ``None``: nothing was recorded."""
+    result_bytes: int = 0
+    """Size before compression."""
+    error: str | None = None
+
+
+class GraphReader(Protocol):
+    """Graphs and their steps, for people."""
+
+    def get_graph(self, graph_id: int) -> GraphRow | None: ...
+
+    def find_graph(self, key: str) -> GraphRow | None: ...
+
+    def list_graphs(
+        self, before_id: int | None = None, limit: int = 50, *, state: str | None = None, name: str | None = None
+    ) -> list[GraphRow]:
+        """Newest first, drafts left out unless they are asked for."""
+        ...
+
+    def list_steps(
+        self,
+        graph_id: int,
+        after: int = -1,
+        limit: int = 500,
+        *,
+        states: Collection[StepState] = (),
+        paths: Collection[str] = (),
+    ) -> list[StepRow]:
+        """Steps in their order, behind this number."""
+        ...
+
+    def count_steps(self, graph_id: int) -> dict[StepState, int]:
+        """Steps by state, those of the kind ``graph`` left out."""
+        ...
+
+    def load(self, graph_id: int) -> Graph:
+        """The engine with all steps as they are now, to read from. Raises ``RunNotFound``."""
+        ...
+
+    def result(self, graph_id: int, number: int) -> Iterator[bytes]:
+        """The parts of a recorded result; none when there is none."""
+        ...
+
+    def context(self, graph_id: int, number: int | None) -> list[bytes]:
+        """The contexts that hold for a step, from the outermost graph inwards, each encoded."""
+        ...
+
+
+class GraphStore(GraphReader, Protocol):
+    """The same, as workflow, workers and commands change them. Methods with a fence raise ``Fenced`` and write nothing
+    when the graph's attempt or owner is another one."""
+
+    def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
+        """Insert it as a draft, or answer the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
+        that has another fingerprint."""
+        ...
+
+    def add_page(self, graph_id: int, page: int, data: bytes) -> None:
+        """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
+        when another one is there, ``NotInThisState`` when it is no draft."""
+        ...
+
+    def make_graph(self, graph_id: int) -> GraphRow:
+        """Make a whole draft a graph that executes, in one transaction: read its pages, check the whole, insert its
+        steps. Again: the same. Raises ``InvalidRequest`` (a missing page, what ``spec.check`` refuses)."""
+        ...
+
+    def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
+        """Own the graph. Again: the same. A new owner takes it over as the next attempt: what former calls had begun
+        and not ended begins again. Raises ``RunIsLive``, ``Fenced``, ``RunNotFound`` as ``claim_manager`` does."""
+        ...
+
+    def change(self, graph_id: int, fence: GraphFence | None, how: Callable[[Graph], T]) -> T:
+        """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
+        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. ``fence`` is ``None`` for a
+        command of a person. A graph that had ended and has open steps afterwards executes again."""
+        ...
+
+    def begin_graft(self, graph_id: int, number: int, attempt: int, specs: Sequence[StepSpec], digest: str) -> None:
+        """Attach steps to the step that grafts, once for each attempt. Again the same: nothing more. Raises
+        ``Fenced`` when this attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
+        ...
+
+    def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
+        """The steps of a call that have not ended, in their order."""
+        ...
+
+    def record(self, fence: GraphFence, done: Sequence[Done], begin: int | None = None) -> StepWork | None:
+        """In one transaction: the ends with their results, and the beginning of the next step, which is answered.
+        ``None``: it does not begin, because it was cancelled, a dependency did not complete, or a stop is on record.
+        An end whose attempt does not execute any more changes nothing but ``ending``."""
+        ...
+
+    def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
+        """Those of these that must not go on."""
+        ...
+
+    def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> None:
+        """The run of a crawl exists; or it can never be begun: then the step is discarded (``deploy_failed``)."""
+        ...
+
+    def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
+        """Ends of crawls and managers of executing or ending steps, as the database has them now."""
+        ...
+
+    def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
+        """Crawls and managers that were picked and have no run yet."""
+        ...
+
+    def live_runs(
+        self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
+    ) -> list[RunRow]:
+        """Runs of the graph that have not ended, by id; ``ending``: only those whose step was cancelled."""
+        ...
+
+    def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
+        """Put a stop on record: nothing more starts. After its end: nothing changes."""
+        ...
+
+    def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
+        """Set the end by the states of its steps, with the event ``graph.ended``. Again: the same. Raises
+        ``NotInThisState`` while a step is open or ending, or a run of it lives."""
+        ...
+
+    def keep_output(self, graph_id: int, text: str) -> None:
+        """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        ...
