@@ -34,7 +34,7 @@ class NewGraph:
     """Of the whole spec (``domain.graph.spec.fingerprint``)."""
     pages: int
     name: str | None = None
-    options: GraphOptions = GraphOptions()
+    options: GraphOptions = field(default_factory=GraphOptions)
     requested_by: str | None = None
     parent: str | None = None
     """The workflow that is told of the end."""
