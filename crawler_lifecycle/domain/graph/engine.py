@@ -45,7 +45,9 @@ class Step:
     batch: int | None = None
     """The call that it was given to, while it has not answered."""
     run_id: int | None = None
-    """``crawl``: its run."""
+    """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
+    run_attempt: int = 0
+    """The attempt of that run (manager) whose end was taken in last: only the end of a later one counts."""
     ending: bool = False
     """Cancelled, and it is not proved yet that nothing of it runs."""
     outcome: str | None = None
@@ -86,6 +88,8 @@ class StepEnd:
     outcome: str | None = None
     reason: str | None = None
     not_before: datetime | None = None
+    run_attempt: int = 0
+    """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
 
 
 @dataclass
@@ -117,9 +121,10 @@ class Graph:
         executes is ``CANCELLED`` with ``ending``."""
         raise NotImplementedError
 
-    def retry(self, numbers: Collection[int] | None, *, cascade: bool) -> int:
+    def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Let these (``None``: all that were discarded, cancelled, or wait for their next try) begin anew; how many.
         Completed ones only when they are named. ``cascade``: with the dependents that were cancelled because of them.
+        ``fresh``: crawls get a new run (``run_id`` and ``run_attempt`` are forgotten).
         Raises ``InvalidRequest`` for one that executes still (``ending``)."""
         raise NotImplementedError
 

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepSpec, StepState
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.ports.store.managers import ManagerRow
 from crawler_lifecycle.ports.values import Owner, RunRow
 
 T = TypeVar("T")
@@ -104,10 +105,11 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step as the process that calls its function needs it."""
+    """A step as whoever executes it needs it."""
 
     number: int
     path: str
+    kind: StepKind
     job: Mapping[str, Any]
     deps: Sequence[int]
     attempt: int
@@ -118,6 +120,9 @@ class StepWork:
     timeout_s: float
     graft: bool = False
     snoozed: int = 0
+    run_id: int | None = None
+    """``crawl``, ``manager``: what a former attempt began, which is to be resumed; and its attempt that has ended."""
+    run_attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +199,20 @@ class GraphStore(GraphReader, Protocol):
         ...
 
     def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
-        """Own the graph. Again: the same. A new owner takes it over as the next attempt: what former calls had begun
-        and not ended begins again. Raises ``RunIsLive``, ``Fenced``, ``RunNotFound`` as ``claim_manager`` does."""
+        """Own the graph, as it was made or reopened. Again, or after its end: the row as it is. A new owner takes it
+        over as the next attempt: what former calls had begun and not ended begins again. Raises ``RunIsLive``,
+        ``Fenced``, ``RunNotFound`` as ``claim_manager`` does, ``NotInThisState`` for a draft."""
         ...
 
-    def change(self, graph_id: int, fence: GraphFence | None, how: Callable[[Graph], T]) -> T:
+    def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
         """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
-        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. ``fence`` is ``None`` for a
-        command of a person. A graph that had ended and has open steps afterwards executes again."""
+        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it."""
+        ...
+
+    def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
+        """The same for a command of a person, once for each ``request_id``: again, the same answer. A graph that had
+        ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
+        ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps were pruned, and one that is stopping."""
         ...
 
     def begin_graft(self, graph_id: int, number: int, attempt: int, specs: Sequence[StepSpec], digest: str) -> None:
@@ -228,21 +239,27 @@ class GraphStore(GraphReader, Protocol):
         ...
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Ends of crawls and managers of executing or ending steps, as the database has them now."""
+        """Ends of crawls and managers of executing or ending steps, as the database has them now: of attempts above the
+        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well."""
         ...
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
-        """Crawls and managers that were picked and have no run yet."""
+        """Crawls and managers that were picked and for whose present attempt ``run_begun`` was not called."""
         ...
 
     def live_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        """Runs of the graph that have not ended, by id; ``ending``: only those whose step was cancelled."""
+        """Runs of the graph (``parent``) that have not ended, by id; ``ending``: those whose step was cancelled."""
+        ...
+
+    def live_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+        """The same of managers, all at once: those of executing or ending steps."""
         ...
 
     def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
-        """Put a stop on record: nothing more starts. After its end: nothing changes."""
+        """Put a stop on record and cancel every step that has not ended (``Graph.cancel``), in one transaction: nothing
+        more starts. Again: the stricter of both holds. After its end: nothing changes."""
         ...
 
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
