@@ -94,12 +94,18 @@ class StepEnd:
 
 @dataclass
 class Graph:
-    """The states of a graph, and the rules by which they change. ``changed`` collects the numbers of changed steps."""
+    """The states of a graph, and the rules by which they change. ``changed`` collects the numbers of changed steps.
+
+    Made of rows, it takes in the ends that calls have recorded in them meanwhile: their dependents become free, or are
+    cancelled.
+    """
 
     options: GraphOptions
     steps: list[Step]
     next_batch: int = 1
     changed: set[int] = field(default_factory=set)
+    added: list[tuple[Step, StepSpec]] = field(default_factory=list)
+    """What ``add`` has appended, to be stored."""
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
         """Take ends in: dependents become free, or are cancelled. One that is late (another attempt, final already)
@@ -108,7 +114,7 @@ class Graph:
 
     def released(self, batches: Collection[int]) -> None:
         """These calls have answered or died: what they did not begin waits again, what they began and did not end
-        begins again as the next attempt, unless its tries are spent."""
+        begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries."""
         raise NotImplementedError
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:

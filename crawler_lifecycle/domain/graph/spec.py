@@ -18,6 +18,8 @@ STEPS_MAX = 20_000
 NAME_MAX, DEPTH_MAX = 200, 20
 #: Seconds that a function may take when nothing is said; one that may take longer runs in a workflow of its own.
 SHORT_S = 60.0
+#: Executions that may be lost with their worker, beyond ``max_attempts``, before a step is given up.
+LOST_MAX = 10
 
 
 class StepKind(StrEnum):
