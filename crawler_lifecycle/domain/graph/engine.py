@@ -84,7 +84,8 @@ class StepEnd:
     number: int
     attempt: int
     state: StepState
-    """A final one, or ``RETRYABLE`` or ``SCHEDULED`` with ``not_before``."""
+    """A final one; ``RETRYABLE``, or ``SCHEDULED`` (a ``Snooze``: no try) with ``not_before``; or ``AVAILABLE``: it was
+    begun and not called, and nothing of the attempt counts."""
     outcome: str | None = None
     reason: str | None = None
     not_before: datetime | None = None

@@ -113,8 +113,9 @@ class StepWork:
     job: Mapping[str, Any]
     deps: Sequence[int]
     attempt: int
-    """Of the execution that begins."""
+    """Of the execution that begins, or would."""
     tries: int
+    """Of those that count against ``max_attempts``, this one included."""
     max_attempts: int
     backoff_s: float
     timeout_s: float
@@ -126,12 +127,27 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """A step as those see it that depend on it."""
+
+    number: int
+    path: str
+    kind: StepKind
+    state: StepState
+    graft: bool = False
+    result_bytes: int | None = None
+    """Size of its recorded result; ``None``: it recorded none."""
+    run: Mapping[str, Any] | None = None
+    """``crawl``: ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors``, ``archive``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What one execution of a function led to, for the record."""
 
     end: StepEnd
     result: Sequence[bytes] | None = None
-    """The recorded value, compressed, in parts of at most ``RESULT_PART`` bytes; ``None``: nothing was recorded."""
+    """The recorded value, compressed (``domain.values.packed``); ``None``: nothing was recorded."""
     result_bytes: int = 0
     """Size before compression."""
     error: str | None = None
@@ -172,6 +188,15 @@ class GraphReader(Protocol):
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
         """The parts of a recorded result; none when there is none."""
+        ...
+
+    def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
+        """These steps and all that are in them, by number: what a step gets that depends on these."""
+        ...
+
+    def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The parts of what these steps recorded, each with its number: in the order of ``numbers``, one step after the
+        other, read in pages."""
         ...
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
@@ -224,10 +249,15 @@ class GraphStore(GraphReader, Protocol):
         """The steps of a call that have not ended, in their order."""
         ...
 
-    def record(self, fence: GraphFence, done: Sequence[Done], begin: int | None = None) -> StepWork | None:
-        """In one transaction: the ends with their results, and the beginning of the next step, which is answered.
-        ``None``: it does not begin, because it was cancelled, a dependency did not complete, or a stop is on record.
-        An end whose attempt does not execute any more changes nothing but ``ending``."""
+    def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        """In one transaction: the ends with their results, and the beginning of these steps in their attempts; the
+        numbers of those that began. One that did so already in this very attempt is among them: the answer of the
+        first call was lost. Left out is what does not begin: it was cancelled, a dependency is not completed, a later
+        attempt of it began, or a stop is on record.
+
+        An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
+        end: it was not called after all, and nothing of this attempt counts.
+        """
         ...
 
     def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
