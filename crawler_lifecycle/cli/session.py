@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.bounds import storable
 

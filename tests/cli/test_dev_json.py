@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from tests.cli.cli_support import Crawlctl

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.cli.session import current

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.cli import dev_json
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO
 
-from crawler_lifecycle.cli import cluster_access, dev_json
+from crawler_lifecycle import dev_json
+from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
