@@ -37,16 +37,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
         *("observability", "background"),
     },
-    "plans": {"domain", "ports", "adapters", "settings", "managers", "background", "observability"},
+    "plans": {"domain", "ports", "adapters", "settings", "managers", "graphs", "background", "observability"},
     "worker": {
         *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
         *("observability", "background", "plans"),
     },
     "cli": {
         *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
-        *("worker", "scheduler", "gateway"),
+        *("worker", "scheduler", "gateway", "dev_json"),
     },
+    "dev_json": {"domain"},
     "managers": {"domain"},
+    "graphs": {"domain", "dev_json"},
     "runner": set(),
     "generic": set(),
 }

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.store.managers import ManagerRow
 from crawler_lifecycle.ports.values import Owner, RunRow
@@ -240,8 +240,9 @@ class GraphStore(GraphReader, Protocol):
         ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps were pruned, and one that is stopping."""
         ...
 
-    def begin_graft(self, graph_id: int, number: int, attempt: int, specs: Sequence[StepSpec], digest: str) -> None:
-        """Attach steps to the step that grafts, once for each attempt. Again the same: nothing more. Raises
+    def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
+        """Attach steps to the step that grafts, once each attempt; the context of ``spec`` is kept as ``context`` in
+        its job, as that of a sub-graph is. Again the same: nothing more. Raises
         ``Fenced`` when this attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
         ...
 

@@ -1,0 +1,1 @@
+"""Graphs: what users import. It needs nothing beside the standard library and ``domain``."""

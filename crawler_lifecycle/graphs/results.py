@@ -1,0 +1,38 @@
+"""What a function or a worker may return beside a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import YEAR_S, refusal
+
+#: Bytes that ``Record`` takes when nothing is said.
+RECORD_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The step is cancelled; what depends on it is too, unless it ignores that."""
+
+    reason: str = "it returned Cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """The step is tried again after so many seconds, and this time does not count."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= YEAR_S:
+            raise refusal("seconds", self.seconds, f"give 0 to {YEAR_S:g} seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A worker's result. (A function's result is recorded without it.)"""
+
+    value: Any
+    limit: int = RECORD_MAX
+    """Most bytes of it; a larger one fails the try."""
