@@ -5,52 +5,32 @@ The class of the manager decides elsewhere (``managers.py``); nothing here knows
 
 from __future__ import annotations
 
-import logging
-import time
+import functools
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from temporalio import activity
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
-    InvalidRequest,
-    LifecycleError,
-    RowUnreadable,
-    RunNotFound,
-    StoreRefused,
-)
+from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.manager_jobs import base_of, laid_over
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.ports import (
     AcceptanceStore,
     Catalogue,
     Owner,
     RunReader,
-    RunRow,
     SchedulerClient,
     StopIntentStore,
     WorkflowDirectory,
 )
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
 
-from .abreast import Abreast
-from .run_commands import begin_request, next_workflow_id, workflow_ids
-from .shared import Clock, alive, beating, utc_now
-
-log = logging.getLogger(__name__)
-
-#: Runs that are begun or stopped in one go.
-WINDOW = 100
-#: Seconds after which no further run is begun or stopped: the activity answers, and is asked for again.
-PASS_S = 20.0
-#: Characters of what is wrong with a job.
-ERROR_MAX = 1000
+from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from .shared import Clock, beating, utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +53,6 @@ class ManagerOpened:
     parent: str | None = None
     stop: StopIntent | None = None
     leave: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BegunRuns:
-    """What one ``begin_manager_runs`` has done."""
-
-    begun: int = 0
-    refused: int = 0
-    """Jobs that can never be begun: they have ended, and their hooks are to run."""
-    more: bool = False
-    """Whether its time was over before every job had its turn."""
-    stopped: bool = False
-    """Whether a stop is on record, so that none is begun any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +105,6 @@ class StopRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsLeft:
-    """What a pass over the live runs of a manager came to."""
-
-    live: int = 0
-    """Runs that have not ended; when the time was over, those that were counted."""
-    told: int = 0
-    """Runs that were told of the stop in this pass."""
-    more: bool = False
-    """Whether its time was over before every run had its turn."""
-    trouble: str | None = None
-    """Why a run could not be told."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndManager:
     """Input of ``end_manager``. ``leave``: live runs go on by themselves."""
 
@@ -185,6 +138,11 @@ class ManagingActivities:
     cloud: Cloud = field(default_factory=Cloud)
     clock: Clock = utc_now
 
+    @property
+    def children(self) -> ChildRuns:
+        """What begins and stops runs."""
+        return ChildRuns(self.acceptance, self.stops, self.runs, self.directory)
+
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
     def open_manager(self, order: OpenManager) -> ManagerOpened:
         """Claim the manager: as it was reserved, or after its end as its next attempt.
@@ -210,7 +168,7 @@ class ManagingActivities:
         Second execution: finds the runs that it made, by the ids of their requests, and begins the others.
         """
         with beating():
-            return _Beginning(self, fence).run()
+            return _Beginning(self, self._row(fence.manager_id), fence).run()
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:
@@ -253,53 +211,8 @@ class ManagingActivities:
         Second execution: tells those again that have not acted on it; a run knows the stop by its id.
         """
         with beating():
-            return self._stop_all(order)
-
-    def _stop_all(self, order: StopRuns) -> RunsLeft:
-        until, after, left = time.monotonic() + PASS_S, 0, RunsLeft()
-        while True:
-            page = self.managers.live_runs(order.manager_id, after, WINDOW)
-            left = replace(left, live=left.live + len(page))
-            asking = Abreast[RunRow, None](lambda run: self._stop_one(order, run))
-            for run, answer in asking.over([run for run in page if _to_tell(run, order.intent)]):
-                alive()
-                if isinstance(answer, Exception):
-                    log.warning("run %d of manager %d could not be stopped: %s", run.run_id, order.manager_id, answer)
-                    left = replace(left, trouble=f"run {run.run_id}: {answer}"[:ERROR_MAX])
-                else:
-                    left = replace(left, told=left.told + 1)
-            if asking.slow:
-                left = replace(left, trouble=f"{asking.slow} runs do not answer")
-            if len(page) < WINDOW:
-                return left
-            after = page[-1].run_id
-            if time.monotonic() >= until:
-                return replace(left, more=True)
-
-    def _stop_one(self, order: StopRuns, run: RunRow) -> None:
-        """Record the stop of a run, then tell its workflow, or start one, as the gateway does."""
-        intent = order.intent
-        kind = "force_stop" if intent.force else "stop"
-        request_id = f"manager/{order.manager_id}/{run.attempt}/{kind}"
-        unreadable: RowUnreadable | None = None
-        try:
-            run = self.stops.record_stop(run.run_id, intent, request_id)
-        except RowUnreadable as error:
-            unreadable = error
-        if unreadable is None and run.status.terminal:
-            return
-        stop = StopRequest(request_id, intent.requested_by, intent.reason, intent.force)
-        if any(self.directory.stop(candidate, stop) for candidate in workflow_ids(run)):
-            return
-        if unreadable is not None:
-            raise unreadable
-        self._take_over(run)
-
-    def _take_over(self, run: RunRow) -> None:
-        now = self.runs.get_run(run.run_id)
-        if now is None or now.status.terminal or (now.attempt, now.owner_run_id) != (run.attempt, run.owner_run_id):
-            return
-        self.directory.begin(begin_request(now), next_workflow_id(now), repair=True)
+            page = functools.partial(self.managers.live_runs, order.manager_id)
+            return self.children.stop_all(f"manager/{order.manager_id}", page, order.intent)
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -316,72 +229,29 @@ class ManagingActivities:
         return row
 
 
-def _to_tell(run: RunRow, intent: StopIntent) -> bool:
-    """Whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
-    return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
-
-
-class _Beginning:
+class _Beginning(BeginningRuns[Live]):
     """One pass over the jobs of a manager that were picked."""
 
-    def __init__(self, acts: ManagingActivities, fence: ManagerFence) -> None:
-        self._a, self._fence = acts, fence
+    def __init__(self, acts: ManagingActivities, row: ManagerRow, fence: ManagerFence) -> None:
+        super().__init__(acts.children, f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id))
+        self._a, self._row, self._fence = acts, row, fence
         self._crawlers: Sequence[CrawlerDefinition] | None = None
-        self._begun = self._refused = 0
 
-    def run(self) -> BegunRuns:
-        """Begin all, as far as the time reaches. An outage ends the pass; a job that is in trouble holds up no other.
+    def waiting(self, limit: int) -> list[Live]:
+        return self._a.managers.starting_jobs(self._fence, limit)
 
-        Raises the first such trouble when all others had their turn.
-        """
-        until, troubles, tried = time.monotonic() + PASS_S, list[LifecycleError](), set[int]()
-        while True:
-            jobs = [job for job in self._a.managers.starting_jobs(self._fence, WINDOW) if job.item_id not in tried]
-            row = self._a._row(self._fence.manager_id)
-            if _is_over(row):
-                return BegunRuns(self._begun, self._refused, stopped=True)
-            if not jobs:
-                if troubles:
-                    raise troubles[0]
-                return BegunRuns(self._begun, self._refused)
-            for job in jobs:
-                if time.monotonic() >= until:
-                    return BegunRuns(self._begun, self._refused, more=True)
-                alive()
-                tried.add(job.item_id)
-                try:
-                    self._begin(row, job)
-                except (StoreRefused, RowUnreadable, InvalidRequest) as error:
-                    log.error("job %d of manager %d cannot be begun now: %s", job.item_id, row.manager_id, error)
-                    troubles.append(error)
+    def number(self, job: Live) -> int:
+        return job.item_id
 
-    def _begin(self, row: ManagerRow, job: Live) -> None:
-        request_id = run_request_id(row.manager_id, job.seq, job.retry)
-        run, fresh = self._a.runs.find_run(request_id), False
-        if run is None:
-            try:
-                request = self._request(row, job)
-            except InvalidRequest as error:
-                self._refuse(job, str(error))
-                return
-            with suppress(DuplicateRequest):  # another try of this activity was faster
-                run, fresh = self._a.acceptance.reserve_run(request, request_id)
-            run = run or self._a.runs.find_run(request_id)
-        if run is None or run.parent != manager_workflow_id(row.name, row.flow_id):
-            self._refuse(
-                job, f"the request id {request_id!r} belongs to a run that is not this manager's; end that run"
-            )
-            return
-        if fresh and _is_over(self._a._row(row.manager_id)):
-            self._withdraw(row, run)
-            return
-        if run.owner_run_id is None and not run.status.terminal:
-            self._a.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
-        self._a.managers.job_started(self._fence, job.item_id, run.run_id)
-        self._begun += 1
+    def stopped(self, job: Live | None = None) -> StopIntent | None:
+        row = self._a._row(self._row.manager_id)
+        ended = StopIntent(self._a.clock(), requested_by=row.requested_by, reason="its manager has ended")
+        return row.stop or (ended if row.status.terminal else None)
 
-    def _request(self, row: ManagerRow, job: Live) -> RunRequest:
-        """The request of a new run, checked as the gateway checks it. Raises ``InvalidRequest``."""
+    def request_id(self, job: Live) -> str:
+        return run_request_id(self._row.manager_id, job.seq, job.retry)
+
+    def request(self, job: Live) -> RunRequest:
         if self._crawlers is None:
             # Whoever brings a scheduler service of their own may have no catalogue here.
             self._crawlers = self._a.catalogue.all() or self._a.scheduler.crawlers()
@@ -392,26 +262,13 @@ class _Beginning:
             job.retry,
             crawler,
             self._a.cloud,
-            manager_id=row.manager_id,
-            parent=manager_workflow_id(row.name, row.flow_id),
-            flow_id=row.flow_id,
-            requested_by=row.requested_by,
+            manager_id=self._row.manager_id,
+            parent=self._parent,
+            flow_id=self._row.flow_id,
+            requested_by=self._row.requested_by,
         )
         check_tasks(crawler, request.args, request.settings, None)
         return with_limits(request, crawler.limits)
 
-    def _refuse(self, job: Live, why: str) -> None:
-        self._a.managers.job_started(self._fence, job.item_id, None, why[:ERROR_MAX])
-        self._refused += 1
-
-    def _withdraw(self, row: ManagerRow, run: RunRow) -> None:
-        """A stop, or the end, came between the pick and the row of the run: what we have just made must not execute.
-
-        A stop that comes later finds the row.
-        """
-        intent = row.stop or StopIntent(self._a.clock(), requested_by=row.requested_by, reason="its manager has ended")
-        self._a._stop_one(StopRuns(row.manager_id, intent), run)
-
-
-def _is_over(row: ManagerRow) -> bool:
-    return row.stop is not None or row.status.terminal
+    def started(self, job: Live, run_id: int | None, error: str | None = None) -> None:
+        self._a.managers.job_started(self._fence, job.item_id, run_id, error)
