@@ -265,11 +265,10 @@ class GraphStore(GraphReader, Protocol):
         """Those of these that must not go on."""
         ...
 
-    def run_begun(
-        self, fence: GraphFence, number: int, run_id: int | None, run_attempt: int = 1, error: str | None = None
-    ) -> None:
-        """The run of a crawl, or the manager, exists, and its end counts from this attempt of it on (a resumed one has
-        ended before); or it can never be begun: then the step is discarded (``deploy_failed``)."""
+    def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
+        """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
+        be begun: then the step is discarded (``deploy_failed``). ``False``: the step was cancelled meanwhile; it keeps
+        the run and is ``ending``. Again: nothing more."""
         ...
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
