@@ -1,0 +1,221 @@
+"""Values that steps of a graph get and give: JSON, and what Python people mean by it besides.
+
+datetime, date, time, timedelta, Decimal, UUID and bytes travel as a dictionary with one key: ``{"$date":
+"2026-11-22"}``. A dictionary of users that looks like one gets another ``$`` before its key. Tuples come back as lists.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+#: Bytes of one value, encoded, unless the settings of a worker say less; and of one stored part of it, compressed.
+RESULT_MAX, RESULT_PART = 64 * 1024 * 1024, 1024 * 1024
+#: Lists and dictionaries within one another.
+DEPTH_MAX = 100
+#: Bits of an integer: more digits than Python reads back.
+_BITS_MAX = 14_000
+_CHUNK = 256 * 1024
+
+
+class NoValue(ValueError):
+    """This cannot travel; the text names the place in the value and the cure."""
+
+
+_TO_TEXT: dict[type, tuple[str, Callable[[Any], object]]] = {
+    datetime: ("$datetime", datetime.isoformat),
+    date: ("$date", date.isoformat),
+    time: ("$time", time.isoformat),
+    timedelta: ("$timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    Decimal: ("$decimal", str),
+    UUID: ("$uuid", str),
+    bytes: ("$bytes", lambda value: base64.b64encode(value).decode()),
+}
+_OF_TEXT: dict[str, Callable[[Any], object]] = {
+    "$datetime": datetime.fromisoformat,
+    "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$timedelta": lambda parts: timedelta(*parts),
+    "$decimal": Decimal,
+    "$uuid": UUID,
+    "$bytes": lambda text: base64.b64decode(text, validate=True),
+}
+_CURES = {
+    set: "give a sorted list",
+    frozenset: "give a sorted list",
+    complex: "give a list of two numbers",
+    bytearray: "give bytes(…)",
+}
+
+
+def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
+    """The same as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and ``None``.
+
+    Raises ``NoValue`` naming the place, which begins with ``name``. ``limit``: in bytes, by a count from below; a value
+    that holds the same list again and again ends by it.
+    """
+    return _Tree(name, limit).plain(value, ())
+
+
+def of_json(tree: object) -> Any:
+    """What ``to_json`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    if isinstance(tree, list):
+        return [of_json(one) for one in tree]
+    if isinstance(tree, Mapping):
+        return _untagged({key: of_json(one) for key, one in tree.items()})
+    return tree
+
+
+def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes:
+    """One line of ASCII. Raises ``NoValue``, also for more bytes than ``limit``."""
+    data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
+    if len(data) > limit:
+        raise NoValue(f"{name}: {len(data)} bytes are more than {limit}; keep it elsewhere and give where it is")
+    return data
+
+
+def decode(data: bytes) -> Any:
+    """What ``encode`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    try:
+        return json.loads(data, object_hook=_untagged, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise NoValue(f"it is no value that this version can read: {error}") from None
+
+
+def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Compressed, in parts of at most ``RESULT_PART`` bytes, as the database keeps it."""
+    squeeze, ready = zlib.compressobj(1), bytearray()
+    for chunk in chunks:
+        ready += squeeze.compress(chunk)
+        while len(ready) > RESULT_PART:
+            yield bytes(ready[:RESULT_PART])
+            del ready[:RESULT_PART]
+    ready += squeeze.flush()
+    for start in range(0, len(ready), RESULT_PART):
+        yield bytes(ready[start : start + RESULT_PART])
+
+
+def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """What ``packed`` was given, in chunks of another size. Raises ``NoValue`` when parts are missing or damaged."""
+    unsqueeze = zlib.decompressobj()
+    try:
+        for part in parts:
+            while part:
+                yield unsqueeze.decompress(part, _CHUNK)
+                part = unsqueeze.unconsumed_tail
+        yield unsqueeze.flush()
+    except zlib.error as error:
+        raise NoValue(f"a stored part of it is damaged: {error}") from None
+    if not unsqueeze.eof:
+        raise NoValue("a stored part of it is missing")
+
+
+class _Tree:
+    """Makes one value plain."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name, self._limit, self._left = name, limit, limit
+        self._open: set[int] = set()
+
+    def plain(self, value: object, path: tuple[str | int, ...]) -> Any:
+        self._left -= 2
+        if self._left < 0:
+            raise NoValue(f"{self._name}: more than {self._limit} bytes; keep it elsewhere and give where it is")
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return self._text(value, path)
+        if isinstance(value, int):
+            if value.bit_length() > _BITS_MAX:
+                raise self._no(path, "an integer with more than 4,000 digits; give it as text")
+            return int(value)
+        if isinstance(value, float):
+            if value - value != 0:
+                raise self._no(path, f"{float(value)} is no number that JSON has; give None")
+            return float(value)
+        if isinstance(value, list | tuple | Mapping):
+            return self._container(value, path)
+        return self._tagged(value, path)
+
+    def _container(self, value: list[Any] | tuple[Any, ...] | Mapping[Any, Any], path: tuple[str | int, ...]) -> Any:
+        if id(value) in self._open:
+            raise self._no(path, "it holds itself; give a value that ends")
+        if len(path) >= DEPTH_MAX:
+            raise self._no(
+                path[:10], f"more than {DEPTH_MAX} lists and dictionaries within one another; make it flatter"
+            )
+        self._open.add(id(value))
+        found: Any
+        if isinstance(value, Mapping):
+            found = {self._key(key, path): self.plain(one, (*path, key)) for key, one in value.items()}
+            if len(found) == 1 and next(iter(found)).startswith("$"):
+                found = {f"${key}": one for key, one in found.items()}
+        else:
+            found = [self.plain(one, (*path, number)) for number, one in enumerate(value)]
+        self._open.discard(id(value))
+        return found
+
+    def _tagged(self, value: object, path: tuple[str | int, ...]) -> dict[str, object]:
+        kind = next((one for one in _TO_TEXT if isinstance(value, one)), None)
+        if kind is None:
+            cure = next((cure for one, cure in _CURES.items() if isinstance(value, one)), "give a dictionary or a text")
+            raise self._no(path, f"{_article(type(value).__name__)} cannot travel; {cure}")
+        if isinstance(value, Decimal) and not value.is_finite():
+            raise self._no(path, f"{value} is no number; give None")
+        if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
+            raise self._no(path, "a time of a named zone has no offset without a date; give a datetime")
+        tag, to_text = _TO_TEXT[kind]
+        text = to_text(value)
+        self._left -= len(text) if isinstance(text, str) else 8
+        return {tag: text}
+
+    def _key(self, key: object, path: tuple[str | int, ...]) -> str:
+        if not isinstance(key, str):
+            raise self._no(path, f"the key {key!r:.60} is no text; give str(key)")
+        return self._text(key, path)
+
+    def _text(self, value: str, path: tuple[str | int, ...]) -> str:
+        self._left -= len(value)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            cure = "give value.encode(errors='replace').decode()"
+            raise self._no(path, f"{value[:60]!r} has half of a pair and is no text; {cure}") from None
+        return str.__str__(value)
+
+    def _no(self, path: tuple[str | int, ...], what: str) -> NoValue:
+        place = "".join(f"[{part!r:.60}]" for part in path)
+        return NoValue(f"{self._name}{place}: {what}")
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    """A dictionary as it was meant."""
+    if len(found) != 1:
+        return found
+    ((key, value),) = found.items()
+    if not key.startswith("$"):
+        return found
+    if key.startswith("$$"):
+        return {key[1:]: value}
+    try:
+        return _OF_TEXT[key](value)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        known = ", ".join(_OF_TEXT)
+        raise NoValue(
+            f"{{{key!r:.40}: {value!r:.60}}} is no value; a dictionary of one key that begins with $ says what "
+            f"a text means ({known}), and any other key gets another $ before it"
+        ) from None
+
+
+def _refused(text: str) -> object:
+    raise NoValue(f"{text} is no number that JSON has")
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
