@@ -22,6 +22,8 @@ AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 AUDIT_SCHEDULE = "crawl-audit"
 #: Keeps a stream of runs going (``domain/manager.py``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
+#: Keeps a graph going (``domain/graph``), and makes one call of its functions that is not to end with an execution.
+GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -35,18 +37,24 @@ QUEUE_EXPORT = "crawler-lifecycle-export"
 QUEUE_AUDIT = "crawler-lifecycle-audit"
 #: Users' code: one cycle of a manager. A worker that holds a manager's process serves ``plans_queue`` as well.
 QUEUE_PLANS = "crawler-lifecycle-plans"
+#: Functions of graphs, beside them: a cycle of a manager never waits behind hundreds of functions.
+QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_RUN_ENDED = "run_ended"
 SIGNAL_MANAGER_ENDED = "manager_ended"
-#: Has a manager look into its rows now; it says nothing else.
+SIGNAL_GRAPH_ENDED = "graph_ended"
+#: Tells a graph that a call which runs in a workflow of its own has answered (its number).
+SIGNAL_BATCH_ENDED = "batch_ended"
+#: Has a manager or a graph look into its rows now; it says nothing else.
 SIGNAL_WAKE = "wake"
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
 UPDATE_ADD_JOB = "add_job"
+UPDATE_CANCEL_STEPS, UPDATE_RETRY_STEPS, UPDATE_APPEND_STEPS = "cancel_steps", "retry_steps", "append_steps"
 
 #: Search attribute name -> indexed type, as the operator service and `temporal operator search-attribute` spell it.
 SEARCH_ATTRIBUTES: dict[str, str] = {
@@ -106,6 +114,21 @@ def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
 def plans_queue(worker_id: str) -> str:
     """The task queue of one worker process of the role ``plans``: calls go where the user's object lives."""
     return f"{QUEUE_PLANS}/{worker_id}"
+
+
+def functions_queue(pool: str | None) -> str:
+    """The task queue of a pool of workers that call functions; ``None``: of the common one."""
+    return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_PLANS}-{pool}"
+
+
+def graph_workflow_id(key: str) -> str:
+    """The workflow id of a graph, which is also the ``parent`` of its runs."""
+    return f"graph/{key}"
+
+
+def graph_batch_workflow_id(key: str, batch: int) -> str:
+    """The workflow id of one call of a graph's functions, where that has a workflow of its own."""
+    return f"graph-batch/{key}/{batch}"
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:
