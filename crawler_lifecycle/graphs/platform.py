@@ -61,6 +61,10 @@ class Platform(Protocol):
         """Attach steps to the step that grafts, which executes this attempt."""
         ...
 
+    def cancelled(self, key: str, path: str, attempt: int) -> bool:
+        """Whether this execution of a step is to end, or has ended."""
+        ...
+
     def wait(self, key: str, timeout_s: float | None) -> Document:
         """The status when the graph has ended. Raises ``KeyError``, and ``TimeoutError`` when it has not by then."""
         ...

@@ -1,0 +1,110 @@
+"""``Job``: a step as the code sees it that it calls, and as a handle finds it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from crawler_lifecycle.domain.values import of_json
+
+from .platform import Document, current
+
+#: Seconds for which the answer of ``cancelled`` holds.
+ASKED_S = 0.5
+
+
+@dataclass
+class Job:
+    """A step of a graph. What it says is of the moment when it was asked for."""
+
+    graph: str
+    """The id of the graph; ``path``: the step's name after the names of the graphs that it is in."""
+    path: str
+    kind: str = "function"
+    state: str = "executing"
+    args: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    """``name``, ``workflow_id``, ``snoozed``, and what the job was given as ``meta``."""
+    worker: str | None = None
+    """``module:qualname`` of what is called; of a crawl its crawler, of a manager its class."""
+    deps: Sequence[str] = ()
+    """Names of steps of the same level."""
+    attempt: int = 0
+    max_attempts: int = 1
+    errors: Sequence[Mapping[str, Any]] = ()
+    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
+    outcome: str | None = None
+    reason: str | None = None
+    """One sentence: what it waits for, who cancelled it and why, how it failed."""
+    ending: bool = False
+    """Cancelled, and it is not proved yet that nothing of it runs."""
+    run_id: int | None = None
+    not_before: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    _asked: tuple[float, bool] = field(default=(0.0, False), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, graph: str, found: Document) -> Job:
+        """The job that this document of a step means (``Platform.jobs``)."""
+        what = found.get("job") or {}
+        meta = {**of_json(what.get("meta", {})), "name": found["path"].rpartition("/")[2], "workflow_id": graph}
+        told = {name: found[name] for name in _AS_IT_IS if name in found}
+        times: dict[str, Any] = {name: _time(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
+        return cls(
+            graph,
+            args=of_json(what.get("args", {})),
+            meta=meta | {"snoozed": found.get("snoozed", 0)},
+            worker=what.get("call") or what.get("crawler") or what.get("plan"),
+            deps=list(found.get("deps", ())),
+            errors=[{**one, "at": _time(one.get("at"))} for one in found.get("errors", ())],
+            **told,
+            **times,
+        )
+
+    @property
+    def id(self) -> str:
+        return f"{self.graph}/{self.path}"
+
+    @property
+    def name(self) -> str:
+        return str(self.meta["name"])
+
+    @property
+    def key(self) -> str:
+        """32 characters that are of this step alone, and the same however often it is executed. Give it to whatever
+        must happen once."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:32]
+
+    def cancelled(self) -> bool:
+        """Whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a loop."""
+        asked_at, answer = self._asked
+        now = time.monotonic()
+        if not answer and (asked_at == 0.0 or now - asked_at >= ASKED_S):
+            answer = current().cancelled(self.graph, self.path, self.attempt)
+            self._asked = (now, answer)
+        return answer
+
+
+_AS_IT_IS = ("path", "kind", "state", "attempt", "max_attempts", "outcome", "reason", "ending", "run_id")
+_current: list[Job] = []
+
+
+def current_job() -> Job:
+    """The job of the function that is executed. Raises ``RuntimeError`` anywhere else."""
+    if not _current:
+        raise RuntimeError("no step of a graph is executed here; ask in a function or a worker of a graph")
+    return _current[-1]
+
+
+def executing(job: Job | None) -> None:
+    """Have ``current_job`` answer this one."""
+    _current[:] = [job] if job else []
+
+
+def _time(value: Any) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
