@@ -11,7 +11,8 @@ from typing import Any
 
 from crawler_lifecycle.domain.values import of_json
 
-from .platform import Document, current
+from .asking import current
+from .platform import Document
 
 #: Seconds for which the answer of ``cancelled`` holds.
 ASKED_S = 0.5

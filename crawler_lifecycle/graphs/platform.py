@@ -1,19 +1,13 @@
-"""What a handle asks and has done, and who answers: the gateway, the worker around a function, or a test's memory.
-
-Each question of a handle can be awaited and can be a plain call. There is one rule for it (``answer``): where an event
-loop runs in this thread, the question is a coroutine, and a thread of its own asks; elsewhere it is the answer.
-"""
+"""What a handle asks and has done. The gateway answers, or the worker around a function, or a test's memory."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 
 Document = dict[str, Any]
-T = TypeVar("T")
 
 
 class Platform(Protocol):
@@ -34,7 +28,7 @@ class Platform(Protocol):
         ...
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        """Steps with the fields of ``graphs.job.Job``, in their order."""
+        """Steps as ``graphs.job.Job.of`` reads them, in their order; graphs are left out. Times are ISO 8601."""
         ...
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
@@ -62,7 +56,7 @@ class Platform(Protocol):
         ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        """Whether this execution of a step is to end, or has ended."""
+        """Whether this attempt of a step, which executes, is to end."""
         ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
@@ -72,28 +66,3 @@ class Platform(Protocol):
 
 class PlatformUnavailable(ConnectionError):
     """Nobody answers: no gateway is known, it cannot be reached, or refuses the caller. The text says what to do."""
-
-
-_current: list[Platform] = []
-
-
-def use(platform: Platform | None) -> Platform | None:
-    """Have every handle of this process ask this one (``None``: the gateway that is found); the former one."""
-    former = _current[0] if _current else None
-    _current[:] = [platform] if platform else []
-    return former
-
-
-def current() -> Platform:
-    """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
-    if not _current:
-        raise PlatformUnavailable("no gateway is known; name one in LIFECYCLE_GATEWAY__URL")
-    return _current[0]
-
-
-def answer(ask: Callable[[], T]) -> Any:
-    """The answer; within a running event loop a coroutine that gives it, which holds up nothing else there."""
-    asyncio: Any = sys.modules.get("asyncio")  # whoever runs a loop has it; others need not load it
-    if asyncio is None or asyncio._get_running_loop() is None:
-        return ask()
-    return asyncio.to_thread(ask)

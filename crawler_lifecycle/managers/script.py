@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Protocol
+
+from crawler_lifecycle.domain.importable import importable_name
 
 _CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
@@ -20,16 +21,6 @@ class Script(Protocol):
 
     name: str
     flow_id: str | None
-
-
-def plan_of(cls: type) -> str:
-    """The name of a class for a plans worker, ``module:Class``; also in the file that is the program itself."""
-    module = cls.__module__
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec else Path(file).stem if file else module
-    return f"{module}:{cls.__qualname__}"
 
 
 def run_script(script: Script) -> None:
@@ -49,7 +40,7 @@ def _words(script: Script) -> list[str]:
     argv = sys.argv[1:]
     named = ["--name", script.name] if script.name else []
     flow = ["--flow", script.flow_id] if script.flow_id else []
-    return [*_CRAWLCTL, "manager", "start", plan_of(type(script)), "--watch", *named, *flow, "--", *argv]
+    return [*_CRAWLCTL, "manager", "start", importable_name(type(script)), "--watch", *named, *flow, "--", *argv]
 
 
 def _leave(code: int) -> None:

@@ -1,0 +1,30 @@
+"""Names by which another process finds a class or a function: ``module:qualname``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidRequest
+
+
+def importable_name(thing: type | Callable[..., Any]) -> str:
+    """``module:qualname``, also of what is in the file that is the program itself.
+
+    Raises ``InvalidRequest`` for what has no such name: lambdas, functions within functions, objects.
+    """
+    name, module = getattr(thing, "__qualname__", None), getattr(thing, "__module__", None)
+    if not isinstance(name, str) or not isinstance(module, str):
+        raise InvalidRequest(f"{thing!r:.100} has no name to import it by; give a function or a class of a module")
+    if "<" in name:
+        raise InvalidRequest(
+            f"{module}:{name} cannot be imported by another process; define it in the module itself with def, not as a "
+            "lambda and not within a function"
+        )
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{name}"

@@ -1,0 +1,39 @@
+"""Whom a handle asks, and how: each question can be awaited and can be a plain call.
+
+One rule decides (``answer``): where an event loop runs in this thread, a question is a coroutine, and another thread
+asks; elsewhere it is the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .platform import Platform, PlatformUnavailable
+
+T = TypeVar("T")
+
+_current: list[Platform] = []
+
+
+def use(platform: Platform | None) -> Platform | None:
+    """Have every handle of this process ask this one (``None``: the gateway that is found); the former one."""
+    former = _current[0] if _current else None
+    _current[:] = [platform] if platform else []
+    return former
+
+
+def current() -> Platform:
+    """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+    if not _current:
+        raise PlatformUnavailable("no gateway is known; name one in LIFECYCLE_GATEWAY__URL")
+    return _current[0]
+
+
+def answer(ask: Callable[[], T]) -> Any:
+    """The answer; within a running event loop a coroutine that gives it, which holds up nothing else there."""
+    asyncio: Any = sys.modules.get("asyncio")  # whoever runs a loop has it; others need not load it
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return ask()
+    return asyncio.to_thread(ask)

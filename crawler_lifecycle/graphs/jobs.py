@@ -1,0 +1,191 @@
+"""What a step does: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from crawler_lifecycle.domain.arguments import as_text
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.spec import StepKind
+from crawler_lifecycle.domain.importable import importable_name
+from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest
+from crawler_lifecycle.domain.values import to_json
+
+#: Options of a step that can also be said of its job.
+JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before", "queue", "resources")
+#: Priorities of runs and of steps: 1 (first) to 5 are 0, 2, 4, 6, 8 of the ten that steps have.
+STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
+RUN_PRIORITY = {step: step // 2 + 1 for step in range(10)}
+#: What the graph itself says about its runs.
+_OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
+_RUN_FIELDS = {one.name for one in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
+
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a step is to do, with options of the step that were said with it."""
+
+    kind: StepKind
+    job: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def having(self, **options: Any) -> NewJob:
+        """The same with these options laid over. Raises ``InvalidRequest`` for one that there is not."""
+        return replace(self, options={**self.options, **step_options(options)})
+
+
+def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
+    """A run of a crawler, with the fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority``, …).
+
+    ``limits``, ``resources`` and ``tasks`` may be dictionaries; arguments may be numbers. Raises ``InvalidRequest``.
+    """
+    for one in request:
+        if one in _OF_THE_GRAPH:
+            raise refusal(one, request[one], "leave it out: the graph gives its crawls their own")
+        if one not in _RUN_FIELDS:
+            raise refusal(one, request[one], f"no such field of a run; there are {', '.join(sorted(_RUN_FIELDS))}")
+    given = dict(request) | ({"args": {str(key): as_text(one) for key, one in args.items()}} if args else {})
+    built = dict(given)
+    for one, kind in (("limits", Limits), ("resources", Resources)):
+        if isinstance(built.get(one), Mapping):
+            built[one] = _made(one, kind, built[one])
+    if isinstance(built.get("tasks"), Sequence):
+        built["tasks"] = [_made("tasks", ChildTask, one) if isinstance(one, Mapping) else one for one in built["tasks"]]
+    checked = RunRequest(crawler=name, **built)
+    job = {"crawler": name} | {one: _plain(getattr(checked, one)) for one in given}
+    options = {"priority": STEP_PRIORITY[checked.priority]} if "priority" in given else {}
+    return NewJob(StepKind.CRAWL, job, options)
+
+
+def manager(
+    plan: type | str,
+    *,
+    argv: Sequence[str] = (),
+    name: str | None = None,
+    flow_id: str | None = None,
+    tags: Sequence[str] = (),
+) -> NewJob:
+    """A crawl manager: its class or ``module:Class``, and the words of its command line."""
+    words: dict[str, Any] = {"name": name, "flow_id": flow_id, "tags": list(tags)}
+    job = {
+        "plan": plan if isinstance(plan, str) else importable_name(plan),
+        "options": {"argv": [str(word) for word in argv]},
+        **{one: value for one, value in words.items() if value},
+    }
+    return NewJob(StepKind.MANAGER, job)
+
+
+def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | None = None, **more: Any) -> NewJob:
+    """A function of a module: ``plain`` (called with ``args`` by name), ``cascade`` or ``item``. Raises
+    ``InvalidRequest`` for a lambda or a function within a function, ``NoValue`` for arguments that cannot travel."""
+    job: dict[str, Any] = {"call": importable_name(called), "style": style, "label": called.__name__}
+    if args:
+        job["args"] = to_json(dict(args), "args")
+    return NewJob(StepKind.FUNCTION, job | more)
+
+
+def worker(**options: Any) -> Callable[[C], C]:
+    """A decorator of a class with ``process(self, job)``: its ``new(args, **options)`` makes a job of it.
+
+    ``options`` hold for each job unless that says otherwise: those of a step, ``scheduled_at``, ``schedule_in``
+    (seconds), ``meta``.
+    """
+    step_options({name: value for name, value in options.items() if name != "meta"})
+
+    def decorated(cls: C) -> C:
+        if not callable(getattr(cls, "process", None)):
+            raise InvalidRequest(f"{cls.__name__}: it has no method process(self, job); a worker needs one")
+        made: Any = cls
+        made.new, made.worker_options = classmethod(_new), options
+        return cls
+
+    return decorated
+
+
+def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+    """A job of this worker; ``process`` finds the arguments in ``job.args``."""
+    chosen = {**cls.worker_options, **options}
+    meta = chosen.pop("meta", None)
+    job: dict[str, Any] = {"call": importable_name(cls), "style": "worker", "label": cls.__name__}
+    for name, value in (("args", args), ("meta", meta)):
+        if value:
+            job[name] = to_json(dict(value), name)
+    return NewJob(StepKind.FUNCTION, job).having(**chosen)
+
+
+def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plain") -> NewJob:
+    """The job that something means which stands where a job is wanted. Raises ``InvalidRequest``."""
+    if isinstance(thing, NewJob):
+        found = thing
+    elif hasattr(thing, "worker_options"):
+        return _new(thing, args)
+    elif callable(thing) and not isinstance(thing, type):
+        return function(thing, style, args)
+    else:
+        cure = "give a function, a worker's .new(…), crawl(…), manager(…) or a Workflow"
+        raise InvalidRequest(f"job: {thing!r:.100} is nothing that a step can do; {cure}")
+    if args:
+        raise InvalidRequest("args: they go with a function; this job has its own")
+    return found
+
+
+def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a ``StepSpec`` has them. Raises ``InvalidRequest`` for one that there is not."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "scheduled_at":
+            found["not_before"] = value
+        elif name == "schedule_in":
+            seconds = value if isinstance(value, timedelta) else timedelta(seconds=value)
+            found["not_before"] = datetime.now(UTC) + seconds
+        elif name == "queue":
+            found[name] = None if value == "default" else value
+        elif name == "resources":
+            found[name] = _alternatives(value)
+        elif name in JOB_OPTIONS:
+            found[name] = value
+        else:
+            raise refusal(name, value, f"no such option of a step; there are {', '.join(JOB_OPTIONS)}")
+    return found
+
+
+def amount(name: str, value: Any) -> str:
+    """An exact amount of a resource as a spec has it."""
+    if isinstance(value, float) or not isinstance(value, int | str | Fraction | Decimal):
+        raise refusal(f"resources: {name}", value, 'give a whole number, a Fraction, or a text such as "1/3" or "0.5"')
+    return str(Fraction(value)) if isinstance(value, Decimal) else str(value)
+
+
+def _alternatives(value: Any) -> tuple[dict[str, str], ...]:
+    several = [value] if isinstance(value, Mapping) else value
+    if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
+        raise refusal("resources", value, 'give amounts by name, such as {"browser": 1}, or a list of alternatives')
+    return tuple({str(name): amount(name, one[name]) for name in one} for one in several)
+
+
+def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:
+    try:
+        return kind(**given)
+    except TypeError:
+        raise refusal(name, given, f"it has {', '.join(one.name for one in fields(kind))}") from None
+
+
+def _plain(value: Any) -> Any:
+    """A field of a request as JSON, with what was given only."""
+    if is_dataclass(value):
+        default = {one.name: one.default for one in fields(value)}
+        found = {name: _plain(getattr(value, name)) for name in default}
+        return {name: one for name, one in found.items() if one != default[name]}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return dict(value) if isinstance(value, Mapping) else value
