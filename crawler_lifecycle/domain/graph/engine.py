@@ -7,90 +7,28 @@ what happened, and says which rows have changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import link, shown
+from crawler_lifecycle.domain.graph.picking import Picking
+from crawler_lifecycle.domain.graph.propagation import CANCELLED, Propagation
+from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step, StepEnd
+from crawler_lifecycle.domain.graph.spec import (
+    LOST_MAX,
+    SHORT_S,
+    GraphOptions,
+    GraphSpec,
+    GraphState,
+    StepKind,
+    StepSpec,
+    StepState,
+)
 
-
-@dataclass(slots=True)
-class Step:
-    """One step as the engine keeps it: the row of ``graph_step`` without its job."""
-
-    number: int
-    path: str
-    kind: StepKind
-    parent: int | None
-    """Number of the graph, or the grafter, that it is in."""
-    deps: tuple[int, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Dependencies that are not there yet (``check_deps=False``)."""
-    ignore_cancelled: bool = False
-    ignore_discarded: bool = False
-    graft: bool = False
-    long: bool = False
-    """Whether it may take more than ``SHORT_S``."""
-    priority: int = 0
-    queue: str | None = None
-    resources: tuple[tuple[tuple[str, str], ...], ...] = ()
-    max_parallel: int | None = None
-    max_attempts: int = 1
-    state: StepState = StepState.SUSPENDED
-    attempt: int = 0
-    """Of this step: executions that have begun, over all attempts of the graph."""
-    tries: int = 0
-    """Of those, the ones that count against ``max_attempts``; a retry by a person begins anew."""
-    not_before: datetime | None = None
-    batch: int | None = None
-    """The call that it was given to, while it has not answered."""
-    run_id: int | None = None
-    """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
-    run_attempt: int = 0
-    """The attempt of that run (manager) whose end was taken in last: only the end of a later one counts."""
-    ending: bool = False
-    """Cancelled, and it is not proved yet that nothing of it runs."""
-    outcome: str | None = None
-    reason: str | None = None
-    """One sentence: what it waits for, who cancelled it and why, how it failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Steps that one call runs, one after the other: functions of one pool. A step after the first may depend on those
-    before it and on nothing else that is open, so that a chain needs one call and not one for each step."""
-
-    number: int
-    steps: tuple[int, ...]
-    queue: str | None = None
-    long: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """What is to be started now."""
-
-    batches: Sequence[Batch] = ()
-    begin: Sequence[int] = ()
-    """Crawls and managers."""
-    again_at: datetime | None = None
-    """When a step becomes available by itself; ``None``: none does."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepEnd:
-    """How an execution of a step ended, as seen by whoever proved it."""
-
-    number: int
-    attempt: int
-    state: StepState
-    """A final one; ``RETRYABLE``, or ``SCHEDULED`` (a ``Snooze``: no try) with ``not_before``; or ``AVAILABLE``: it was
-    begun and not called, and nothing of the attempt counts."""
-    outcome: str | None = None
-    reason: str | None = None
-    not_before: datetime | None = None
-    run_attempt: int = 0
-    """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
+__all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "may_begin_again"]
 
 
 @dataclass
@@ -108,25 +46,157 @@ class Graph:
     added: list[tuple[Step, StepSpec]] = field(default_factory=list)
     """What ``add`` has appended, to be stored."""
 
+    def __post_init__(self) -> None:
+        self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)
+
+    @staticmethod
+    def of(spec: GraphSpec) -> Graph:
+        """A new graph. Raises ``InvalidRequest`` when steps do not hang together (``checks.check`` asks for more)."""
+        graph = Graph(spec.options, [])
+        graph.add(spec.steps)
+        return graph
+
+    # --- what happened ---
+
     def ended(self, ends: Iterable[StepEnd]) -> None:
         """Take ends in: dependents become free, or are cancelled. One that is late (another attempt, final already)
         changes nothing, but that a cancelled step is not ``ending`` any more."""
-        raise NotImplementedError
+        for end in ends:
+            step = self.steps[end.number]
+            if step.attempt != end.attempt or not (step.ending or step.state is StepState.EXECUTING):
+                continue
+            step.batch = step.alternative = None
+            step.run_attempt = max(step.run_attempt, end.run_attempt)
+            self._end(step, end)
+        self._spread.settle()
+
+    def _end(self, step: Step, end: StepEnd) -> None:
+        self.changed.add(step.number)
+        self._spread.touch([step.number])
+        if step.ending:
+            step.ending = False
+        elif end.state is StepState.DISCARDED:
+            self._spread.discard(step.number, end.outcome, end.reason)
+        elif end.state.final:
+            self._spread.set(step.number, end.state, end.outcome, end.reason)
+        else:
+            if end.state is not StepState.RETRYABLE:
+                step.tries = max(0, step.tries - 1)
+            step.not_before = end.not_before
+            self._spread.set(step.number, end.state, end.outcome, end.reason)
 
     def released(self, batches: Collection[int]) -> None:
         """These calls have answered or died: what they did not begin waits again, what they began and did not end
         begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries."""
-        raise NotImplementedError
+        given = frozenset(batches)
+        for step in self.steps if given else ():
+            if step.batch not in given:
+                continue
+            step.batch = step.alternative = None
+            step.ending = False
+            self.changed.add(step.number)
+            if step.state is StepState.EXECUTING:
+                if may_begin_again(step.tries, step.max_attempts):
+                    self._spread.set(step.number, StepState.SUSPENDED)
+                else:
+                    reason = f"its worker died {LOST_MAX} times while it executed, or the call did not record its end"
+                    self._spread.discard(step.number, "lost", reason)
+            self._spread.touch([step.number])
+        self._spread.settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
         """What starts now, by priority and number, within ``max_parallel``, resources and these numbers of calls and
         of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``."""
-        raise NotImplementedError
+        picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
+        picked = picking.run()
+        self.next_batch = picking.next_batch
+        return picked
+
+    # --- commands ---
 
     def cancel(self, numbers: Collection[int] | None, reason: str) -> int:
-        """Cancel these (``None``: all), what is in them, and what depends on them. How many had not ended. One that
-        executes is ``CANCELLED`` with ``ending``."""
-        raise NotImplementedError
+        """Cancel these (``None``: all), what is in them, and what depends on them. How many of them and in them had not
+        ended. One that executes is ``CANCELLED`` with ``ending``."""
+        chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
+        count = 0
+        for number in chosen:
+            step = self.steps[number]
+            if self._spread.holds(number) or step.state.final:
+                continue
+            step.ending = step.state is StepState.EXECUTING
+            if step.batch is None and not step.ending:
+                step.alternative = None
+            self._spread.set(number, StepState.CANCELLED, CANCELLED, reason)
+            count += step.kind is not StepKind.GRAPH
+        self._spread.touch(chosen)
+        self._spread.settle()
+        return count
+
+    def numbers(self, paths: Collection[str]) -> list[int]:
+        """The numbers of these steps. Raises ``InvalidRequest`` naming one that is not there."""
+        known = {step.path: step.number for step in self.steps}
+        for path in paths:
+            if path not in known:
+                raise InvalidRequest(f"step {shown(path)}: there is no such step in this graph; look at its steps")
+        return [known[path] for path in paths]
+
+    def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
+        """Append steps to the graph, or (``below``) graft them under the step that grafts, their paths being below its
+        own. Raises ``InvalidRequest`` naming step, value and cure, and changes nothing then."""
+        prefix = None
+        if below is not None:
+            grafter = self.steps[below]
+            if not grafter.graft or grafter.state is not StepState.EXECUTING:
+                raise InvalidRequest(
+                    f"step {shown(grafter.path)}: only a step that was added to graft, and executes, takes a graft"
+                )
+            prefix = grafter.path
+        first = len(self.steps)
+        links = link(
+            specs,
+            {step.path: step.number for step in self.steps},
+            below=prefix,
+            check_deps=self.options.check_deps,
+            may_hold=lambda n: self.steps[n].kind is StepKind.GRAPH and not self.steps[n].state.final,
+        )
+        new = [
+            Step(
+                number=one.number,
+                path=one.path,
+                kind=spec.kind,
+                parent=one.parent if one.parent is not None else below,
+                deps=one.deps,
+                missing=one.missing,
+                ignore_cancelled=spec.ignore_cancelled,
+                ignore_discarded=spec.ignore_discarded,
+                graft=spec.graft,
+                long=spec.kind is StepKind.FUNCTION and spec.timeout_s > SHORT_S,
+                priority=spec.priority,
+                queue=spec.queue,
+                resources=tuple(tuple(sorted(r.items())) for r in spec.resources),
+                max_parallel=spec.max_parallel,
+                max_attempts=spec.max_attempts,
+                not_before=spec.not_before,
+            )
+            for one, spec in zip(links, specs, strict=True)
+        ]
+        self.steps += new
+        self.changed.update(range(first, len(self.steps)))
+        self.added += zip(new, specs, strict=True)
+        self._spread.grow(self._found({step.path: step.number for step in new}, first))
+        return new
+
+    def _found(self, new: dict[str, int], first: int) -> list[tuple[int, int]]:
+        """Give steps that miss one of the new ones their dependency."""
+        found = []
+        for step in self.steps[:first]:
+            here = [path for path in step.missing if path in new]
+            if here:
+                step.missing = tuple(path for path in step.missing if path not in new)
+                step.deps += tuple(new[path] for path in here)
+                self.changed.add(step.number)
+                found += [(step.number, new[path]) for path in here]
+        return found
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Let these (``None``: all that were discarded, cancelled, or wait for their next try) begin anew; how many.
@@ -135,19 +205,30 @@ class Graph:
         Raises ``InvalidRequest`` for one that executes still (``ending``)."""
         raise NotImplementedError
 
-    def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
-        """Append steps to the graph, or (``below``) graft them under the step that grafts. Raises ``InvalidRequest``
-        naming step, value and cure, and changes nothing then."""
-        raise NotImplementedError
-
-    @property
-    def state(self) -> GraphState:
-        raise NotImplementedError
-
-    def counts(self) -> dict[StepState, int]:
-        """Steps by state, those of the kind ``graph`` left out."""
-        raise NotImplementedError
-
     def waiting(self, number: int) -> str | None:
         """One sentence: what an unfinished step waits for."""
         raise NotImplementedError
+
+    # --- what it is ---
+
+    @property
+    def state(self) -> GraphState:
+        """By its steps; never a draft. One that executes is open: a step is not final, or may still run."""
+        states = set()
+        for step in self._spread.units():
+            if step.ending or not step.state.final:
+                return GraphState.EXECUTING
+            states.add(step.state)
+        for state in (StepState.DISCARDED, StepState.CANCELLED):
+            if state in states:
+                return GraphState(state.value)
+        return GraphState.COMPLETED
+
+    def counts(self) -> dict[StepState, int]:
+        """Steps by state, those of the kind ``graph`` left out."""
+        return dict(Counter(step.state for step in self.steps if step.kind is not StepKind.GRAPH))
+
+
+def may_begin_again(tries: int, max_attempts: int) -> bool:
+    """Whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its doing."""
+    return tries < max_attempts + LOST_MAX

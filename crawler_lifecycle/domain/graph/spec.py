@@ -14,8 +14,12 @@ from typing import Any
 
 #: Most steps of one graph, what is grafted and appended included.
 STEPS_MAX = 20_000
-#: Characters of a name, and levels of graphs within graphs.
-NAME_MAX, DEPTH_MAX = 200, 20
+#: Dependencies of all steps together; who needs more puts steps into a group, which is one dependency.
+DEPS_MAX = 200_000
+#: Characters of a name and of a path, and levels of graphs within graphs.
+NAME_MAX, PATH_MAX, DEPTH_MAX = 200, 1000, 20
+#: Bytes of JSON of a job, and of the context of a graph.
+JOB_BYTES, CONTEXT_BYTES = 1024 * 1024, 1024 * 1024
 #: Seconds that a function may take when nothing is said; one that may take longer runs in a workflow of its own.
 SHORT_S = 60.0
 #: Executions that may be lost with their worker, beyond ``max_attempts``, before a step is given up.

@@ -1,0 +1,342 @@
+"""What a step must be to be taken: each field with its bounds, and how steps hang together.
+
+Everything that refuses says which step, which value, and what to do instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import Bound, check_number, check_time, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.spec import (
+    CONTEXT_BYTES,
+    DEPS_MAX,
+    DEPTH_MAX,
+    JOB_BYTES,
+    NAME_MAX,
+    PATH_MAX,
+    STEPS_MAX,
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
+
+STYLES = ("plain", "worker", "cascade", "item")
+#: What numbers of a step may be.
+NUMBERS: Mapping[str, Bound] = {
+    "timeout_s": Bound(0, 7 * 86_400, "seconds", above=True),
+    "max_attempts": Bound(1, 1000, whole=True),
+    "backoff_s": Bound(0, 86_400, "seconds"),
+    "priority": Bound(0, 9, whole=True, cure=": 0 is first, 9 is last"),
+    "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
+}
+#: Alternatives of one step, names in one of them, characters of a name.
+ALTERNATIVES_MAX, RESOURCES_MAX, RESOURCE_NAME_MAX = 10, 20, 100
+
+_CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)
+_FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
+#: Control characters, halves of characters, and what ends a line.
+_BAD_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
+#: Names that an error lists before it only counts them.
+_SHOWN = 100
+
+
+def check(spec: GraphSpec) -> None:
+    """Raise ``InvalidRequest`` unless this is a graph that can be run, naming step, value and cure."""
+    check_options(spec.options)
+    check_json("context", spec.context, CONTEXT_BYTES)
+    for step in spec.steps:
+        check_step(step)
+    link(spec.steps, check_deps=spec.options.check_deps)
+
+
+def check_options(options: GraphOptions) -> None:
+    """Raise ``InvalidRequest`` for options of a graph that cannot be."""
+    check_number("max_parallel", options.max_parallel, NUMBERS["max_parallel"])
+    _check_amounts("pools", options.pools, 10 * RESOURCES_MAX)
+
+
+def check_name(name: object, where: str = "name") -> None:
+    """Raise ``InvalidRequest`` unless this may be the name of a step."""
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not _printable(name) or "/" in name:
+        raise refusal(where, name, f"give a text of 1 to {NAME_MAX} characters without / and control characters")
+
+
+def check_step(step: StepSpec) -> None:
+    """Raise ``InvalidRequest`` unless every field of the step is within its bounds."""
+    _check_path(step.path)
+    where = f"step {shown(step.path)}"
+    for field, bound in NUMBERS.items():
+        check_number(f"{where}: {field}", getattr(step, field), bound)
+    check_time(f"{where}: not_before", step.not_before)
+    if step.queue is not None and not _QUEUE.fullmatch(step.queue):
+        raise refusal(f"{where}: queue", step.queue, "give 1 to 50 letters, digits, dots, dashes and underscores")
+    if step.max_parallel is not None and step.kind is not StepKind.GRAPH:
+        raise refusal(f"{where}: max_parallel", step.max_parallel, "set it at a group or a sub-graph")
+    if step.graft and step.kind is not StepKind.FUNCTION:
+        raise refusal(f"{where}: graft", True, "only a function or a worker may graft")
+    for dep in step.deps:
+        check_name(dep, f"{where}: deps")
+    if step.kind is StepKind.GRAPH and (step.resources or step.not_before):
+        raise refusal(f"{where}: {'resources' if step.resources else 'not_before'}", "set", "set it at its steps")
+    if len(step.resources) > ALTERNATIVES_MAX:
+        raise refusal(f"{where}: resources", len(step.resources), f"give at most {ALTERNATIVES_MAX} alternatives")
+    for one in step.resources:
+        _check_amounts(f"{where}: resources", one, RESOURCES_MAX)
+    check_json(f"{where}: job", step.job, JOB_BYTES)
+    _check_job(where, step)
+
+
+def check_json(where: str, value: object, most: int) -> int:
+    """The bytes of a mapping as JSON. Raises ``InvalidRequest`` unless it is one, with text keys, and small enough."""
+    cure = "give a JSON object: text keys, no NaN, no value that holds itself"
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
+        if size > most:
+            raise InvalidRequest(f"{where}: {size} bytes are too many; give at most {most}, and the rest by reference")
+        same = isinstance(value, dict) and json.loads(text) == value
+    except (TypeError, RecursionError, OverflowError, UnicodeError) as error:
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
+    except ValueError as error:
+        if isinstance(error, InvalidRequest):
+            raise
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
+    if not same:
+        raise InvalidRequest(f"{where}: this would come back as something else; {cure}")
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a step stands: its path, its number, and those that it hangs on."""
+
+    path: str
+    number: int
+    parent: int | None
+    deps: tuple[int, ...]
+    missing: tuple[str, ...]
+    """Paths of dependencies that are not there."""
+
+
+def link(
+    steps: Sequence[StepSpec],
+    known: Mapping[str, int] | None = None,
+    *,
+    below: str | None = None,
+    check_deps: bool = True,
+    may_hold: Callable[[int], bool] = lambda number: False,
+) -> list[Link]:
+    """Number steps, and find their parents and dependencies.
+
+    ``known``: steps that are there, which are not changed; ``may_hold``: whether such a one takes steps in. ``below``:
+    the path of the step that grafts; paths are below it. Raises ``InvalidRequest`` for too many steps, a second name, a
+    parent that is not there or holds no steps, a dependency on itself, on nothing (``check_deps``), and a cycle.
+    """
+    known = known or {}
+    first = len(known)
+    if first + len(steps) > STEPS_MAX:
+        cure = "put several items into one step, or start a graph for each part"
+        raise InvalidRequest(f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {cure}")
+    prefix = "" if below is None else below + "/"
+    paths = [prefix + step.path for step in steps]
+    numbers: dict[str, int] = {}
+    parents: list[int | None] = []
+    for number, path in enumerate(paths, first):
+        if path in known or path in numbers:
+            raise InvalidRequest(f"step {shown(path)}: there is such a step; names are unique in their level")
+        if prefix:
+            _check_path(path)
+        parents.append(_parent(path, known, numbers, steps, first, below, may_hold))
+        numbers[path] = number
+    found = [
+        _deps(path, step, number, parent, known, numbers, check_deps)
+        for number, (path, step, parent) in enumerate(zip(paths, steps, parents, strict=True), first)
+    ]
+    total = sum(len(one.deps) + len(one.missing) for one in found)
+    if total > DEPS_MAX:
+        raise InvalidRequest(f"deps: {total} are too many; give at most {DEPS_MAX}: depend on a group of steps instead")
+    check_cycle([[dep - first for dep in one.deps if dep >= first] for one in found], lambda n: paths[n])
+    return found
+
+
+def _parent(
+    path: str,
+    known: Mapping[str, int],
+    numbers: Mapping[str, int],
+    steps: Sequence[StepSpec],
+    first: int,
+    below: str | None,
+    may_hold: Callable[[int], bool],
+) -> int | None:
+    above, _, _ = path.rpartition("/")
+    if not above:
+        return None
+    number = numbers.get(above)
+    if number is not None:
+        if steps[number - first].kind is StepKind.GRAPH:
+            return number
+        raise InvalidRequest(f"step {shown(path)}: {shown(above)} is no graph; only a graph holds other steps")
+    number = known.get(above)
+    if number is None:
+        raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
+    if above != below and not may_hold(number):
+        raise InvalidRequest(
+            f"step {shown(path)}: {shown(above)} takes no steps (it has ended, or is no graph); append it elsewhere"
+        )
+    return number
+
+
+def _deps(
+    path: str,
+    step: StepSpec,
+    number: int,
+    parent: int | None,
+    known: Mapping[str, int],
+    numbers: Mapping[str, int],
+    check_deps: bool,
+) -> Link:
+    level = path.rpartition("/")[0]
+    level = level + "/" if level else ""
+    deps, missing = [], []
+    for name in dict.fromkeys(step.deps):
+        full = level + name
+        found = numbers.get(full, known.get(full))
+        if found == number:
+            raise InvalidRequest(f"step {shown(path)}: it depends on itself; leave that dependency out")
+        if found is not None:
+            deps.append(found)
+        elif check_deps:
+            raise InvalidRequest(
+                f"step {shown(path)}: deps: there is no step {shown(name)} in its level; "
+                "add it, or build the graph with check_deps=False to append it later"
+            )
+        else:
+            missing.append(full)
+    return Link(path, number, parent, tuple(deps), tuple(missing))
+
+
+def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
+    """Raise ``InvalidRequest`` naming every step of a cycle. A step inside of a graph depends on steps of its own level
+    only, so there is a cycle exactly where these dependencies have one."""
+    left = [len(one) for one in deps]
+    dependents: list[list[int]] = [[] for _ in deps]
+    for number, one in enumerate(deps):
+        for dep in one:
+            dependents[dep].append(number)
+    free = [number for number, count in enumerate(left) if count == 0]
+    for number in free:  # grows while it is read
+        for other in dependents[number]:
+            left[other] -= 1
+            if left[other] == 0:
+                free.append(other)
+    if len(free) == len(deps):
+        return
+    # Each step that is left depends on another one that is left: following them comes back to where it was.
+    number = next(n for n, count in enumerate(left) if count)
+    seen: dict[int, int] = {}
+    while number not in seen:
+        seen[number] = len(seen)
+        number = next(dep for dep in deps[number] if left[dep])
+    cycle = [n for n, place in seen.items() if place >= seen[number]]
+    first = cycle.index(min(cycle))
+    names = [shown(path(n)) for n in (*cycle[first:], *cycle[: first + 1])]
+    if len(names) > _SHOWN:
+        names[_SHOWN // 2 : -_SHOWN // 2] = [f"({len(names) - _SHOWN} more)"]
+    raise InvalidRequest(f"deps: {' waits for '.join(names)}: none of them could ever start; take one dependency out")
+
+
+def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:
+    """Resources of a step, or pools of a graph, as exact numbers."""
+    return {name: Fraction(amount) for name, amount in one.items()}
+
+
+def shown(path: str) -> str:
+    """A name or a path as messages show it."""
+    return json.dumps(path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False)
+
+
+def _printable(text: str) -> bool:
+    return text.isprintable() or not any(unicodedata.category(c) in _BAD_CATEGORIES for c in text)
+
+
+def _check_path(path: object) -> None:
+    names = path.split("/") if isinstance(path, str) else [path]
+    for name in names:
+        check_name(name, "step" if len(names) == 1 else f"step {str(path)[:NAME_MAX]!r}")
+    if len(str(path)) > PATH_MAX:
+        raise refusal("step", path, f"a name with those of the graphs it is in has at most {PATH_MAX} characters")
+    if len(names) > DEPTH_MAX:
+        raise refusal("step", path, f"graphs may be {DEPTH_MAX} levels deep; build fewer levels")
+
+
+def _check_amounts(where: str, one: object, most: int) -> None:
+    if not isinstance(one, Mapping) or len(one) > most:
+        raise refusal(where, one, f"give at most {most} resources with their amounts")
+    for name, amount in one.items():
+        if not isinstance(name, str) or not 0 < len(name) <= RESOURCE_NAME_MAX or not _printable(name):
+            raise refusal(where, name, f"name a resource by 1 to {RESOURCE_NAME_MAX} characters")
+        fits = isinstance(amount, str) and _FRACTION.fullmatch(amount) is not None
+        if not fits or not _fraction(amount):
+            raise refusal(f"{where}: {name}", amount, 'give an amount above 0 as text, such as "2", "0.5" or "1/3"')
+
+
+def _fraction(amount: str) -> Fraction | None:
+    try:
+        return Fraction(amount) or None
+    except ZeroDivisionError:
+        return None
+
+
+def _check_job(where: str, step: StepSpec) -> None:
+    job = step.job
+    if step.kind is StepKind.FUNCTION:
+        check_call(f"{where}: call", job.get("call"))
+        if job.get("style", "plain") not in STYLES:
+            raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
+        _check_fields(where, job, ("call", "style", "args", "item", "label", "meta"))
+        _check_objects(where, job, ("args", "meta"))
+    elif step.kind is StepKind.CRAWL:
+        _check_text(where, job, "crawler")
+        for field in ("run_id", "request_id", "parent"):
+            if field in job:
+                raise refusal(f"{where}: {field}", job[field], "leave it out: the graph gives its crawls their own")
+    elif step.kind is StepKind.MANAGER:
+        _check_text(where, job, "plan")
+    else:
+        _check_fields(where, job, ("context", "name", "label", "fan_out"))
+        _check_objects(where, job, ("context",))
+
+
+def check_call(where: str, call: object) -> None:
+    """Raise ``InvalidRequest`` unless this names something that another process can import."""
+    if isinstance(call, str) and ("<lambda>" in call or "<locals>" in call):
+        raise refusal(where, call, "name a function of a module: lambdas and functions within functions have no name")
+    if not isinstance(call, str) or len(call) > 500 or not _CALL.fullmatch(call):
+        raise refusal(where, call, 'give "module:function", such as "shop.steps:merge"')
+
+
+def _check_text(where: str, job: Mapping[str, Any], field: str) -> None:
+    if not isinstance(job.get(field), str) or not job[field]:
+        raise refusal(f"{where}: {field}", job.get(field), "give its name")
+
+
+def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) -> None:
+    for field in fields:
+        if not isinstance(job.get(field, {}), dict):
+            raise refusal(f"{where}: {field}", job[field], "give an object: names and values")
+
+
+def _check_fields(where: str, job: Mapping[str, Any], fields: Sequence[str]) -> None:
+    for field in job:
+        if field not in fields:
+            raise refusal(f"{where}: {field}", job[field], f"there is no such field; there are {', '.join(fields)}")

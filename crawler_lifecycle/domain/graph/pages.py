@@ -1,0 +1,182 @@
+"""Graphs as they travel: a step as JSON, a graph as pages of JSON, and what tells one graph from another.
+
+What comes in is not trusted: a field that is unknown, missing or of another kind is refused with its step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
+from datetime import datetime
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check_json, check_step, shown
+from crawler_lifecycle.domain.graph.spec import (
+    CONTEXT_BYTES,
+    STEPS_MAX,
+    GraphOptions,
+    GraphSpec,
+    StepKind,
+    StepSpec,
+)
+
+#: Most bytes of one page, and most pages of one graph.
+PAGE_BYTES, PAGES_MAX = 2 * 1024 * 1024, 100
+
+_FIELDS = {one.name: one for one in fields(StepSpec)}
+_DEFAULTS = {"job": {}} | {name: one.default for name, one in _FIELDS.items() if one.default is not MISSING}
+_TEXTS = "give a list of texts"
+
+
+def step_to_json(step: StepSpec) -> dict[str, Any]:
+    """The step as JSON; what has its default is left out."""
+    found: dict[str, Any] = {}
+    for name in _FIELDS:
+        value = getattr(step, name)
+        if name not in _DEFAULTS or value != _DEFAULTS[name]:
+            found[name] = value
+    found["kind"] = step.kind.value
+    if step.deps:
+        found["deps"] = list(step.deps)
+    if step.resources:
+        found["resources"] = [dict(one) for one in step.resources]
+    if step.not_before is not None:
+        found["not_before"] = step.not_before.isoformat()
+    return found
+
+
+def step_from_json(value: object) -> StepSpec:
+    """The step that this JSON means. Raises ``InvalidRequest`` naming step, field, value and cure."""
+    if not isinstance(value, dict):
+        raise refusal("step", value, "give an object with path, kind and job")
+    where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
+    for name in value:
+        if name not in _FIELDS:
+            raise refusal(f"{where}: {name}", value[name], f"there is no such field; there are {', '.join(_FIELDS)}")
+    for name in ("path", "kind"):
+        if name not in value:
+            raise InvalidRequest(f"{where}: {name} is missing; give it")
+    known = dict(value)
+    if not isinstance(value["kind"], str) or value["kind"] not in {kind.value for kind in StepKind}:
+        raise refusal(f"{where}: kind", value["kind"], f"give one of {', '.join(StepKind)}")
+    known["kind"] = StepKind(value["kind"])
+    for name in ("ignore_cancelled", "ignore_discarded", "graft"):
+        if not isinstance(value.get(name, False), bool):
+            raise refusal(f"{where}: {name}", value[name], "give true or false")
+    if "deps" in value:
+        known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, _TEXTS))
+    if "resources" in value:
+        known["resources"] = tuple(_list(f"{where}: resources", value["resources"], dict, "give a list of objects"))
+    if not isinstance(value.get("job", {}), dict):
+        raise refusal(f"{where}: job", value["job"], "give an object")
+    if not isinstance(value.get("queue"), str | None):
+        raise refusal(f"{where}: queue", value["queue"], "give a text")
+    if value.get("not_before") is not None:
+        known["not_before"] = _time(f"{where}: not_before", value["not_before"])
+    step = StepSpec(**known)
+    check_step(step)
+    return step
+
+
+def encode_pages(spec: GraphSpec) -> list[bytes]:
+    """The graph in pages of at most ``PAGE_BYTES``, in order; the options travel beside them. Raises
+    ``InvalidRequest`` for a step that cannot be."""
+    check_json("context", spec.context, CONTEXT_BYTES)
+    pages: list[bytes] = []
+    head = b'{"context":' + _dump(spec.context) + b',"steps":['
+    now: list[bytes] = []
+    size = len(head)
+    for step in spec.steps:
+        check_step(step)
+        one = _dump(step_to_json(step))
+        if len(one) + 20 > PAGE_BYTES:
+            cure = "depend on a group of steps instead of on each of them"
+            raise InvalidRequest(f"step {shown(step.path)}: {len(one)} bytes are too many for one step; {cure}")
+        if size + len(one) + 3 > PAGE_BYTES:
+            pages.append(head + b",".join(now) + b"]}")
+            head = b'{"steps":['
+            now, size = [], len(head)
+        now.append(one)
+        size += len(one) + 1
+    pages.append(head + b",".join(now) + b"]}")
+    if len(pages) > PAGES_MAX:
+        cure = "keep large arguments elsewhere and give their place"
+        raise InvalidRequest(f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}")
+    return pages
+
+
+def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
+    """The graph that these pages hold, in their order; each step is checked, not how they hang together
+    (``checks.check``). Raises ``InvalidRequest`` naming the page."""
+    context: Mapping[str, Any] = {}
+    steps: list[StepSpec] = []
+    for number, data in enumerate(pages):
+        page = _page(number, data)
+        if number == 0:
+            context = page.get("context", {})
+        steps += map(step_from_json, page["steps"])
+        if len(steps) > STEPS_MAX:
+            break  # ``checks.check`` refuses it
+    return GraphSpec(steps, options, context)
+
+
+def check_page(number: int, data: bytes) -> int:
+    """How many steps the page of a draft holds. Raises ``InvalidRequest`` for one that cannot be, naming it."""
+    return sum(1 for _ in map(step_from_json, _page(number, data)["steps"]))
+
+
+def fingerprint(spec: GraphSpec) -> str:
+    """What tells this graph from another one: the same for the same steps in the same order, options and context."""
+    found = hashlib.sha256()
+    for one in _parts(spec):
+        found.update(one + b"\n")
+    return found.hexdigest()
+
+
+def graft_digest(steps: Sequence[StepSpec]) -> str:
+    """The same of steps that are grafted."""
+    return fingerprint(GraphSpec(steps))
+
+
+def _parts(spec: GraphSpec) -> Iterator[bytes]:
+    yield _dump(asdict(spec.options))
+    yield _dump(spec.context)
+    for step in spec.steps:
+        yield _dump(step_to_json(step))
+
+
+def _page(number: int, data: bytes) -> dict[str, Any]:
+    where = f"page {number}"
+    if len(data) > PAGE_BYTES:
+        raise InvalidRequest(f"{where}: {len(data)} bytes are too many; give at most {PAGE_BYTES} and more pages")
+    try:
+        page = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); send what encode_pages gives") from None
+    allowed = {"steps", "context"} if number == 0 else {"steps"}
+    if not isinstance(page, dict) or not page.keys() <= allowed or not isinstance(page.get("steps"), list):
+        raise InvalidRequest(f"{where}: an object with {' and '.join(sorted(allowed))} is needed")
+    if number == 0:
+        check_json("context", page.get("context", {}), CONTEXT_BYTES)
+    return page
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _list(where: str, value: object, kind: type, cure: str) -> list[Any]:
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise refusal(where, value, cure)
+    return value
+
+
+def _time(where: str, value: object) -> datetime:
+    try:
+        return datetime.fromisoformat(str(value)[:100])
+    except ValueError:
+        raise refusal(where, value, "give a time with its zone, such as 2026-03-01T12:00:00Z") from None

@@ -1,0 +1,225 @@
+"""What starts now: by priority and number, within resources and caps, in calls that one process works off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fractions import Fraction
+
+from crawler_lifecycle.domain.graph.checks import amounts
+from crawler_lifecycle.domain.graph.propagation import Gate, Propagation
+from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step
+from crawler_lifecycle.domain.graph.spec import GraphOptions, StepKind, StepState
+
+#: Calls that many ready steps are spread over, and steps of one call at most.
+SPREAD, BATCH_STEPS = 32, 200
+
+#: Stands for the whole graph where a step is named.
+WHOLE = -1
+_TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
+#: Whoever holds a place: a call, or a step of its own.
+_Holder = tuple[str, int]
+
+
+class Room:
+    """What is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
+
+    def __init__(self, spread: Propagation, options: GraphOptions) -> None:
+        self._spread = spread
+        self._graph_cap = options.max_parallel
+        steps = spread.steps
+        self._capped = any(step.max_parallel for step in steps) or options.max_parallel is not None
+        needing = [step for step in steps if step.resources]
+        self.free: dict[str, Fraction] = amounts(options.pools)
+        for step in needing:
+            for one in alternatives(step):
+                for name, need in one.items():
+                    self.free[name] = max(self.free.get(name, need), need)
+        self.holders: dict[int, set[_Holder]] = {}
+        for step in steps if self._capped or needing else ():
+            if executes(step):
+                self.take(step, step.alternative)
+
+    def take(self, step: Step, alternative: int | None) -> None:
+        """This step executes, or is about to."""
+        if alternative is not None and alternative < len(step.resources):
+            for name, need in alternatives(step)[alternative].items():
+                self.free[name] -= need
+        for graph, _ in self._caps(step):
+            self.holders.setdefault(graph, set()).add(_holder(step))
+
+    def full(self, step: Step, batch: int | None = None) -> int | None:
+        """The graph around this step that has no place (``WHOLE``: the whole), ``None`` when all have one. ``batch``:
+        the call that would have the step, and may have a place already."""
+        holder = ("batch", batch) if batch is not None else ("step", step.number)
+        for graph, cap in self._caps(step):
+            taken = self.holders.get(graph, set())
+            if holder not in taken and len(taken) >= cap:
+                return graph
+        return None
+
+    def alternative(self, step: Step) -> int | None:
+        """The first alternative of resources that there is enough of; ``None``: there is none."""
+        for n, one in enumerate(alternatives(step)):
+            if all(self.free[name] >= need for name, need in one.items()):
+                return n
+        return None
+
+    def _caps(self, step: Step) -> Iterable[tuple[int, int]]:
+        if not self._capped:
+            return
+        for graph in self._spread.around(step.number):
+            cap = self._spread.steps[graph].max_parallel
+            if cap is not None:
+                yield graph, cap
+        if self._graph_cap is not None:
+            yield WHOLE, self._graph_cap
+
+
+def alternatives(step: Step) -> Sequence[Mapping[str, Fraction]]:
+    """The alternatives of resources as exact numbers."""
+    return [amounts(dict(one)) for one in step.resources]
+
+
+def executes(step: Step) -> bool:
+    """Whether the step executes, is about to, or may execute still."""
+    return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
+
+
+def _holder(step: Step) -> _Holder:
+    # The steps of a call execute one after the other, so they take one place together.
+    return ("step", step.number) if step.batch is None else ("batch", step.batch)
+
+
+@dataclass
+class _Filling:
+    """A call that is being filled."""
+
+    number: int
+    size: int
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Picking:
+    """One pick: ``run`` reserves as it goes."""
+
+    spread: Propagation
+    options: GraphOptions
+    now: datetime
+    next_batch: int
+    batches_left: int
+    begin_left: int
+    _filling: dict[str | None, _Filling] = field(default_factory=dict)
+    _batches: list[Batch] = field(default_factory=list)
+    _begin: list[int] = field(default_factory=list)
+
+    def run(self) -> Picked:
+        """What starts now."""
+        again_at = self._due()
+        steps = self.spread.steps
+        ready = [step for step in steps if step.state is StepState.AVAILABLE and step.batch is None]
+        if ready:
+            ready.sort(key=lambda step: (step.priority, step.number))
+            self._room = Room(self.spread, self.options)
+            self._sizes = _sizes(ready)
+            for step in ready:
+                if step.kind is StepKind.FUNCTION:
+                    self._function(step)
+                elif self.begin_left > 0:
+                    self._run(step)
+            for queue, filling in self._filling.items():
+                self._close(queue, filling)
+        return Picked(self._batches, self._begin, again_at)
+
+    def _due(self) -> datetime | None:
+        """Free what has waited long enough; when the next one has."""
+        again_at: datetime | None = None
+        for step in self.spread.steps:
+            if step.state in _TIMED:
+                if step.not_before is None or step.not_before <= self.now:
+                    step.not_before = None
+                    self.spread.set(step.number, StepState.AVAILABLE)
+                elif again_at is None or step.not_before < again_at:
+                    again_at = step.not_before
+        return again_at
+
+    def _function(self, step: Step) -> None:
+        alone = step.long or bool(step.resources)
+        filling = None if alone else self._filling.get(step.queue)
+        if filling is not None and len(filling.steps) >= filling.size:
+            self._close(step.queue, self._filling.pop(step.queue))
+            filling = None
+        if filling is None and self.batches_left <= 0:
+            return
+        number = self.next_batch if filling is None else filling.number
+        alternative = self._room.alternative(step) if step.resources else None
+        if (step.resources and alternative is None) or self._room.full(step, number) is not None:
+            return
+        if filling is None:
+            filling = _Filling(number, self._sizes.get(step.queue, 1))
+            self.next_batch += 1
+            self.batches_left -= 1
+        self._reserve(step, number, alternative)
+        filling.steps.append(step.number)
+        if alone:
+            self._batches.append(Batch(number, (step.number,), step.queue, step.long))
+        else:
+            self._filling[step.queue] = filling
+
+    def _run(self, step: Step) -> None:
+        alternative = self._room.alternative(step) if step.resources else None
+        if (step.resources and alternative is None) or self._room.full(step) is not None:
+            return
+        self.begin_left -= 1
+        step.attempt += 1
+        step.tries += 1
+        step.alternative = alternative
+        self.spread.set(step.number, StepState.EXECUTING)
+        self._room.take(step, alternative)
+        self._begin.append(step.number)
+
+    def _reserve(self, step: Step, batch: int, alternative: int | None) -> None:
+        step.batch, step.alternative = batch, alternative
+        self.spread.changed.add(step.number)
+        self._room.take(step, alternative)
+
+    def _close(self, queue: str | None, filling: _Filling) -> None:
+        """Let the call go on with what depends on nothing but its own steps, as long as that is one after the other:
+        what fans out is for several calls."""
+        steps = filling.steps
+        inside: dict[int, int] = {}
+        for number in steps:  # grows while it is read
+            if len(steps) >= BATCH_STEPS:
+                break
+            dependents = self.spread.dependents[number]
+            if len(dependents) == 1 and not self.spread.steps[number].graft:
+                follower = dependents[0]
+                inside[follower] = inside.get(follower, 0) + 1
+                if inside[follower] == self.spread.left[follower] and self._follows(follower, queue):
+                    self._reserve(self.spread.steps[follower], filling.number, None)
+                    steps.append(follower)
+        self._batches.append(Batch(filling.number, tuple(steps), queue))
+
+    def _follows(self, number: int, queue: str | None) -> bool:
+        step = self.spread.steps[number]
+        parent = step.parent
+        return (
+            step.kind is StepKind.FUNCTION
+            and step.state is StepState.SUSPENDED
+            and step.batch is None
+            and step.queue == queue
+            and not (step.long or step.resources or step.not_before)
+            and not self.spread.bad[number]
+            and (parent is None or self.spread.steps[parent].graft or self.spread.gate[parent] is Gate.OPEN)
+        )
+
+
+def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
+    """Steps of one call for each pool: so many that all are given away at once, in calls enough to share out."""
+    counts: dict[str | None, int] = {}
+    for step in ready:
+        if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
+            counts[step.queue] = counts.get(step.queue, 0) + 1
+    return {queue: min(BATCH_STEPS, -(-count // SPREAD)) for queue, count in counts.items()}

@@ -1,0 +1,91 @@
+"""The rows of the engine: what it is made of, what it is told, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+
+
+@dataclass(slots=True)
+class Step:
+    """One step as the engine keeps it: the row of ``graph_step`` without its job."""
+
+    number: int
+    path: str
+    kind: StepKind
+    parent: int | None
+    """Number of the graph, or the grafter, that it is in."""
+    deps: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Dependencies that are not there yet (``check_deps=False``)."""
+    ignore_cancelled: bool = False
+    ignore_discarded: bool = False
+    graft: bool = False
+    long: bool = False
+    """Whether it may take more than ``SHORT_S``."""
+    priority: int = 0
+    queue: str | None = None
+    resources: tuple[tuple[tuple[str, str], ...], ...] = ()
+    alternative: int | None = None
+    """Which of its alternatives of resources it holds, from being picked to its end."""
+    max_parallel: int | None = None
+    max_attempts: int = 1
+    state: StepState = StepState.SUSPENDED
+    attempt: int = 0
+    """Of this step: executions that have begun, over all attempts of the graph."""
+    tries: int = 0
+    """Of those, the ones that count against ``max_attempts``; a retry by a person begins anew."""
+    not_before: datetime | None = None
+    batch: int | None = None
+    """The call that it was given to, while that may touch it still: until it has answered, or recorded the step's end.
+    A cancelled step that was not begun keeps it."""
+    run_id: int | None = None
+    """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
+    run_attempt: int = 0
+    """The attempt of that run (manager) whose end was taken in last: only the end of a later one counts."""
+    ending: bool = False
+    """Cancelled, and it is not proved yet that nothing of it runs."""
+    outcome: str | None = None
+    reason: str | None = None
+    """One sentence: what it waits for, who cancelled it and why, how it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps that one call runs, one after the other: functions of one pool. A step after the first may depend on those
+    before it and on nothing else that is open, so that a chain needs one call and not one for each step."""
+
+    number: int
+    steps: tuple[int, ...]
+    queue: str | None = None
+    long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What is to be started now."""
+
+    batches: Sequence[Batch] = ()
+    begin: Sequence[int] = ()
+    """Crawls and managers."""
+    again_at: datetime | None = None
+    """When a step becomes available by itself; ``None``: none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How an execution of a step ended, as seen by whoever proved it."""
+
+    number: int
+    attempt: int
+    state: StepState
+    """A final one; ``RETRYABLE``, or ``SCHEDULED`` (a ``Snooze``: no try) with ``not_before``; or ``AVAILABLE``: it was
+    begun and not called, and nothing of the attempt counts."""
+    outcome: str | None = None
+    reason: str | None = None
+    not_before: datetime | None = None
+    run_attempt: int = 0
+    """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
