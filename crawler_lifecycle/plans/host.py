@@ -1,5 +1,6 @@
-"""The process that holds a user's class: ``python -m crawler_lifecycle.plans.host PARENT IN OUT MEMORY``.
+"""The process with users' code: ``python -m crawler_lifecycle.plans.host PARENT IN OUT MEMORY [GIVEN RESULT]``.
 
+It holds the object of one manager, or calls functions of graphs (with the two files at the end), one after the other.
 It reads calls from one pipe and writes replies to another (``plans/wire.py``); standard input is empty, and standard
 output belongs to the user. It is started by ``plans/process.py`` and by nothing else. What the user's code may do to
 this process is everything, so nothing that is said here is believed without a check on the other side.
@@ -9,17 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import os
 import resource
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.manager import Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.managers.driver import Driver
@@ -27,37 +26,16 @@ from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
 from crawler_lifecycle.plans import loading, wire
 
+if TYPE_CHECKING:
+    from crawler_lifecycle.plans.caller import Caller
+
 PR_SET_PDEATHSIG = 1
-
-
-class Pipes:
-    """The two pipes to the worker."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self._read, self._write = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
-
-    def receive(self) -> dict[str, Any] | None:
-        """The next message; ``None`` when the worker is gone."""
-        line = self._read.readline()
-        return json.loads(line) if line else None
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Raises ``ValueError`` and ``TypeError`` for what is no JSON, and sends nothing then."""
-        line = wire.encode(message)
-        self._write.write(line)
-        self._write.flush()
-
-    def forget(self) -> None:
-        """In a copy of this process: it must not speak for the original."""
-        for file in (self._read, self._write):
-            with contextlib.suppress(OSError):
-                os.close(file.fileno())
 
 
 class HostPlatform:
     """``Platform`` by questions to the worker."""
 
-    def __init__(self, pipes: Pipes, start: Start) -> None:
+    def __init__(self, pipes: wire.Pipes, start: Start) -> None:
         self._pipes, self._start = pipes, start
         self.until = 0.0
         """When the call under way is killed, by ``time.monotonic``."""
@@ -77,37 +55,29 @@ class HostPlatform:
         self._pipes.send({"at": what, "item": item_id})
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
-        found = self._ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
+        found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
         return [wire.waiting(one) for one in found]
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        return [wire.live(one) for one in self._ask("live_jobs", after_id=after_id, limit=limit)]
+        return [wire.live(one) for one in self._pipes.ask("live_jobs", after_id=after_id, limit=limit)]
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
-        return set(self._ask("known_identities", identities=list(identities)))
+        return set(self._pipes.ask("known_identities", identities=list(identities)))
 
     def job(self, key: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._ask("job", key=key)
+        found: dict[str, Any] | None = self._pipes.ask("job", key=key)
         return found
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
-        return OwnedPage(**self._ask("owned_jobs", **asdict(query)))
-
-    def _ask(self, name: str, **arguments: Any) -> Any:
-        self._pipes.send({"ask": name, "args": arguments})
-        answer = self._pipes.receive()
-        if answer is None:
-            os._exit(0)  # the worker is gone
-        if "refused" in answer:
-            raise ValueError(answer["refused"])
-        return answer["answer"]
+        return OwnedPage(**self._pipes.ask("owned_jobs", **asdict(query)))
 
 
 class Host:
     """One class, at most one object of it, and the calls."""
 
-    def __init__(self, pipes: Pipes) -> None:
-        self._pipes = pipes
+    def __init__(self, pipes: wire.Pipes, files: Sequence[int] = ()) -> None:
+        self._pipes, self._files = pipes, files
+        self._caller: Caller | None = None
         self._class: type | None = None
         self._driver: Driver | None = None
         self._platform: HostPlatform | None = None
@@ -118,20 +88,23 @@ class Host:
             "page": self._page,
             "cycle": self._cycle,
             "finish": self._finish,
+            "open": self._open,
+            "function": self._function,
         }
 
     def serve(self) -> None:
         """Until the worker says so, or is gone."""
         me = os.getpid()
         while (message := self._pipes.receive()) is not None and message["call"] != "end":
+            self._pipes.open = True
             reply = self._reply(message)
             if os.getpid() != me:  # the user's code forked, and this is the copy
                 os._exit(0)
             try:
-                self._pipes.send({"id": message["id"], **reply})
+                self._pipes.reply({"id": message["id"], **reply})
             except (TypeError, ValueError, RecursionError) as error:
                 text = f"it answered what is no JSON ({error}); give texts, numbers, lists and dictionaries"
-                self._pipes.send({"id": message["id"], "broken": text})
+                self._pipes.reply({"id": message["id"], "broken": text})
             with contextlib.suppress(Exception):  # the user may have closed them
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -142,7 +115,7 @@ class Host:
         except (ClassError, loading.NotUsable) as error:
             return {"wrong": str(error) or type(error).__name__}
         except BaseException as error:  # sys.exit and its like are no reason to leave
-            return {"broken": _told(error)}
+            return {"broken": loading.told(error)}
 
     def _find(self, message: dict[str, Any]) -> Any:
         return loading.find(message["module"])
@@ -175,6 +148,16 @@ class Host:
     def _finish(self, message: dict[str, Any]) -> Decision:
         return self._ready(message).close(message["reason"])
 
+    def _open(self, message: dict[str, Any]) -> None:
+        loading.module(message["module"])
+
+    def _function(self, message: dict[str, Any]) -> Any:
+        if self._caller is None:
+            from crawler_lifecycle.plans.caller import Caller  # managers need none of it
+
+            self._caller = Caller(self._pipes, *self._files)
+        return self._caller.call(message)
+
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:
             raise loading.NotUsable("no object was made")
@@ -182,18 +165,7 @@ class Host:
         return self._driver
 
 
-def _told(error: BaseException) -> str:
-    """The exception and where in the user's code it came from; the whole stack goes to the output."""
-    with contextlib.suppress(Exception):
-        traceback.print_exception(error)
-    kind = type(error).__name__
-    text = f"{kind}: {error}" if str(error) else kind
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "crawler_lifecycle" not in frame.filename] or frames
-    return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text
-
-
-def _restrain(parent: int, memory: int, pipes: Pipes) -> None:
+def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
     """Die with the worker, also in copies; take no more memory than allowed; leave no core file."""
 
     def die_with_parent() -> None:
@@ -212,14 +184,14 @@ def _restrain(parent: int, memory: int, pipes: Pipes) -> None:
 
 def main() -> None:
     """Serve one worker until it is gone."""
-    parent, reading, writing, memory = (int(word) for word in sys.argv[1:5])
+    parent, reading, writing, memory, *files = (int(word) for word in sys.argv[1:])
     sys.argv[1:] = []
-    pipes = Pipes(reading, writing)
+    pipes = wire.Pipes(reading, writing)
     _restrain(parent, memory, pipes)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    Host(pipes).serve()
+    Host(pipes, files).serve()
     logging.shutdown()
     os._exit(0)  # threads of the user's code are no reason to stay
 

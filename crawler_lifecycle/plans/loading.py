@@ -1,15 +1,18 @@
-"""Finds and loads the classes of users' modules. Runs in a host process and nowhere else."""
+"""Finds and loads what users' modules have. Runs in a host process and nowhere else."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import inspect
 import os
 import sys
 import sysconfig
+import traceback
 from argparse import SUPPRESS
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from crawler_lifecycle.managers.base import BaseLoopScript
@@ -36,8 +39,7 @@ class Loaded:
 def load(plan: str) -> Loaded:
     """Import ``module:Class``. Raises ``NotUsable``, and whatever the module raises."""
     module_name, _, class_name = plan.partition(":")
-    module = importlib.import_module(module_name)
-    found = getattr(module, class_name, None)
+    found = getattr(module(module_name), class_name, None)
     if found is None:
         raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")
     if not _is_plan(found):
@@ -45,11 +47,34 @@ def load(plan: str) -> Loaded:
     return Loaded(plan, found)
 
 
+def module(name: str) -> ModuleType:
+    """Import a module. Raises whatever it raises."""
+    return importlib.import_module(name)
+
+
+def function(name: str) -> Any:
+    """What ``module:qualname`` names: a function, or a class. Raises ``NotUsable``, and whatever the module raises.
+
+    Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
+    not all that it imports.
+    """
+    module_name, _, qualname = name.partition(":")
+    found: Any = module(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise NotUsable(f"{name}: the module has nothing of this name now; bring it back, or send another graph")
+    place = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
+    if place != (module_name, qualname) or not callable(found):
+        raise NotUsable(f"{name}: it is no function or class that this module defines; name it where it is defined")
+    return found
+
+
 def find(module_name: str) -> list[dict[str, Any]]:
     """Every manager that is defined in this module, as ``PlanRow`` has it, with the files it is made of."""
-    module = importlib.import_module(module_name)
+    there = module(module_name)
     files = watched()
-    own = [one for one in vars(module).values() if _is_plan(one) and one.__module__ == module.__name__]
+    own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
     return [_described(f"{module_name}:{one.__name__}", one) | {"files": files} for one in dict.fromkeys(own)]
 
 
@@ -125,3 +150,14 @@ def watched() -> list[str]:
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(apart)]
     return sorted(own)[:FILES_MAX]
+
+
+def told(error: BaseException) -> str:
+    """The exception and where in the user's code it came from; the whole stack goes to the output."""
+    with contextlib.suppress(Exception):
+        traceback.print_exception(error)
+    kind = type(error).__name__
+    text = f"{kind}: {error}" if str(error) else kind
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "crawler_lifecycle" not in frame.filename] or frames
+    return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text

@@ -10,13 +10,14 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ Alive = Callable[[], None]
 
 #: Seconds that answering the questions of one call may add to its limit, and how many questions there may be.
 ANSWERS_S, ASKS_MAX = 60.0, 20_000
+#: How many questions a second a call may ask that has much time.
+ASKS_A_SECOND = 10
+#: What gives a call of a manager more time.
+SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
 #: Seconds that a process has to end when it is asked to.
 POLITE_S = 2.0
 #: Seconds from the start of a process until it answers, imports of ours included.
@@ -66,15 +71,15 @@ class Rules:
 class HostProcess:
     """One process. One call at a time, from any thread."""
 
-    def __init__(self, label: str, rules: Rules) -> None:
-        """Start it. Raises ``PlanFailed`` when the machine has no room for it."""
+    def __init__(self, label: str, rules: Rules, files: Sequence[int] = ()) -> None:
+        """Start it; it gets these open files too. Raises ``PlanFailed`` when the machine has no room for it."""
         self.label = label
         self.at: tuple[str, int | None] | None = None
         """Where it said that it is: the name of a method, and the job that it is about."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         command = [sys.executable, "-m", "crawler_lifecycle.plans.host"]
-        command += [str(os.getpid()), str(its_in), str(its_out), str(rules.memory)]
+        command += [str(number) for number in (os.getpid(), its_in, its_out, rules.memory, *files)]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -83,7 +88,7 @@ class HostProcess:
                 stderr=subprocess.STDOUT,
                 cwd=rules.folder,
                 env=rules.environment(os.environ),
-                pass_fds=(its_in, its_out),
+                pass_fds=(its_in, its_out, *files),
                 start_new_session=True,
             )
         except OSError as error:
@@ -115,14 +120,16 @@ class HostProcess:
         except ChildProcessError:  # another thread has just killed it
             return False
 
-    def call(self, name: str, limit_s: float, answer: Answer, alive: Alive, **arguments: Any) -> Any:
+    def call(
+        self, name: str, limit_s: float, answer: Answer, alive: Alive, *, setting: str = SETTING, **arguments: Any
+    ) -> Any:
         """What the host replies. Any end but a reply kills the process, apart from what the class itself raised.
 
-        Raises ``PlanFailed``, and what ``alive`` raises.
+        ``setting``: what gives it more time. Raises ``PlanFailed``, and what ``alive`` raises.
         """
         self.at = None
         self._calls += 1
-        call = _Call(self, limit_s, answer, alive)
+        call = _Call(self, limit_s, answer, alive, setting)
         try:
             return call.result({"call": name, "id": self._calls, "limit_s": limit_s, **arguments})
         except _Raised as raised:
@@ -153,13 +160,20 @@ class HostProcess:
         while self.lives() and time.monotonic() < until:
             time.sleep(0.005)
 
-    def strike(self) -> None:
-        """SIGKILL to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
+    def strike(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """A signal to its whole group, from any thread. A call under way ends by that; ``kill`` is still needed."""
         with self._ending:
             if self._gone is None:
                 # It was not waited for yet, so its number, and with it that of the group, cannot be another's.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL)
+                    os.killpg(self.pid, how)
+
+    def resident(self) -> int:
+        """Bytes of memory that it holds now; 0 where that cannot be told."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def kill(self) -> str:
         """The same, and nothing is left of it; how it ended, as words. While no call is under way in another thread."""
@@ -240,8 +254,9 @@ class _Raised(Exception):
 class _Call:
     """One call until its reply."""
 
-    def __init__(self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive) -> None:
+    def __init__(self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive, setting: str) -> None:
         self._process, self._limit_s, self._answer, self._alive = process, limit_s, answer, alive
+        self._setting, self._asks_max = setting, max(ASKS_MAX, int(limit_s * ASKS_A_SECOND))
         self._until = time.monotonic() + limit_s
         self._answered_s, self._asks, self._looked = 0.0, 0, 0.0
 
@@ -273,13 +288,13 @@ class _Call:
         left = self._until - now
         if left <= 0:
             limit = f"{self._limit_s:g} s"
-            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {_SETTING}")
+            raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {self._setting}")
         self._process.wait_for(room, min(left, _TURN_S))
 
     def _answered(self, asked: Mapping[str, Any]) -> bytes:
         self._asks += 1
-        if self._asks > ASKS_MAX:
-            raise _Over(f"it asked more than {ASKS_MAX} questions in one call, and {{how}}; let it ask less")
+        if self._asks > self._asks_max:
+            raise _Over(f"it asked more than {self._asks_max} questions in one call, and {{how}}; let it ask less")
         began = time.monotonic()
         name, arguments = asked["ask"], asked.get("args")
         try:
@@ -292,9 +307,6 @@ class _Call:
         self._answered_s += more
         self._until += more
         return line
-
-
-_SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
 
 
 def _ended(code: int) -> str:

@@ -1,4 +1,4 @@
-"""JSON lines between a worker and the process that holds a user's class; both sides use this module.
+"""JSON lines between a worker and a process with users' code; both sides use this module.
 
 Worker to host: ``{"call": name, ...}`` and, while a call is under way, the answer to a question: ``{"answer": ...}`` or
 ``{"refused": text}``. Host to worker: questions ``{"ask": name, "args": {...}}``, where it is ``{"at": name, "item":
@@ -8,10 +8,13 @@ id}``, and the end of the call: ``{"reply": ...}``, ``{"wrong": text}`` for what
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import IO, Any
 
 from crawler_lifecycle.domain.manager import Ended, Facts, Job, Live, Waiting
 
@@ -19,6 +22,14 @@ from crawler_lifecycle.domain.manager import Ended, Facts, Job, Live, Waiting
 MESSAGE_MAX = 4 * 1024 * 1024
 #: Characters of a text about an error.
 TEXT_MAX = 4000
+
+
+#: Bytes of what is said about a value, and of a chunk of one.
+HEAD_MAX, _CHUNK = 64 * 1024, 1024 * 1024
+
+
+class FrameError(Exception):
+    """A file that does not hold what it should."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -48,3 +59,106 @@ def facts(data: Mapping[str, Any]) -> Facts:
     """What ``encode`` made of ``Facts``."""
     ended = [Ended(**{**one, "live": live(one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
+
+
+class Pipes:
+    """The two pipes to the worker."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._read, self._write = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
+        self._me, self._asking = os.getpid(), threading.Lock()
+        self.open = False
+        """Whether a call is under way: questions are answered then, and at no other time."""
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; ``None`` when the worker is gone."""
+        line = self._read.readline()
+        return json.loads(line) if line else None
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` and ``TypeError`` for what is no JSON, and sends nothing then."""
+        line = encode(message)
+        self._write.write(line)
+        self._write.flush()
+
+    def reply(self, message: Mapping[str, Any]) -> None:
+        """End the call. A thread of the user that asks a question has its answer before."""
+        with self._asking:
+            self.send(message)
+            self.open = False
+
+    def ask(self, name: str, **arguments: Any) -> Any:
+        """What the worker answers, from any thread. Raises ``ValueError`` for what it refuses, and where nobody would
+        answer."""
+        if os.getpid() != self._me:
+            raise ValueError(f"{name}: only the process that was called may ask; ask there, and hand the answer on")
+        with self._asking:
+            if not self.open:
+                raise ValueError(f"{name}: the call is over; let no thread outlive it")
+            self.send({"ask": name, "args": arguments})
+            answer = self.receive()
+        if answer is None:
+            os._exit(0)  # the worker is gone
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer["answer"]
+
+    def forget(self) -> None:
+        """In a copy of this process: it must not speak for the original."""
+        for file in (self._read, self._write):
+            with contextlib.suppress(OSError):
+                os.close(file.fileno())
+
+
+def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]], limit: int) -> int:
+    """Write values of any size, each behind what it is, in place of all that this open file holds; the bytes in all.
+    Raises ``OverflowError`` beyond ``limit``."""
+    size = 0
+    os.ftruncate(file, 0)
+    with _at_its_beginning(file, "wb") as out:
+        for head, chunks in frames:
+            size += out.write(encode(head))
+            for chunk in filter(None, chunks):
+                size += out.write(len(chunk).to_bytes(4)) + out.write(chunk)
+                if size > limit:
+                    raise OverflowError(f"more than {limit} bytes")
+            size += out.write(bytes(4))
+    return size
+
+
+def read_frames(file: int, size: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """What ``write_frames`` has written. Raises ``FrameError``."""
+    with _at_its_beginning(file, "rb") as found:
+        while found.tell() < size:
+            try:
+                head = json.loads(found.readline(HEAD_MAX))
+            except (ValueError, RecursionError):
+                raise FrameError("a frame without a head") from None
+            yield head, b"".join(_chunks(found, size))
+
+
+def read_chunks(file: int, size: int) -> Iterator[Iterator[bytes]]:
+    """The same without the heads, each value in chunks; one is read to its end before the next. Whoever wrote it is not
+    believed: raises ``FrameError``."""
+    with _at_its_beginning(file, "rb") as found:
+        while found.tell() < size:
+            if not found.readline(HEAD_MAX).endswith(b"\n"):
+                raise FrameError("a frame without a head")
+            yield _chunks(found, size)
+
+
+def _at_its_beginning(file: int, mode: str) -> IO[bytes]:
+    """The open file, which both sides share, without anything that was read from it before."""
+    os.lseek(file, 0, os.SEEK_SET)
+    return os.fdopen(os.dup(file), mode)
+
+
+def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while length := int.from_bytes(file.read(4)):
+        left = min(length, size - file.tell())
+        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+            left -= len(chunk)
+            length -= len(chunk)
+            yield chunk
+        if length:
+            raise FrameError("a frame that ends too early")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from .values import (
     Event,
     Fence,
     FileSource,
+    FunctionCall,
+    FunctionReply,
     Owner,
     Ticket,
 )
@@ -282,4 +284,40 @@ class PlanHosts(Protocol):
     def printed(self, manager_id: int) -> str:
         """What the manager's processes printed until they were given back, since this was asked last: at most 16 KiB,
         for people, without secrets."""
+        ...
+
+
+class FunctionHost(Protocol):
+    """A process that calls functions of graphs, one after the other. What it answers was checked, and bounded."""
+
+    def call(
+        self, call: FunctionCall, answer: Callable[[str, Mapping[str, Any]], Any], alive: Callable[[], None]
+    ) -> FunctionReply:
+        """What one execution led to. ``answer`` gets questions of the function, ``alive`` is called now and then; what
+        it raises ends the process.
+
+        Raises ``PlanFailed``: ``missing`` when this worker cannot call it and another one may, ``for_good`` when it
+        cannot be called at all; otherwise it failed, and with its process unless that ``lives``.
+        """
+        ...
+
+    def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
+        """Put values, each with what it is, where the function reads them; their size, for the answer. Raises
+        ``InvalidRequest`` for more than a process can hold."""
+        ...
+
+    def taken(self, size: int) -> list[bytes]:
+        """What a question of the function came with. Raises ``InvalidRequest`` for what cannot be."""
+        ...
+
+    def end_soon(self) -> None:
+        """Ask the process to end: SIGTERM."""
+        ...
+
+
+class FunctionHosts(Protocol):
+    """The processes of one worker that call functions of graphs."""
+
+    def use(self) -> AbstractContextManager[FunctionHost]:
+        """A process for the caller alone until the block ends. Raises ``PlanFailed``."""
         ...

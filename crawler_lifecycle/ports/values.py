@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import run_subject
@@ -620,6 +621,39 @@ class Ticket:
     url: str
     headers: Mapping[str, str]
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """One execution of a step's function, as the process that calls it needs it."""
+
+    function: str
+    """``module:qualname``."""
+    style: str
+    """How it is called (``domain.graph.spec.StepSpec.job``)."""
+    graph: str
+    """The key of its graph."""
+    job: Mapping[str, Any]
+    """The step, as ``graphs.job.Job.of`` reads it."""
+    limit_s: float
+    """Seconds that it may take."""
+    graft: bool = False
+    given: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]] = ()
+    """For a cascade: contexts from the outermost graph inwards (``path`` is empty), then what its dependencies
+    recorded, each behind its ``path``: names below the level of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReply:
+    """How a function ended that was executed to its end."""
+
+    kind: str
+    """``done``; ``value``: with a result; ``cancel``: it returned ``Cancel``; ``snooze``: it returned ``Snooze``."""
+    result: Sequence[bytes] | None = None
+    """Encoded and packed (``domain.values``)."""
+    result_bytes: int = 0
+    reason: str | None = None
+    seconds: float = 0.0
 
 
 class PlanFailed(Exception):

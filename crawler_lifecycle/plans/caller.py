@@ -1,0 +1,242 @@
+"""Calls functions of graphs, in a host process: arguments in, what is to be recorded out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from crawler_lifecycle.domain import errors, values
+from crawler_lifecycle.domain.graph.pages import encode_pages
+from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.graphs.asking import use
+from crawler_lifecycle.graphs.job import Job, executing
+from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
+from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+from crawler_lifecycle.plans import loading
+from crawler_lifecycle.plans.wire import Pipes, read_frames, write_frames
+
+#: Characters of a reason.
+REASON_MAX = 1000
+
+
+class Caller:
+    """Calls one function after the other. ``given`` and ``result`` are files that the worker has opened."""
+
+    def __init__(self, pipes: Pipes, given: int, result: int) -> None:
+        self._worker = _Worker(pipes, given, result)
+
+    def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """What the execution of a step led to."""
+        me = os.getpid()
+        job = Job.of(message["graph"], message["job"])
+        executing(job)
+        own = _OwnGraph(self._worker, job.graph)
+        use(own)
+        try:
+            called, arguments = self._wanted(message, job)
+            found = _executed(called, arguments)
+            if os.getpid() == me:
+                return self._kept(found, message, own)
+        except loading.NotUsable as error:
+            return {"kind": "failed", "error": str(error), "for_good": True}
+        except BaseException as error:  # sys.exit and its like are no reason to leave
+            return {"kind": "failed", "error": loading.told(error), "for_good": False}
+        finally:
+            executing(None)
+        os._exit(0)  # the user's code forked, and this is the copy
+
+    def _wanted(self, message: Mapping[str, Any], job: Job) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """What is called, and with which arguments. Raises ``NotUsable``."""
+        name, style, what = message["function"], message["style"], message["job"]["job"]
+        called = loading.function(name)
+        if style == "worker":
+            process = getattr(called(), "process", None) if isinstance(called, type) else None
+            if not callable(process):
+                raise loading.NotUsable(f"{name}: it is no class with a method process(self, job); bring that back")
+            return process, _bound(name, process, [job], {})
+        if style == "plain":
+            return called, _bound(name, called, [], values.of_json(what.get("args", {})))
+        context, results = self._context(message["given"])
+        item = [values.of_json(what.get("item"))] if style == "item" else []
+        return called, _bound(name, called, [*item, context | results], {})
+
+    def _context(self, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The contexts laid over one another, and the results of dependencies by name."""
+        context: dict[str, Any] = {}
+        results: dict[str, Any] = {}
+        for head, value in self._worker.frames(size):
+            if head["path"]:
+                _put(results, head["path"], value)
+            else:
+                context |= value
+        return context, results
+
+    def _kept(self, found: object, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
+        """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``, ``TypeError``."""
+        if inspect.iscoroutine(found):
+            found.close()
+            raise TypeError(f"{message['function']} returned a coroutine, of which nothing was executed; await it")
+        if inspect.isgenerator(found) or inspect.isasyncgen(found):
+            raise TypeError(f"{message['function']} returned a generator, of which nothing was executed; return a list")
+        if isinstance(found, Cancel):
+            return {"kind": "cancel", "reason": str(found.reason)[:REASON_MAX]}
+        if isinstance(found, Snooze):
+            return {"kind": "snooze", "seconds": found.seconds}
+        if isinstance(found, Record):
+            return self._recorded(found.value, min(found.limit, message["limit"]))
+        if found is None:
+            return {"kind": "done"}
+        built = getattr(sys.modules.get("crawler_lifecycle.graphs.workflow"), "Workflow", ())
+        if isinstance(found, built):
+            if not message["graft"]:
+                raise TypeError(f"{message['function']} returned a Workflow and is no graft; add it with add_graft")
+            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.spec())
+            return {"kind": "done"}
+        if message["style"] == "worker":
+            return {"kind": "done"}
+        if message["graft"]:
+            kind = type(found).__name__
+            raise TypeError(
+                f"{message['function']} grafts, and returned {kind}; return a Workflow, or None for nothing"
+            )
+        return self._recorded(found, message["limit"])
+
+    def _recorded(self, value: object, limit: int) -> dict[str, Any]:
+        data = values.encode(value, "what it returned", limit)
+        return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
+
+
+def _bound(name: str, called: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments, unless the function does not take them."""
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # one that is not written in Python
+        return {"args": args, "kwargs": kwargs}
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join(kwargs) or ("nothing", "the context", "the item and the context")[len(args)]
+        raise loading.NotUsable(f"{name}{signature}: {error}; the step gives it {given}") from None
+    return {"args": args, "kwargs": kwargs}
+
+
+def _executed(called: Callable[..., Any], arguments: Mapping[str, Any]) -> object:
+    found = called(*arguments["args"], **arguments["kwargs"])
+    if not inspect.isawaitable(found):
+        return found
+    import asyncio  # whoever writes no async function need not load it
+
+    async def awaited() -> object:
+        return await found
+
+    return asyncio.run(awaited())
+
+
+def _read(head: Document, data: bytes) -> Any:
+    try:
+        return values.decode(data)
+    except values.NoValue as error:
+        what = "/".join(head["path"]) or "the context"
+        raise values.NoValue(f"{what}: {error}") from None
+
+
+def _put(found: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    *above, name = path
+    for one in above:
+        found = found.setdefault(one, {})
+    found[name] = value
+
+
+class _Worker:
+    """The worker, from any thread: questions, and what is too large for a message in the two files."""
+
+    def __init__(self, pipes: Pipes, given: int, result: int) -> None:
+        self._pipes, self._given, self._result = pipes, given, result
+        self._one = threading.RLock()
+
+    def ask(self, name: str, **arguments: Any) -> Any:
+        """Its answer. Raises what it refused as the error that it is."""
+        answer = self._pipes.ask(name, **arguments)
+        if isinstance(answer, dict) and "error" in answer:
+            raise getattr(errors, answer["error"])(answer["text"])
+        return answer
+
+    def ask_much(self, name: str, **arguments: Any) -> list[tuple[Document, Any]]:
+        """The same for values."""
+        with self._one:
+            return self.frames(self.ask(name, **arguments))
+
+    def tell_much(self, name: str, parts: Iterable[bytes], **arguments: Any) -> Any:
+        """Ask, and give bytes of any size."""
+        with self._one:
+            return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
+
+    def frames(self, size: int) -> list[tuple[Document, Any]]:
+        return [(head, _read(head, data)) for head, data in read_frames(self._given, size)]
+
+    def put(self, frames: Iterable[tuple[Document, Sequence[bytes]]]) -> int:
+        return write_frames(self._result, frames, sys.maxsize)
+
+
+class _OwnGraph:
+    """``Platform`` of a function that is executed: for its own graph and no other."""
+
+    def __init__(self, worker: _Worker, key: str) -> None:
+        self._worker, self._key = worker, key
+
+    def status(self, key: str) -> Document | None:
+        found: Document | None = self._of(key).ask("status")
+        return found
+
+    def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
+        found: list[Document] = []
+        after: int | None = -1
+        while after is not None:
+            page = self._of(key).ask("jobs", paths=paths, after=after)
+            found += page["jobs"]
+            after = page["after"]
+        return found
+
+    def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
+        return {"/".join(head["path"]): value for head, value in self._of(key).ask_much("recorded", paths=paths)}
+
+    def context(self, key: str, path: str) -> dict[str, Any] | None:
+        found = self._of(key).ask_much("context", path=path)
+        return {name: value for _, context in found for name, value in context.items()} if found else None
+
+    def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
+        return int(self._of(key).ask("cancel", paths=paths, reason=reason))
+
+    def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
+        return int(self._of(key).ask("retry", paths=paths, cascade=cascade, fresh=fresh))
+
+    def append(self, key: str, spec: GraphSpec) -> int:
+        return int(self._of(key).tell_much("append", encode_pages(spec)))
+
+    def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
+        self._of(key).tell_much("graft", encode_pages(spec), path=path, attempt=attempt)
+
+    def cancelled(self, key: str, path: str, attempt: int) -> bool:
+        return bool(self._of(key).ask("cancelled", path=path, attempt=attempt))
+
+    def send(self, key: str, spec: GraphSpec, **_: Any) -> bool:
+        raise _elsewhere("start a graph")
+
+    def find(self, **_: Any) -> list[Document]:
+        raise _elsewhere("list graphs")
+
+    def wait(self, key: str, timeout_s: float | None) -> Document:
+        raise _elsewhere("wait for a graph")
+
+    def _of(self, key: str) -> _Worker:
+        if key != self._key:
+            raise _elsewhere(f"ask about graph {key}")
+        return self._worker
+
+
+def _elsewhere(what: str) -> PlatformUnavailable:
+    return PlatformUnavailable(f"a function of a graph cannot {what}; it may ask about its own graph and change that")

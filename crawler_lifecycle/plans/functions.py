@@ -1,0 +1,239 @@
+"""The processes of one worker that call functions of graphs: any process calls any function, while its code is new.
+
+What goes in and comes out travels in two files without a name, which the worker has opened: values of any size, nothing
+that users' code could put in their place, and nothing left behind by a worker that was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import YEAR_S
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.values import packed
+from crawler_lifecycle.observability import redaction
+from crawler_lifecycle.plans.pool import no_answer
+from crawler_lifecycle.plans.process import START_S, Answer, HostProcess, Rules
+from crawler_lifecycle.plans.wire import TEXT_MAX, FrameError, read_chunks, write_frames
+from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed
+
+log = logging.getLogger(__name__)
+
+#: Calls after which a process is replaced: what functions leave behind in it has an end.
+CALLS_MAX = 1000
+#: Seconds that the import of a module may take.
+IMPORT_S = 2 * START_S
+#: Bytes of a question: a graph of 20,000 steps that is grafted.
+QUESTION_MAX = 64 * 1024 * 1024
+_SETTING = "timeout_s of the step"
+
+
+class FunctionProcess:
+    """``FunctionHost`` by a process."""
+
+    def __init__(self, modules: Collection[str], rules: Rules, result_max: int, generation: int) -> None:
+        """Start it. Raises ``PlanFailed``."""
+        self.generation = generation
+        self._modules, self._rules, self._result_max = modules, rules, result_max
+        self._imported: set[str] = set()
+        self._calls = 0
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as result:
+            self.process = HostProcess("functions", rules, (given.fileno(), result.fileno()))
+            self._given, self._result = os.dup(given.fileno()), os.dup(result.fileno())
+
+    def call(self, call: FunctionCall, answer: Answer, alive: Callable[[], None]) -> FunctionReply:
+        """See the port."""
+        self._import(call.function.partition(":")[0], alive)
+        self._calls += 1
+        self.process.label = call.function
+        reply = self.process.call(
+            "function",
+            call.limit_s,
+            answer,
+            alive,
+            setting=_SETTING,
+            function=call.function,
+            style=call.style,
+            graph=call.graph,
+            job=call.job,
+            graft=call.graft,
+            limit=self._result_max,
+            given=self.give(call.given),
+        )
+        try:
+            return self._checked(reply)
+        except (FrameError, LookupError, TypeError, ValueError, OSError) as why:
+            self.process.kill()
+            raise PlanFailed(f"{call.function}: its process answered nonsense ({why}) and was killed") from None
+
+    def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
+        """See the port."""
+        try:
+            return write_frames(self._given, values, self._rules.memory)
+        except OverflowError:
+            raise InvalidRequest(
+                f"what it is given is more than the {self._rules.memory} bytes that its process may use; record where "
+                "large results are, and not all of them, or raise LIFECYCLE_PLANS__MEMORY"
+            ) from None
+
+    def taken(self, size: int) -> list[bytes]:
+        """See the port."""
+        if type(size) is not int or not 0 <= size <= QUESTION_MAX:
+            raise InvalidRequest(f"bytes: {size!r:.40} are not allowed; a question has at most {QUESTION_MAX}")
+        try:
+            return [b"".join(chunks) for chunks in read_chunks(self._result, size)]
+        except FrameError as error:
+            raise InvalidRequest(str(error)) from None
+
+    def end_soon(self) -> None:
+        """See the port."""
+        self.process.strike(signal.SIGTERM)
+
+    def usable(self, generation: int) -> bool:
+        """Whether it may be called again."""
+        fresh = self.generation == generation and self._calls < CALLS_MAX
+        return fresh and self.process.lives() and self.process.resident() < self._rules.memory // 2
+
+    def end(self) -> None:
+        """Kill it; nothing of it is left."""
+        self.process.kill()
+        os.close(self._given)
+        os.close(self._result)
+
+    def _import(self, module: str, alive: Callable[[], None]) -> None:
+        """Have the module loaded, in a time of its own. Raises ``PlanFailed``."""
+        if module not in self._modules:
+            cure = "list it there, or give the step the queue of workers that have it"
+            raise PlanFailed(f"{module} is none of LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True)
+        if module in self._imported:
+            return
+        self.process.label = f"module {module}"
+        try:
+            self.process.call("open", IMPORT_S, no_answer, alive, setting="the speed of its import", module=module)
+        except PlanFailed as failed:
+            failed.missing = True
+            raise
+        self._imported.add(module)
+
+    def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
+        """What it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a failure."""
+        kind = reply["kind"]
+        if kind == "failed":
+            raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
+        if kind == "cancel":
+            return FunctionReply(kind, reason=_text(reply["reason"]))
+        if kind == "snooze" and 0 <= float(reply["seconds"]) <= YEAR_S:
+            return FunctionReply(kind, seconds=float(reply["seconds"]))
+        if kind == "value":
+            return self._value(reply["bytes"])
+        if kind != "done":
+            raise ValueError(f"{kind!r:.40}")
+        return FunctionReply(kind)
+
+    def _value(self, size: object) -> FunctionReply:
+        # The frame around it has a few bytes.
+        if type(size) is not int or not 0 <= size <= self._result_max + 100:
+            raise ValueError(f"a result of {size!r:.40} bytes")
+        value_bytes = 0
+
+        def counted(chunks: Iterable[bytes]) -> Iterator[bytes]:
+            nonlocal value_bytes
+            for chunk in chunks:
+                value_bytes += len(chunk)
+                yield chunk
+
+        (parts,) = (list(packed(counted(chunks))) for chunks in read_chunks(self._result, size))
+        return FunctionReply("value", parts, value_bytes)
+
+
+class Functions:
+    """``FunctionHosts`` of one worker. Used from the threads of its activities, of which there are as many as there may
+    be processes."""
+
+    def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
+        """``modules``: those whose functions may be called, and no others."""
+        self._modules, self._rules, self._result_max = frozenset(modules), rules, result_max
+        self._lock = threading.Lock()
+        self._idle: list[FunctionProcess] = []
+        self._taken: list[FunctionProcess] = []
+        self._code: Mapping[str, str] = {}
+        self._generation, self._started, self._over = 0, 0, False
+
+    @contextmanager
+    def use(self) -> Iterator[FunctionProcess]:
+        """See the port."""
+        host = self._take()
+        try:
+            yield host
+        except PlanFailed as failed:
+            # Whoever ends all processes has ended this one, too: that says nothing about the function.
+            failed.missing |= self._over
+            raise
+        finally:
+            with self._lock:
+                self._taken.remove(host)
+                keep = not self._over and host.usable(self._generation)
+                if keep:
+                    self._idle.append(host)
+            if not keep:
+                host.end()
+
+    def outdate(self, code: Mapping[str, str]) -> None:
+        """The fingerprints of all modules as they are now. After a change no process that has loaded any of them is
+        called again: they import one another."""
+        with self._lock:
+            if self._code and code != self._code:
+                self._generation += 1
+            self._code = dict(code)
+
+    def state(self) -> dict[str, object]:
+        """For the worker's health."""
+        with self._lock:
+            return {"live": len(self._idle) + len(self._taken), "at_work": len(self._taken), "started": self._started}
+
+    def close(self) -> None:
+        """End all of them. Calls under way end as those of a worker that leaves."""
+        with self._lock:
+            self._over = True
+            idle, self._idle = self._idle, []
+            for host in self._taken:
+                host.process.strike()
+        for host in idle:
+            host.end()
+
+    def _take(self) -> FunctionProcess:
+        outdated = []
+        try:
+            with self._lock:
+                if self._over:
+                    raise PlanFailed("this worker leaves", missing=True)
+                while self._idle:
+                    host = self._idle.pop()
+                    if host.usable(self._generation):
+                        self._taken.append(host)
+                        return host
+                    outdated.append(host)
+                generation = self._generation
+        finally:
+            for host in outdated:
+                host.end()
+        host = FunctionProcess(self._modules, self._rules, self._result_max, generation)
+        with self._lock:
+            self._started += 1
+            self._taken.append(host)
+            if self._over:
+                host.process.strike()
+        return host
+
+
+def _text(text: object) -> str:
+    """What users' code says, as every database and terminal takes it."""
+    found = str(text)[:TEXT_MAX].encode(errors="backslashreplace").decode()
+    return redaction.printable(redaction.current().text(found, TEXT_MAX), lines=True)

@@ -1,0 +1,385 @@
+"""Functions of graphs in processes: what goes in, what comes out, and what users' code may do to its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.values import decode, encode, to_json, unpacked
+from crawler_lifecycle.plans.functions import CALLS_MAX, FunctionProcess, Functions
+from crawler_lifecycle.plans.pool import no_answer
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed
+from tests.plans.plans_support import module, nothing, until
+
+BODY = """
+import asyncio, functools, math, threading
+from crawler_lifecycle.graphs.job import current_job
+from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+
+def add(a, b=1): return a + b
+async def later(a):
+    await asyncio.sleep(0)
+    return a
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs): return function(*args, **kwargs)
+    return call
+decorated = wrapped(later)
+decorated.__qualname__ = "decorated"
+def give(value): return value
+def merge(context): return {"mine": context["source"], **context["fetch"]}
+def visit(item, context): return [item, context]
+def keyed(): return [current_job().key, current_job().name, current_job().attempt]
+class Worker:
+    def process(self, job): return Record([job.args, job.meta["name"], job.meta["workflow_id"], job.max_attempts])
+class Plain:
+    async def process(self, job): return object()
+class NoWorker: pass
+def cancels(): return Cancel("nobody wants it")
+def snoozes(): return Snooze(2.5)
+def too_much(): return Record("x" * 100, limit=50)
+def huge(): return "x" * 2_000_000
+def raises(): return 1 / 0
+def leaves(): sys.exit("enough")
+def ends(): os._exit(3)
+def kills(): os.kill(os.getpid(), signal.SIGKILL)
+def hangs(): time.sleep(3600)
+def spins():
+    while True: pass
+def stubborn():
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    while True: time.sleep(1)
+def eats(): return bytearray(2**31)
+async def forgets(): return later(1)
+def generates(): yield 1
+async def generates_later(): yield 1
+def not_a_number(): return {"a": [math.nan]}
+def holds_itself():
+    found = []; found.append(found); return found
+def odd(): return {1: 2}
+def nonsense(): return open
+def garbage(): write_everywhere(b"garbage\\n"); time.sleep(3600)
+def forged():
+    write_everywhere(b'{"id": 2, "reply": {"kind": "value", "bytes": 7}}\\n'); time.sleep(3600)
+def forks():
+    os.fork()
+    return os.getpid()
+def leaves_a_thread():
+    def ask():
+        time.sleep(0.2)
+        try: job.cancelled()
+        except Exception as error: print(error)
+    job = current_job()
+    threading.Thread(target=ask).start()
+def ask():
+    while not current_job().cancelled(): time.sleep(0.01)
+    return "was told"
+async def ask_async():
+    while not current_job().cancelled(): await asyncio.sleep(0.01)
+    return "was told"
+def elsewhere():
+    from crawler_lifecycle.graphs.asking import current
+    return current().status("another")
+here = os.getpid
+local = (lambda: (lambda: 1))()
+"""
+
+
+class Bench:
+    """Functions of one module."""
+
+    def __init__(self, folder: Path, result_max: int = 1_000_000, memory: int = 1024**3) -> None:
+        self.module = module(folder, BODY)
+        self.functions = Functions([self.module], Rules(memory, folder=folder), result_max)
+
+    def order(self, name: str, style: str = "plain", limit_s: float = 20.0, **more: Any) -> FunctionCall:
+        graft, given = more.pop("graft", False), more.pop("given", ())
+        job = {
+            "path": "top/step",
+            "attempt": 2,
+            "max_attempts": 3,
+            "job": {"args": to_json(more.pop("args", {})), **more},
+        }
+        return FunctionCall(f"{self.module}:{name}", style, "g", job, limit_s, graft, given)
+
+    def call(self, name: str, style: str = "plain", **more: Any) -> Any:
+        """The value that a function led to, or its whole reply where that is none."""
+        with self.functions.use() as host:
+            return value(host.call(self.order(name, style, **more), no_answer, nothing))
+
+
+def value(reply: FunctionReply) -> Any:
+    if reply.result is None:
+        return reply
+    data = b"".join(unpacked(reply.result))
+    assert len(data) == reply.result_bytes
+    return decode(data)
+
+
+@contextmanager
+def opened(folder: Path, **more: Any) -> Iterator[Bench]:
+    bench = Bench(folder, **more)
+    try:
+        yield bench
+    finally:
+        bench.functions.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with opened(tmp_path_factory.mktemp("users"), memory=512 * 1024**2) as found:
+        yield found
+
+
+def frame(path: list[str], found: object) -> tuple[Mapping[str, Any], list[bytes]]:
+    data = encode(found)
+    return {"path": path}, [data[:3], data[3:]]
+
+
+DAY = datetime(2026, 11, 22, tzinfo=UTC)
+ENDS: dict[str, tuple[str, dict[str, Any], object]] = {
+    "arguments by name": ("add", {"args": {"a": 1, "b": 4}}, 5),
+    "async": ("later", {"args": {"a": DAY}}, DAY),
+    "async behind a decorator": ("decorated", {"args": {"a": b"\xff"}}, b"\xff"),
+    "more than one part": ("give", {"args": {"value": ["é" * 1000] * 100}}, ["é" * 1000] * 100),
+    "nothing": ("give", {"args": {"value": None}}, FunctionReply("done")),
+    "cascade": (
+        "merge",
+        {
+            "style": "cascade",
+            "given": [
+                frame([], {"source": 1, "fetch": 0}),
+                frame([], {"source": DAY}),
+                frame(["fetch"], {}),
+                frame(["fetch", "0"], [1]),
+                frame(["fetch", "users", "a"], {"n": 2}),
+            ],
+        },
+        {"mine": DAY, "0": [1], "users": {"a": {"n": 2}}},
+    ),
+    "item": ("visit", {"style": "item", "item": {"$$date": 1}, "given": []}, [{"$date": 1}, {}]),
+    "worker": ("Worker", {"style": "worker", "args": {"a": DAY}}, [{"a": DAY}, "step", "g", 3]),
+    "a worker's value is no result": ("Plain", {"style": "worker"}, FunctionReply("done")),
+    "cancel": ("cancels", {}, FunctionReply("cancel", reason="nobody wants it")),
+    "snooze": ("snoozes", {}, FunctionReply("snooze", seconds=2.5)),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_goes_in_and_what_comes_out(bench: Bench, case: str) -> None:
+    name, more, expected = ENDS[case]
+    assert bench.call(name, **more) == expected
+
+
+def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
+    key, name, attempt = bench.call("keyed")
+    assert (len(key), name, attempt) == (32, "step", 2)
+    order = bench.order("keyed")
+    with bench.functions.use() as host:
+        again = host.call(
+            FunctionCall(order.function, "plain", "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing
+        )
+        other = host.call(FunctionCall(order.function, "plain", "h", order.job, 9.0), no_answer, nothing)
+    assert value(again) == [key, "step", 5]
+    assert value(other)[0] != key
+
+
+FAILURES: dict[str, tuple[dict[str, Any], str]] = {
+    "raises": ({}, r"^ZeroDivisionError: division by zero \(users_\w+\.py:\d+\)$"),
+    "leaves": ({}, "^SystemExit: enough"),
+    "eats": ({}, "^MemoryError"),
+    "too_much": ({}, "what it returned: 102 bytes are more than 50"),
+    "huge": ({}, "more than 1000000"),
+    "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
+    "generates": ({}, "returned a generator, of which nothing was executed; return a list"),
+    "generates_later": ({}, "returned a generator"),
+    "not_a_number": ({}, r"what it returned\['a'\]\[0\]: nan is no number"),
+    "holds_itself": ({}, "it holds itself"),
+    "odd": ({}, "the key 1 is no text"),
+    "nonsense": ({}, "a builtin_function_or_method cannot travel"),
+    "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
+}
+NEVER: dict[str, tuple[dict[str, Any], str]] = {
+    "add": ({"args": {"c": 1}}, r":add\(a, b=1\): missing a required argument: 'a'; the step gives it c"),
+    "merge": ({"style": "item"}, "too many positional arguments; the step gives it the item and the context"),
+    "NoWorker": ({"style": "worker"}, "no class with a method process"),
+    "nobody": ({}, "the module has nothing of this name now"),
+    "here": ({}, "no function or class that this module defines"),
+    "os.system": ({"args": {"command": "true"}}, "no function or class that this module defines"),
+    "local": ({}, "no function or class that this module defines"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_told_and_the_process_goes_on(bench: Bench, name: str) -> None:
+    more, said = FAILURES[name]
+    with bench.functions.use() as host:
+        with pytest.raises(PlanFailed, match=said) as failed:
+            host.call(bench.order(name, **more), no_answer, nothing)
+        assert (failed.value.lives, failed.value.for_good, failed.value.missing) == (True, False, False)
+        assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_can_never_be_called_is_told_as_such(bench: Bench, name: str) -> None:
+    more, said = NEVER[name]
+    with pytest.raises(PlanFailed, match=said) as failed:
+        bench.call(name, **more)
+    assert failed.value.for_good
+
+
+ENDINGS: dict[str, tuple[float, str]] = {
+    "ends": (20.0, r"its process ended with exit code 3"),
+    "kills": (20.0, r"its process was ended by SIGKILL"),
+    "hangs": (0.5, r"it took more than 0\.5 s and was killed; .*timeout_s of the step"),
+    "spins": (0.5, r"it took more than 0\.5 s and was killed"),
+    "garbage": (20.0, "wrote into the pipe of the service"),
+    "forged": (20.0, r"nonsense|message that nobody"),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, name: str) -> None:
+    limit_s, said = ENDINGS[name]
+    with pytest.raises(PlanFailed, match=said) as failed, bench.functions.use() as host:
+        host.call(bench.order(name, limit_s=limit_s), no_answer, nothing)
+    assert f"{bench.module}:{name}" in str(failed.value)
+    assert not failed.value.missing
+    assert bench.call("add", args={"a": 1}) == 2
+
+
+def test_a_copy_of_the_process_says_nothing(bench: Bench) -> None:
+    with bench.functions.use() as host:
+        pids = [value(host.call(bench.order("forks"), no_answer, nothing)) for _ in range(3)]
+    assert set(pids) == {host.process.pid}
+
+
+@pytest.mark.parametrize("name", ["ask", "ask_async"])
+def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> None:
+    asked = []
+
+    def answer(question: str, arguments: Mapping[str, Any]) -> Any:
+        asked.append((question, dict(arguments)))
+        return len(asked) > 1
+
+    with bench.functions.use() as host:
+        assert value(host.call(bench.order(name), answer, nothing)) == "was told"
+    assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2  # the second after a while
+
+
+def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
+    with bench.functions.use() as host:
+        host.call(bench.order("leaves_a_thread"), no_answer, nothing)
+        until(lambda: "the call is over; let no thread outlive it" in host.process.output.tail())
+        assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
+
+
+def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
+    for name, said in (("hangs", "was ended by SIGTERM"), ("stubborn", "took more than")):
+        with bench.functions.use() as host:
+            began = time.monotonic()
+
+            def alive(host: FunctionProcess = host, began: float = began) -> None:
+                if time.monotonic() - began > 0.8:
+                    host.end_soon()
+
+            with pytest.raises(PlanFailed, match=said):
+                host.call(bench.order(name, limit_s=2.5), no_answer, alive)
+
+
+def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> None:
+    order = bench.order("add")
+    with bench.functions.use() as host, pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES") as failed:
+        host.call(FunctionCall("subprocess:run", "plain", "g", order.job, 5.0), no_answer, nothing)
+    assert failed.value.missing
+
+
+def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> None:
+    broken = module(tmp_path, "import nothing_of_this_name\ndef f(): pass")
+    functions = Functions([broken], Rules(folder=tmp_path), 1000)
+    with pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed, functions.use() as host:
+        host.call(FunctionCall(f"{broken}:f", "plain", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing)
+    functions.close()
+    assert failed.value.missing
+
+
+def test_more_than_a_process_can_hold_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path, memory=300 * 1024**2) as bench:
+        given = [({"path": [str(n)]}, [bytes(1024 * 1024)]) for n in range(400)]
+        with pytest.raises(InvalidRequest, match="LIFECYCLE_PLANS__MEMORY"):
+            bench.call("merge", "cascade", given=given)
+
+
+def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
+    with opened(tmp_path) as bench:
+        bench.functions.outdate({bench.module: "1"})
+        assert bench.call("add", args={"a": 1}) == 2
+        path = tmp_path / f"{bench.module}.py"
+        path.write_text(path.read_text().replace("return a + b", "return a - b  # anew"))
+        bench.functions.outdate({bench.module: "1"})
+        assert bench.call("add", args={"a": 1}) == 2  # nobody has said that it is another one
+        bench.functions.outdate({bench.module: "2"})
+        assert bench.call("add", args={"a": 1}) == 0
+        assert bench.functions.state() == {"live": 1, "at_work": 0, "started": 2}
+
+
+def test_a_process_that_was_called_often_or_grew_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler_lifecycle.plans.functions.CALLS_MAX", 2)
+    assert CALLS_MAX == 1000
+    with opened(tmp_path) as bench:
+        pids = [bench.call("forks") for _ in range(4)]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+def test_a_worker_that_leaves_says_nothing_about_the_function(tmp_path: Path) -> None:
+    with opened(tmp_path) as bench:
+
+        def alive(left: list[Callable[[], None]] = [bench.functions.close]) -> None:  # noqa: B006
+            if left:
+                left.pop()()
+
+        with pytest.raises(PlanFailed) as failed, bench.functions.use() as host:
+            host.call(bench.order("hangs"), no_answer, alive)
+        assert failed.value.missing
+        with pytest.raises(PlanFailed, match="this worker leaves"):
+            bench.call("add", args={"a": 1})
+
+
+def test_nothing_is_left_behind_by_a_worker_that_was_killed(tmp_path: Path) -> None:
+    """Files have no name, and the process dies with the one that started it."""
+    users, temporary = tmp_path / "users", tmp_path / "tmp"
+    users.mkdir()
+    temporary.mkdir()
+    name = module(users, BODY)
+    code = f"""
+import json, sys
+from pathlib import Path
+from crawler_lifecycle.plans.functions import Functions
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports import FunctionCall
+with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use() as host:
+    print(host.process.pid, flush=True)
+    host.call(FunctionCall("{name}:hangs", "plain", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)
+"""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
+    )
+    assert worker.stdout is not None
+    pid = int(worker.stdout.readline())
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert list(temporary.iterdir()) == []
