@@ -88,8 +88,10 @@ WAITING_FOR_START = "the main task's start"
 EVENT_RUN_ENDED = "run.ended"
 EVENT_MANAGER_CHANGED = "manager.changed"
 EVENT_MANAGER_ENDED = "manager.ended"
+EVENT_GRAPH_CHANGED = "graph.changed"
+EVENT_GRAPH_ENDED = "graph.ended"
 #: Events that happen at most once in an attempt; their id needs no sequence number.
-EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED})
+EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED})
 
 #: The highest number of a run that is believed when anything outside of the database bears it. A thousand new runs a
 #: second reach it after 31 years, and a name of a stranger that is a number (a moment in milliseconds, a row of nines)
@@ -172,6 +174,11 @@ def run_subject(run_id: int) -> str:
 def manager_subject(manager_id: int) -> str:
     """What an event about a manager names as its subject."""
     return f"managers/{manager_id}"
+
+
+def graph_subject(key: str) -> str:
+    """What an event about a graph names as its subject."""
+    return f"graphs/{key}"
 
 
 def archive_key(run_id: int, attempt: int) -> str:

@@ -97,7 +97,7 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
 #: The tables that rows leave, in the order in which they are gone through, and what these rows are.
 GOES: Mapping[str, str] = MappingProxyType(
     {
-        "outbox_event": "run.changed and manager.changed of what ended long ago",
+        "outbox_event": "run.changed, manager.changed and graph.changed of what ended long ago",
         "outbox_delivery": "how these were pushed",
         "task_log": "the end of what tasks printed in runs that ended long ago",
         "task_stats": "what crawlers told of themselves at their end, in runs that ended long ago",
@@ -105,6 +105,10 @@ GOES: Mapping[str, str] = MappingProxyType(
         "task_finding": "the same, ready to be applied",
         "manager_item": "jobs of managers that ended long ago; a resume begins anew without them",
         "manager_addition": "pages of jobs that were given to such managers",
+        "graph_page": "pages of drafts that nobody has made a graph of for long",
+        "graph_result": "what steps gave, of graphs that ended long ago",
+        "graph_step": "their steps, once the results are gone; only whole graphs go",
+        "graph_log": "what their functions printed last",
         "audit_finding": "findings that were closed long ago",
     }
 )
@@ -124,6 +128,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "outbox_counter": "one row: the number of the newest event",
         "manager": "the record of managers; a resume goes on from it",
         "manager_log": "16 KiB at most for each manager: what its class printed last",
+        "graph": "the record of graphs",
+        "graph_change": "empty between two transactions",
         "plan": "what may be started",
         "audit_report": "audits keep 30 days of it themselves",
         "task_change": "empty between two transactions",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
 from crawler_lifecycle.adapters.database.reads.audits import SqlAudits, SqlOverdue
+from crawler_lifecycle.adapters.database.reads.graphs import SqlGraphReads
 from crawler_lifecycle.adapters.database.reads.manager_jobs import SqlManagerJobs
 from crawler_lifecycle.adapters.database.reads.managers import SqlManagerReads
 from crawler_lifecycle.adapters.database.reads.runs import SqlRuns
@@ -20,6 +21,7 @@ from crawler_lifecycle.adapters.database.writes.events import SqlEvents
 from crawler_lifecycle.adapters.database.writes.exports import SqlExports
 from crawler_lifecycle.adapters.database.writes.file_retention import SqlFileRetention
 from crawler_lifecycle.adapters.database.writes.findings import SqlFindings
+from crawler_lifecycle.adapters.database.writes.graphs import SqlGraphs
 from crawler_lifecycle.adapters.database.writes.initiation import SqlInitiation
 from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCounters
 from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
@@ -47,6 +49,10 @@ class SqlHealth(StorePart):
 
 class SqlManagerStore(SqlManagers, SqlManagerReads, SqlManagerJobs):
     """``ManagerStore``."""
+
+
+class SqlGraphStore(SqlGraphs, SqlGraphReads):
+    """``GraphStore``."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class SqlStore(Store):
             audits=SqlAudits(database, clock, told),
             findings=SqlFindings(database, clock, told),
             managers=SqlManagerStore(database, clock, told),
+            graphs=SqlGraphStore(database, clock, told),
             plans=SqlPlans(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,

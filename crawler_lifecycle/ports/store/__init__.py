@@ -14,6 +14,7 @@ from .audits import AuditStore, CorrectionReader, CorrectionStore, FindingReader
 from .completion import CompletionStore, ExportReader, ExportStore, FileRetentionStore
 from .deployment import DeploymentStore, WaitStore
 from .events import EventReader, EventStore
+from .graphs import GraphReader, GraphStore
 from .health import StoreHealth
 from .initiation import AcceptanceStore, AdditionStore, AdoptionStore, InitiationStore, RunNumberStore
 from .looks import DetailStore, LiveCounterStore, LookStore
@@ -39,6 +40,8 @@ __all__ = [
     "FileRetentionStore",
     "FindingReader",
     "FindingStore",
+    "GraphReader",
+    "GraphStore",
     "InitiationStore",
     "LiveCounterStore",
     "LookStore",
@@ -84,5 +87,6 @@ class Store:
     audits: AuditStore
     findings: FindingStore
     managers: ManagerStore
+    graphs: GraphStore
     plans: PlanStore
     health: StoreHealth

@@ -203,6 +203,10 @@ class GraphReader(Protocol):
         """The contexts that hold for a step, from the outermost graph inwards, each encoded."""
         ...
 
+    def graph_output(self, graph_id: int) -> str:
+        """What functions of a graph printed last; empty when that was nothing."""
+        ...
+
 
 class GraphStore(GraphReader, Protocol):
     """The same, as workflow, workers and commands change them. Methods with a fence raise ``Fenced`` and write nothing

@@ -17,12 +17,13 @@ from sqlalchemy import JSON, Boolean, Column, Integer, Table
 
 from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .columns import A_TIME, Broken, UtcTime
-from .tables import manager, run_history, task_history
+from .tables import graph, graph_step, manager, run_history, task_history
 
 Row = Mapping[Any, Any]
 
@@ -31,7 +32,14 @@ NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _COUNTED = frozenset({"pages", "items", "errors", "bytes", "peak_memory", "quiet_ms"})
 #: Documents that are lists; all others are objects.
-_LISTS = frozenset({("manager", "tags"), ("manager", "flow_tags"), ("manager", "former_owners"), ("plan", "options")})
+_LISTS = frozenset(
+    {
+        *(("manager", name) for name in ("tags", "flow_tags", "former_owners")),
+        *(("graph", name) for name in ("tags", "former_owners", "commands")),
+        *(("graph_step", "errors"), ("plan", "options")),
+    }
+)
+_ENDED = frozenset({GraphState.COMPLETED, GraphState.CANCELLED, GraphState.DISCARDED})
 _LEAST = {
     **{"attempt": 1, "task_index": 0, "tries": 0, "generation": 0, "position": 0, "next_seq": 1, "seq": 1, "retry": 0},
     **dict.fromkeys(_COUNTED, 0),
@@ -43,6 +51,9 @@ _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("task_history", "status"): TaskStatus,
     ("manager", "status"): RunStatus,
     ("manager_item", "state"): JobState,
+    ("graph", "state"): GraphState,
+    ("graph_step", "kind"): StepKind,
+    ("graph_step", "state"): StepState,
 }
 
 
@@ -114,6 +125,8 @@ def faults(table: Table, row: Row) -> Iterator[Fault]:
             yield Fault(name, row[name], cure, isinstance(table.c[name].type, JSON))
     if whole and "status" in row and "ended_at" in row and table in (run_history, task_history, manager):
         yield from _contradictions(table, row)
+    if whole and table is graph and row.get("state") in _ENDED and row.get("ended_at", row) is None:
+        yield Fault("ended_at", None, f"a graph that is {row['state']} has ended: set {A_TIME}, or set state back")
 
 
 def _contradictions(table: Table, row: Row) -> Iterator[Fault]:
@@ -139,7 +152,9 @@ def _rules(table: Table) -> list[tuple[str, Callable[[Any], str | None]]]:
 def _rule(table: Table, column: Column[Any]) -> Callable[[Any], str | None]:
     """What says, for a value of this column, how to mend it; ``None``: it is right."""
     kind = _python(column)
-    nullable, least = bool(column.nullable), _LEAST.get(column.name)
+    # A step that waits has not begun.
+    least = 0 if (table is graph_step and column.name == "attempt") else _LEAST.get(column.name)
+    nullable = bool(column.nullable)
     most = COUNT_MAX if table is task_history and column.name in _COUNTED else None
     words = _WORDS.get((table.name, column.name))
     allowed = frozenset(words) if words is not None else None

@@ -6,23 +6,20 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import counts_of
-from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager
-from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import Fenced, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
-from .unit_of_work import StorePart, insert_event
+from .row_unit import OutputPart, RowUnit, read_row
 
 log = logging.getLogger(__name__)
 
@@ -44,38 +41,19 @@ def check_manager_fence(row: Row, fence: ManagerFence) -> None:
 
 
 def read_manager(conn: Connection, manager_id: int, *, lock: bool = False) -> dict[Any, Any]:
-    """The manager's row, locked until the end of the transaction if asked for.
-
-    Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
-    """
-    query = select(manager).where(manager.c.manager_id == manager_id)
-    known = 0 < manager_id <= ID_MAX  # SQLite's driver does not even take a larger one
-    row = conn.execute(query.with_for_update() if lock else query).mappings().one_or_none() if known else None
-    if row is None:
-        raise RunNotFound(f"There is no manager {manager_id}")
-    check(manager, row, graver=True)
-    return dict(row)
+    """The manager's row, locked until the end of the transaction if asked for. Raises as ``read_row`` does."""
+    return read_row(conn, manager, manager_id, lock="write" if lock else None)
 
 
 @dataclass
-class ManagerUnit:
-    """A write transaction on a manager whose row is locked, so that no other writer of ours is in between.
+class ManagerUnit(RowUnit):
+    """A write transaction on a manager."""
 
-    ``row`` is the row as it will be committed: changes are collected, and written when the transaction ends.
-    """
-
-    conn: Connection
-    row: dict[Any, Any]
-    now: datetime
-    changed: bool = False
-    """Whether to tell of it with one ``manager.changed``."""
-
-    def __post_init__(self) -> None:
-        self._before = dict(self.row)
+    table = manager
 
     @property
     def manager_id(self) -> int:
-        return int(self.row["manager_id"])
+        return self.id
 
     @property
     def status(self) -> RunStatus:
@@ -90,11 +68,6 @@ class ManagerUnit:
     def live(self) -> int:
         """Jobs that hold a slot."""
         return int(self.row["jobs_starting"] + self.row["jobs_started"])
-
-    def set(self, **values: Any) -> None:
-        """Change columns; the event tells of it when one of them differs."""
-        self.changed = self.changed or any(self.row[name] != value for name, value in values.items())
-        self.row.update(values)
 
     def count(self, **more: int) -> None:
         """Add to counters."""
@@ -111,14 +84,6 @@ class ManagerUnit:
         if run_may_become(self.status, status):
             self.set(status=status.value)
 
-    def write(self) -> None:
-        """Write what differs from the row as it was read."""
-        new = {name: value for name, value in self.row.items() if self._before[name] != value}
-        if new:
-            self.row["updated_at"] = new["updated_at"] = self.now
-            self.conn.execute(update(manager).where(manager.c.manager_id == self.manager_id).values(**new))
-            self._before = dict(self.row)
-
     def announce(self, type: str, key: str | None = None) -> None:
         """Append the event that tells what the manager looks like now. Nothing may follow it in the transaction."""
         row = self.row
@@ -130,20 +95,10 @@ class ManagerUnit:
         counts = counts_of(row)
         body["jobs"] = {state: n for state, n in counts.by_state.items() if n}
         body["counts"] = {name: row[name] for name in ("yields", "duplicates", "scheduled", "retried", "good", "bad")}
-        event = {
-            "subject": manager_subject(self.manager_id),
-            "subject_uid": row["manager_uid"],
-            "run_id": None,
-            "attempt": row["attempt"],
-            "type": type,
-            "event_key": key,
-            "body": body,
-            "created_at": self.now,
-        }
-        insert_event(self.conn, event)
+        self.append_event(manager_subject(self.manager_id), type, key, body)
 
 
-class ManagerPart(StorePart):
+class ManagerPart(OutputPart):
     """What the adapters of managers share: how a unit of work begins and ends."""
 
     @contextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
-from crawler_lifecycle.adapters.database.schema.rows import stop_of, tail
 from crawler_lifecycle.adapters.database.schema.tables import (
     MANAGER_COUNTERS,
     manager,
@@ -23,10 +21,8 @@ from crawler_lifecycle.adapters.database.schema.tables import (
 )
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
-    Fenced,
     InvalidRequest,
     NotInThisState,
-    RunIsLive,
     StoreUnavailable,
 )
 from crawler_lifecycle.domain.manager import CAP_MAX, OUTPUT_BYTES, JobState
@@ -40,17 +36,9 @@ from .manager_decisions import SqlDecisions
 from .manager_items import SqlManagerItems
 from .manager_queries import BY_STATE, LIVE_RUNS, in_states
 from .manager_unit import ManagerUnit, read_manager
+from .row_unit import NO_STOP
 
-_FORMER_MAX = 20
-_NO_STOP: dict[str, Any] = {
-    "stop_requested_at": None,
-    "stop_force": False,
-    "stop_requested_by": None,
-    "stop_reason": None,
-    "stop_limit": None,
-    "stop_escalated": False,
-    "leave_runs": False,
-}
+_NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
 class SqlManagers(SqlDecisions, SqlManagerItems):
@@ -99,26 +87,14 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         with self._manager(manager_id) as unit:
-            # Temporal has one open execution of each workflow id: a former owner with this one is closed.
-            row, mine = unit.row, {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
-            if row["owner_run_id"] == owner.first_run_id:
-                return whole_manager(row)
-            if owner.first_run_id in row["former_owners"]:
-                raise Fenced(f"Manager {manager_id} was taken from owner {owner.first_run_id}, which may not claim it")
-            if row["owner_run_id"] is None:
-                unit.set(**mine)
-                return whole_manager(row)
-            if not unit.status.terminal and row["owner_workflow_id"] != owner.workflow_id:
-                text = f"Manager {manager_id} is owned by workflow {row['owner_workflow_id']!r}; stop it first"
-                raise RunIsLive(text)
-            former = [*row["former_owners"], row["owner_run_id"]][-_FORMER_MAX:]
             ended = unit.status.terminal
-            unit.set(**mine, former_owners=former, attempt=row["attempt"] + 1, is_over=False, error=None)
-            if ended:
-                again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
-                unit.set(status=RunStatus.INITIALIZING.value, paused=False, **again, **_NO_STOP)
-                self._count_anew(unit)
-            return whole_manager(row)
+            if unit.take(owner, over=ended):
+                unit.set(is_over=False, error=None)
+                if ended:
+                    again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
+                    unit.set(status=RunStatus.INITIALIZING.value, paused=False, **again, **_NO_STOP)
+                    self._count_anew(unit)
+            return whole_manager(unit.row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
         with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
@@ -136,14 +112,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
 
     def keep_output(self, manager_id: int, text: str) -> None:
         """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
-        mine = manager_log.c.manager_id == manager_id
-        with suppress(KeyTaken), self._db.writing() as conn:  # another worker's first words for it: these are lost
-            before = conn.execute(select(manager_log.c.log_tail).where(mine)).scalar_one_or_none()
-            kept = tail(f"{before or ''}{text}", OUTPUT_BYTES)
-            if before is None:
-                conn.execute(insert(manager_log).values(manager_id=manager_id, log_tail=kept))
-            else:
-                conn.execute(update(manager_log).where(mine).values(log_tail=kept))
+        self._keep_output(manager_log, manager_id, text, OUTPUT_BYTES)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
         with self._manager(manager_id) as unit:
@@ -160,18 +129,9 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         with self._manager(manager_id) as unit:
             if unit.status.terminal:
                 return whole_manager(unit.row)
-            before = stop_of(unit.row)
-            stop = intent if before is None else before.merged(intent)
-            unit.set(
-                stop_requested_at=stop.requested_at,
-                stop_force=stop.force,
-                stop_requested_by=stop.requested_by,
-                stop_reason=stop.reason,
-                stop_limit=stop.limit,
-                stop_escalated=stop.escalated,
-                # Whoever asks again without leaving the runs wants them stopped.
-                leave_runs=leave if before is None else leave and unit.row["leave_runs"],
-            )
+            # Whoever asks again without leaving the runs wants them stopped.
+            unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
+            unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
             return whole_manager(unit.row)
 

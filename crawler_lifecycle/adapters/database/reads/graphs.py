@@ -1,0 +1,244 @@
+"""Queries of graphs and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from crawler_lifecycle.adapters.database.schema.columns import json_text
+from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, listed_graph, listed_step, whole_graph
+from crawler_lifecycle.adapters.database.schema.row_validation import check
+from crawler_lifecycle.adapters.database.schema.rows import Row
+from crawler_lifecycle.adapters.database.schema.tables import (
+    export_record,
+    graph,
+    graph_log,
+    graph_result,
+    graph_step,
+    run_history,
+)
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.graph_queries import count_steps, load_graph
+from crawler_lifecycle.adapters.database.writes.graph_steps import path_hash
+from crawler_lifecycle.adapters.database.writes.graph_unit import GraphPart
+from crawler_lifecycle.adapters.database.writes.row_unit import read_row
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
+from crawler_lifecycle.ports.store.graphs import Given, GraphRow, StepRow
+
+#: Bytes of results that are read at once, as they were before compression, and steps.
+PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
+_BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
+_PRIMARY = "FORCE INDEX (PRIMARY)"
+_STATES = {state.value: state for state in StepState}
+
+_g, _s = graph.c, graph_step.c
+#: All of a step but what only its record needs.
+_LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
+
+
+class SqlGraphReads(GraphPart):
+    """``GraphReader``. Lists go on over a row that another hand spoilt."""
+
+    def get_graph(self, graph_id: int) -> GraphRow | None:
+        return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
+
+    def find_graph(self, key: str) -> GraphRow | None:
+        return self._one(_g.graph_key == key)
+
+    def _one(self, which: Any) -> GraphRow | None:
+        with self._db.reading() as conn:
+            row = conn.execute(select(*GRAPH).where(which)).mappings().one_or_none()
+            return None if row is None else _counted(conn, [whole_graph(row)])[0]
+
+    def list_graphs(
+        self, before_id: int | None = None, limit: int = 50, *, state: str | None = None, name: str | None = None
+    ) -> list[GraphRow]:
+        query = select(*GRAPH).order_by(_g.graph_id.desc()).limit(limit)
+        query = query.where(_g.state == state if state is not None else _g.state != GraphState.DRAFT.value)
+        if before_id is not None:
+            query = query.where(_g.graph_id < before_id)
+        if name is not None:
+            query = query.where(_g.name == name)
+        with self._db.reading() as conn:
+            return _counted(conn, [listed_graph(row) for row in conn.execute(query).mappings()])
+
+    def list_steps(
+        self,
+        graph_id: int,
+        after: int = -1,
+        limit: int = 500,
+        *,
+        states: Collection[StepState] = (),
+        paths: Collection[str] = (),
+    ) -> list[StepRow]:
+        query = select(*_LISTED).where(_s.graph_id == graph_id, _s.number > after).order_by(_s.number).limit(limit)
+        if states:
+            query = query.where(_s.state.in_(sorted(states)))
+        with self._db.reading() as conn:
+            if paths:
+                found = list[Row]()
+                for chunk in chunks(sorted({path_hash(path) for path in paths})):
+                    found += conn.execute(query.where(_s.path_hash.in_(chunk))).mappings()
+                rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
+            else:
+                rows = list(conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).mappings())
+            names = _paths(conn, graph_id, {dep for row in rows for dep in _deps(row)})
+        missing = [_shape(row).get("missing", ()) for row in rows]
+        return [
+            listed_step(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
+            for row, absent in zip(rows, missing, strict=True)
+        ]
+
+    def count_steps(self, graph_id: int) -> dict[StepState, int]:
+        with self._db.reading() as conn:
+            return dict(count_steps(conn, [graph_id]).get(graph_id, {}))
+
+    def load(self, graph_id: int) -> Graph:
+        with self._db.reading() as conn:
+            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH))
+
+    def graph_output(self, graph_id: int) -> str:
+        rows = self._rows(select(graph_log.c.log_tail).where(graph_log.c.graph_id == graph_id))
+        return str(rows[0]["log_tail"]) if rows else ""
+
+    # --- what steps give and get ---
+
+    def result(self, graph_id: int, number: int) -> Iterator[bytes]:
+        return (data for _, data in self.results(graph_id, [number]))
+
+    def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        sizes: dict[int, int] = {}
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(numbers))):
+                query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.number.in_(chunk))
+                query = query.where(_s.result_bytes.is_not(None)).with_hint(graph_step, _PRIMARY, "mysql")
+                sizes |= {number: int(size) for number, size in conn.execute(query).all()}
+        for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
+            yield from self._parts(graph_id, page, sizes)
+
+    def _parts(self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
+        """The parts of a page of results: all at once, or one after the other when it is one large result."""
+        r, after = graph_result.c, -1
+        query = select(r.number, r.part, r.data).where(r.graph_id == graph_id, r.number.in_(page))
+        alone = len(page) == 1 and sizes[page[0]] > PAGE_BYTES
+        while True:
+            more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
+            with self._db.reading() as conn:
+                rows = conn.execute(more.with_hint(graph_result, _PRIMARY, "mysql")).all()
+            order = {number: place for place, number in enumerate(page)}
+            yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
+            if not alone or len(rows) < 4:
+                return
+            after = rows[-1][1]
+
+    def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes, _s.run_id)
+        query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
+        with self._db.reading() as conn:
+            read = [
+                row
+                for chunk in chunks(sorted(set(numbers)))
+                for row in conn.execute(
+                    query.where(_s.number.in_(chunk)).with_hint(graph_step, _PRIMARY, "mysql")
+                ).mappings()
+            ]
+            for _ in range(DEPTH_MAX + 1):
+                found |= {row["number"]: row for row in read}
+                holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
+                read = [
+                    row
+                    for chunk in chunks(sorted(holding))
+                    for row in conn.execute(
+                        query.where(_s.parent.in_(chunk)).with_hint(graph_step, _BY_PARENT, "mysql")
+                    ).mappings()
+                ]
+                if not read:
+                    break
+            runs = _runs(conn, {r["run_id"] for r in found.values() if r["kind"] == StepKind.CRAWL and r["run_id"]})
+        return [_given(found[number], runs) for number in sorted(found)]
+
+    def context(self, graph_id: int, number: int | None) -> list[bytes]:
+        with self._db.reading() as conn:
+            row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
+            found = list[Any]()
+            for _ in range(DEPTH_MAX + 1):
+                if number is None:
+                    break
+                query = select(_s.graph_id, _s.number, _s.parent, _s.job)
+                step = conn.execute(query.where(_s.graph_id == graph_id, _s.number == number)).mappings().one_or_none()
+                if step is None:
+                    break
+                check(graph_step, step)
+                found.append(step["job"].get("context"))
+                number = step["parent"]
+        return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
+
+
+def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:
+    """The rows, with the steps of live graphs counted."""
+    live = [row.graph_id for row in rows if row.state == GraphState.EXECUTING]
+    counts = count_steps(conn, live) if live else {}
+    return [replace(row, counts=counts.get(row.graph_id, {})) if row.graph_id in live else row for row in rows]
+
+
+def _shape(row: Row) -> Mapping[str, Any]:
+    return row["shape"] if isinstance(row["shape"], dict) else {}
+
+
+def _deps(row: Row) -> Sequence[int]:
+    deps = _shape(row).get("deps", ())
+    return [dep for dep in deps if isinstance(dep, int)] if isinstance(deps, list) else ()
+
+
+def _paths(conn: Connection, graph_id: int, numbers: Collection[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for chunk in chunks(sorted(numbers)):
+        query = select(_s.number, _s.path).where(_s.graph_id == graph_id, _s.number.in_(chunk))
+        found |= dict(conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all())
+    return found
+
+
+def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """The numbers in pages of so many bytes at most, or of one result that has more."""
+    page, size = list[int](), 0
+    for number in numbers:
+        if page and (size + sizes[number] > PAGE_BYTES or len(page) == PAGE_STEPS):
+            yield page
+            page, size = [], 0
+        page.append(number)
+        size += sizes[number]
+    if page:
+        yield page
+
+
+def _runs(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """What dependents are told of these runs."""
+    r, e = run_history.c, export_record.c
+    found: dict[int, dict[str, Any]] = {}
+    names = ("run_id", "status", "outcome", "pages", "items", "errors")
+    for chunk in chunks(sorted(run_ids)):
+        query = (
+            select(*(r[name] for name in names), e.url.label("archive"))
+            .join_from(run_history, export_record, (e.run_id == r.run_id) & (e.attempt == r.attempt), isouter=True)
+            .where(r.run_id.in_(chunk))
+        )
+        for row in conn.execute(query.with_hint(run_history, _PRIMARY, "mysql")).mappings():
+            found[row["run_id"]] = dict(row)
+    return found
+
+
+def _given(row: Row, runs: Mapping[int, Mapping[str, Any]]) -> Given:
+    return Given(
+        number=row["number"],
+        path=row["path"],
+        kind=StepKind(row["kind"]),
+        state=_STATES[row["state"]],
+        graft=bool(_shape(row).get("graft", False)),
+        result_bytes=row["result_bytes"],
+        run=runs.get(row["run_id"]) if row["kind"] == StepKind.CRAWL else None,
+    )

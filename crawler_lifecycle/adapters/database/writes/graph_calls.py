@@ -1,0 +1,349 @@
+"""What executes steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
+
+Workers record ends beside each other: a record shares the lock of the graph's row with other records, and whoever
+changes the graph as a whole (``graphs.py``) waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+
+from crawler_lifecycle.adapters.database.schema.graph_rows import work_of
+from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
+from crawler_lifecycle.adapters.database.schema.row_validation import check
+from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
+from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
+from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.graph.engine import StepEnd, may_begin_again
+from crawler_lifecycle.domain.graph.retries import after_failure
+from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.values import RESULT_PART
+from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.store.graphs import Done, GraphFence, StepWork
+from crawler_lifecycle.ports.store.managers import ManagerRow
+
+from .bulk import chunks
+from .graph_queries import BEGINNING, BY_STATE
+from .graph_steps import with_error
+from .graph_unit import GraphPart, check_graph_fence
+from .manager_queries import LIVE_RUNS
+from .row_unit import read_row
+
+_OVER = [status.value for status in RunStatus if status.terminal]
+#: States in which a step that was given to a call may begin.
+_MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
+_BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
+_PRIMARY = "FORCE INDEX (PRIMARY)"
+
+_g, _s = graph.c, graph_step.c
+_FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
+#: What of a step decides about its record.
+_STEP = (
+    *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
+    *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
+)
+
+
+class SqlGraphCalls(GraphPart):
+    """The part of ``GraphStore`` that executes steps; the port says what its methods do."""
+
+    @contextmanager
+    def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
+        """A transaction beside other records: the graph's row, and now."""
+        with self._db.writing() as conn:
+            row = read_row(conn, graph, fence.graph_id, _FENCE, lock="share")
+            check_graph_fence(row, fence)
+            yield conn, row, self._clock()
+
+    # --- functions ---
+
+    def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
+        query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
+        with self._db.reading() as conn:
+            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
+        work = [
+            work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1)
+            for row in rows
+            if row["state"] in _MAY_BEGIN
+        ]
+        return _in_order(work)
+
+    def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        with self._recording(fence) as (conn, row, now):
+            rows = _locked(conn, fence.graph_id, {*(one.end.number for one in done), *(one.number for one in begin)})
+            for one in done:
+                if (step := rows.get(one.end.number)) is not None:
+                    _record_end(conn, step, one, now)
+            failed = any(one.end.state is StepState.DISCARDED for one in done)
+            if row["stop_requested_at"] is not None or (failed and row["options"].get("fail_fast")):
+                return set()
+            states = _states_of_deps(conn, rows, begin) if begin else {}
+            return {one.number for one in begin if _begins(conn, rows.get(one.number), one, states, now)}
+
+    def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
+        with self._db.reading() as conn:
+            row = read_row(conn, graph, graph_id, _FENCE)
+            if row["stop_requested_at"] is not None:
+                return set(numbers)
+            query = select(_s.number).where(_s.graph_id == graph_id, _s.state == StepState.CANCELLED.value)
+            found = (conn.execute(query.where(_s.number.in_(chunk))) for chunk in chunks(sorted(numbers)))
+            return {number for rows in found for number in rows.scalars()}
+
+    # --- crawls and managers ---
+
+    def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
+        query = (
+            select(graph_step)
+            .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING.value)
+            .where(_s.begun_attempt < _s.attempt)
+            .order_by(_s.number)
+            .limit(limit)
+        )
+        with self._db.reading() as conn:
+            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
+        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
+
+    def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
+        if (run_id is None) == (error is None):
+            raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
+        with self._recording(fence) as (conn, _, now):
+            step = _locked(conn, fence.graph_id, [number]).get(number)
+            if step is None or step["kind"] not in BEGINNING:
+                raise InvalidRequest(f"number: {number} is not allowed; graph {fence.graph_id} has no such crawl")
+            executes: bool = step["state"] == StepState.EXECUTING
+            if executes and error is not None:
+                end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
+                _record_end(conn, step, Done(end, error=error), now)
+            elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
+                # A step that was cancelled meanwhile has a run all the same, which is to be stopped.
+                values = {"run_id": run_id, "begun_attempt": step["attempt"], "ending": not executes}
+                _update(conn, step, values)
+            return executes
+
+    def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
+        open_ = or_(
+            _s.state == StepState.EXECUTING.value,
+            and_(_s.state == StepState.CANCELLED.value, _s.ending),
+        )
+        r, m = run_history.c, manager.c
+        mine = [_s.graph_id == fence.graph_id, open_]
+        with self._db.reading() as conn:
+            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            found = list[StepEnd]()
+            for kind, table, key in (
+                (StepKind.CRAWL, run_history, r.run_id),
+                (StepKind.MANAGER, manager, m.manager_id),
+            ):
+                of = table.c
+                facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit)
+                query = (
+                    select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
+                    .join_from(graph_step, table, key == _s.run_id, isouter=True)
+                    .where(*mine, _s.kind == kind.value)
+                    .with_hint(graph_step, BY_STATE, "mysql")
+                )
+                ends = (_run_end(row, self._clock()) for row in conn.execute(query).mappings())
+                found += [end for end in ends if end is not None]
+        return sorted(found, key=lambda end: end.number)
+
+    def live_runs(
+        self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
+    ) -> list[RunRow]:
+        r = run_history.c
+        with self._db.reading() as conn:
+            key = conn.execute(select(_g.graph_key).where(_g.graph_id == graph_id)).scalar_one_or_none()
+            if key is None:
+                raise RunNotFound(f"There is no graph {graph_id}")
+            found = list[int]()
+            for status in LIVE_RUNS:
+                query = select(r.run_id).where(r.parent == graph_workflow_id(key), r.status == status)
+                query = query.where(r.run_id > after_run_id, r.request_id.like("graph/%"))
+                if ending:
+                    cancelled = select(_s.run_id).where(
+                        _s.graph_id == graph_id,
+                        _s.kind == StepKind.CRAWL.value,
+                        _s.state == StepState.CANCELLED.value,
+                        _s.ending,
+                    )
+                    query = query.where(r.run_id.in_(cancelled))
+                found += conn.execute(query.order_by(r.run_id).limit(limit)).scalars()
+            ids = sorted(found)[:limit]
+            query_rows = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
+            return [listed_run(run) for run in conn.execute(query_rows).mappings()] if ids else []
+
+    def live_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+        m = manager.c
+        cancelled = and_(_s.state == StepState.CANCELLED.value, _s.ending)
+        query = (
+            select(manager)
+            .join_from(graph_step, manager, m.manager_id == _s.run_id)
+            .where(_s.graph_id == graph_id, _s.kind == StepKind.MANAGER.value)
+            .where(cancelled if ending else or_(_s.state == StepState.EXECUTING.value, cancelled))
+            .where(m.status.not_in(_OVER))
+            .order_by(m.manager_id)
+        )
+        return [listed_manager(row) for row in self._rows(query.with_hint(graph_step, BY_STATE, "mysql"))]
+
+
+# --- steps --------------------------------------------------------------------------------------------------------
+
+
+def _locked(conn: Connection, graph_id: int, numbers: Collection[int]) -> dict[int, dict[Any, Any]]:
+    """These steps, locked in their order. Raises ``RowUnreadable``."""
+    found: dict[int, dict[Any, Any]] = {}
+    for chunk in chunks(sorted(numbers)):
+        query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
+        for row in conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql").with_for_update()).mappings():
+            check(graph_step, row)
+            found[row["number"]] = dict(row)
+    return found
+
+
+def _update(conn: Connection, step: dict[Any, Any], values: Mapping[str, Any]) -> None:
+    mine = (_s.graph_id == step["graph_id"], _s.number == step["number"])
+    conn.execute(update(graph_step).where(*mine).values(**values))
+    step.update(values)
+
+
+def _record_end(conn: Connection, step: dict[Any, Any], done: Done, now: datetime) -> None:
+    """Write the end of an execution into its step; of one that does not execute any more only that nothing runs."""
+    end = done.end
+    if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
+        raise InvalidRequest(f"state: {end.state} is not allowed; it is no end")
+    if step["attempt"] != end.attempt:
+        return
+    if step["state"] != StepState.EXECUTING:
+        if step["ending"]:
+            _update(conn, step, {"ending": False, "batch": None})
+        return
+    if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
+        raise InvalidRequest(f"not_before: give it with the state {end.state}")
+    values: dict[str, Any] = {
+        "state": end.state.value,
+        "outcome": end.outcome,
+        "reason": end.reason,
+        "not_before": end.not_before,
+        "batch": None,
+        "alternative": None,
+        "ended_at": now if end.state.final else None,
+    }
+    if end.state in (StepState.SCHEDULED, StepState.AVAILABLE):
+        values["tries"] = max(0, step["tries"] - 1)
+        values["snoozed"] = step["snoozed"] + (end.state is StepState.SCHEDULED)
+    if end.state in (StepState.RETRYABLE, StepState.DISCARDED):
+        values["errors"] = with_error(step["errors"], end.attempt, now.isoformat(), done.error or end.reason)
+    if end.state.final:
+        values["result_bytes"] = _keep_result(conn, step, done)
+    _update(conn, step, values)
+
+
+def _keep_result(conn: Connection, step: Row, done: Done) -> int | None:
+    """Keep what the step gave in place of what an earlier execution did; its size."""
+    r, key = graph_result.c, {"graph_id": step["graph_id"], "number": step["number"]}
+    if step["result_bytes"] is not None:
+        conn.execute(delete(graph_result).where(r.graph_id == key["graph_id"], r.number == key["number"]))
+    if done.result is None:
+        return None
+    for part, data in enumerate(done.result):
+        if len(data) > RESULT_PART:
+            raise InvalidRequest(f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one")
+        conn.execute(insert(graph_result).values(**key, part=part, data=data))
+    return done.result_bytes
+
+
+def _states_of_deps(
+    conn: Connection, rows: Mapping[int, Row], begin: Sequence[StepWork]
+) -> Mapping[int, tuple[str, bool]]:
+    """State, and whether anything may run still, of all on which these steps depend."""
+    found = {number: (row["state"], row["ending"]) for number, row in rows.items()}
+    wanted = {dep for one in begin if one.number in rows for dep in _shape(rows[one.number], "deps", ())}
+    for chunk in chunks(sorted(wanted - found.keys())):
+        graph_id = (
+            rows[begin[0].number]["graph_id"] if begin[0].number in rows else next(iter(rows.values()))["graph_id"]
+        )
+        query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == graph_id, _s.number.in_(chunk))
+        rest = conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
+        found |= {number: (state, ending) for number, state, ending in rest}
+    return found
+
+
+def _begins(
+    conn: Connection, step: dict[Any, Any] | None, work: StepWork, states: Mapping[int, tuple[str, bool]], now: datetime
+) -> bool:
+    """Begin this execution, or say that it does not."""
+    if step is None:
+        return False
+    if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
+        return True
+    if step["state"] not in _MAY_BEGIN or step["batch"] is None or step["attempt"] != work.attempt - 1:
+        return False
+    lets = {StepState.COMPLETED.value}
+    lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
+    lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
+    for dep in _shape(step, "deps", ()):
+        state, ending = states.get(dep, ("", True))
+        if state not in lets or ending:
+            return False
+    values: dict[str, Any] = {"outcome": None, "reason": None}
+    if step["state"] == StepState.EXECUTING:
+        error = "the worker that executed it ended, or was not heard of any more"
+        values["errors"] = with_error(step["errors"], step["attempt"], now.isoformat(), error)
+        if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
+            lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "batch": None, "alternative": None}
+            _update(conn, step, {**values, **lost, "reason": f"{error}, {LOST_MAX} times", "ended_at": now})
+            return False
+    values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
+    _update(conn, step, {**values, "not_before": None, "started_at": now, "ended_at": None})
+    return True
+
+
+def _shape(step: Row, name: str, default: Any) -> Any:
+    return (step["shape"] or {}).get(name, default)
+
+
+def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
+    """Each behind those of them that it depends on; else by number."""
+    open_, order = {one.number: one for one in work}, list[StepWork]()
+
+    for first in work:
+        stack = [first.number]
+        while stack:
+            number = stack[-1]
+            before = [dep for dep in open_[number].deps if dep in open_ and dep not in stack] if number in open_ else []
+            if before:
+                stack.append(before[0])
+                continue
+            stack.pop()
+            if number in open_:
+                order.append(open_.pop(number))
+    return order
+
+
+def _run_end(row: Row, now: datetime) -> StepEnd | None:
+    """How the run (manager) of a step has ended; ``None``: it has not."""
+    number, attempt = row["number"], row["attempt"]
+    if row["begun_attempt"] < attempt:
+        # It was cancelled before its run began. One that executes is yet to begin.
+        return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
+    if row["its_status"] is None:
+        reason = f"the row of {'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']} is gone"
+        return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
+    if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
+        return None
+    told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
+    if row["its_status"] == RunStatus.COMPLETED:
+        return StepEnd(number, attempt, StepState.COMPLETED, **told)
+    if row["its_stop_requested_at"] is not None and row["its_stop_limit"] is None:
+        return StepEnd(number, attempt, StepState.CANCELLED, **told)
+    shape = row["shape"] or {}
+    state, not_before = after_failure(row["tries"], shape.get("max_attempts", 1), shape.get("backoff_s", 1.0), now)
+    return StepEnd(number, attempt, state, not_before=not_before, **told)

@@ -1,0 +1,139 @@
+"""What tests of graphs need: one graph of a test's own, driven through the port as the activities do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.graph.engine import Picked, StepEnd
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
+from tests.contracts.store.world import World, request
+
+KEY = "nightly/shops"
+MINE = Owner(graph_workflow_id(KEY), "chain-g1")
+NEXT = Owner(graph_workflow_id(KEY), "chain-g2")
+DONE = StepState.COMPLETED
+
+
+def step(path: str, *deps: str, **fields: Any) -> StepSpec:
+    """A function."""
+    return StepSpec(path, StepKind.FUNCTION, {"call": "shop.steps:work", "args": {"path": path}}, deps, **fields)
+
+
+def group(path: str, *deps: str, **fields: Any) -> StepSpec:
+    return StepSpec(path, StepKind.GRAPH, fields.pop("job", {}), deps, **fields)
+
+
+def crawl(path: str, *deps: str, **fields: Any) -> StepSpec:
+    return StepSpec(path, StepKind.CRAWL, {"crawler": "services"}, deps, **fields)
+
+
+def chain(length: int) -> list[StepSpec]:
+    return [step(f"s{n}", *([f"s{n - 1}"] if n else [])) for n in range(length)]
+
+
+def announced(spec: GraphSpec, key: str = KEY, pages: int = 1, **fields: Any) -> NewGraph:
+    return NewGraph(key, fingerprint(spec), pages, options=spec.options, **fields)
+
+
+@dataclass
+class Graphed:
+    """A graph that its workflow owns."""
+
+    world: World
+    fence: GraphFence
+
+    @classmethod
+    def made(cls, world: World, steps: Sequence[StepSpec], key: str = KEY, **fields: Any) -> Graphed:
+        context = fields.pop("context", {})
+        spec = GraphSpec(steps, GraphOptions(**fields), context)
+        pages = encode_pages(spec)
+        graphs = world.store.graphs
+        row, _ = graphs.reserve_graph(announced(spec, key, len(pages)))
+        for page, data in enumerate(pages):
+            graphs.add_page(row.graph_id, page, data)
+        graphs.make_graph(row.graph_id)
+        return cls.claimed(world, row.graph_id, Owner(graph_workflow_id(key), MINE.first_run_id))
+
+    @classmethod
+    def claimed(cls, world: World, graph_id: int, owner: Owner) -> Graphed:
+        row = world.store.graphs.claim_graph(graph_id, owner)
+        return cls(world, GraphFence(graph_id, row.attempt, owner.first_run_id))
+
+    @property
+    def id(self) -> int:
+        return self.fence.graph_id
+
+    @property
+    def row(self) -> GraphRow:
+        row = self.world.store.graphs.get_graph(self.id)
+        assert row is not None
+        return row
+
+    def step(self, path: str) -> StepRow:
+        [found] = self.world.store.graphs.list_steps(self.id, paths=[path])
+        return found
+
+    def states(self) -> dict[str, StepState | str]:
+        return {one.path: one.state for one in self.world.store.graphs.list_steps(self.id)}
+
+    def advance(self, *released: int) -> Picked:
+        """What the activity does in one transaction."""
+        ends = self.world.store.graphs.runs_ended(self.fence)
+        now = self.world.clock.now
+
+        def how(graph: Any) -> Picked:
+            graph.released(released)
+            graph.ended(ends)
+            picked: Picked = graph.pick(now, batches=500, begin=100)
+            return picked
+
+        return self.world.store.graphs.change(self.fence, how)
+
+    def work(self, batch: int) -> list[StepWork]:
+        return self.world.store.graphs.batch(self.fence, batch)
+
+    def begin(self, *work: StepWork, done: Sequence[Done] = ()) -> set[int]:
+        return self.world.store.graphs.record(self.fence, done, work)
+
+    def end(self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any) -> Done:
+        """How an execution ended, to be recorded."""
+        if state in (StepState.RETRYABLE, StepState.SCHEDULED):
+            fields.setdefault("not_before", self.world.clock.now + timedelta(seconds=5))
+        end = StepEnd(work.number, work.attempt, state, **fields)
+        return Done(end, None if result is None else [result], len(result or b""), error=end.reason)
+
+    def execute(self, state: StepState = DONE, result: bytes | None = b"{}") -> list[str]:
+        """Run whatever waits to be called, one after the other; the paths, in their order."""
+        ran, picked = list[str](), self.advance()
+        while picked.batches:
+            for batch in picked.batches:
+                done: list[Done] = []
+                for one in self.work(batch.number):
+                    began = self.begin(one, done=done)
+                    ran += [one.path] if began else []
+                    done = [self.end(one, state, result if state is DONE else None)] if began else []
+                self.begin(done=done)
+            picked = self.advance(*(batch.number for batch in picked.batches))
+        return ran
+
+    def begin_runs(self) -> dict[str, Fence]:
+        """Every crawl that was picked gets its run, which executes at once."""
+        found = {}
+        for one in self.world.store.graphs.to_begin(self.fence):
+            asked = request(crawler="services", parent=graph_workflow_id(self.row.key))
+            row, _ = self.world.store.initiation.reserve_run(asked, f"graph/{self.id}/{one.path}/{one.attempt}")
+            assert self.world.store.graphs.run_begun(self.fence, one.number, row.run_id)
+            owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
+            handle = self.world.store.initiation.claim_run(replace(asked, run_id=row.run_id), owner, lambda _: False)
+            fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)
+            self.world.deploy(fence)
+            self.world.execute(fence)
+            found[one.path] = fence
+        return found
