@@ -14,6 +14,7 @@ from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
+from crawler_lifecycle.activities.graphs import GraphActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.managers import ManagerActivities
 from crawler_lifecycle.activities.managing import ManagingActivities
@@ -58,6 +59,8 @@ from crawler_lifecycle.ports import (
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
+from crawler_lifecycle.workflows.graph import GraphWorkflow
+from crawler_lifecycle.workflows.graph_batch import GraphBatchWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
@@ -67,7 +70,14 @@ if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
-WORKFLOWS: tuple[type, ...] = (CrawlerLifecycleWorkflow, RunExportWorkflow, CrawlAuditWorkflow, CrawlManagerWorkflow)
+WORKFLOWS: tuple[type, ...] = (
+    CrawlerLifecycleWorkflow,
+    RunExportWorkflow,
+    CrawlAuditWorkflow,
+    CrawlManagerWorkflow,
+    GraphWorkflow,
+    GraphBatchWorkflow,
+)
 
 #: A worker's role -> the task queue it serves.
 ROLES: dict[str, str] = {
@@ -89,7 +99,7 @@ OBSERVER = "observer"
 ASKING = frozenset({"cluster", "control", "audit"})
 
 #: What runs on the control queue besides its own activities: looks and the verdict, between a stop and its proof; and
-#: of a manager what reads that it is to be stopped, and ends it.
+#: of a manager what reads that it is to be stopped, and ends it; of a graph what leads to its end.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
     "get_history_statuses_to_sync",
@@ -100,6 +110,8 @@ ON_CONTROL_TOO = (
     "update_run_status",
     "open_manager",
     "end_manager",
+    "advance_graph",
+    "end_graph",
 )
 
 
@@ -381,6 +393,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         build_audit(p),
         ManagerAudit(s.audits, s.findings, p.directory, p.audit),
         ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
+        GraphActivities(s.graphs, s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler),
         ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}

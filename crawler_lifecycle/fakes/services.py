@@ -177,6 +177,7 @@ class FakeDirectory:
         self.records: dict[str, WorkflowRecord] = {}
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
         self.managers_begun: dict[str, int] = {}
+        self.graphs_begun: dict[str, int] = {}
         self.woken: list[str] = []
         self.stopped: dict[str, list[StopRequest]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
@@ -210,6 +211,10 @@ class FakeDirectory:
     def begin_manager(self, manager_id: int, workflow_id: str) -> None:
         self.faults.strike()
         self.managers_begun[workflow_id] = manager_id
+
+    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
+        self.faults.strike()
+        self.graphs_begun[workflow_id] = graph_id
 
     def wake(self, workflow_id: str) -> bool:
         self.faults.strike()

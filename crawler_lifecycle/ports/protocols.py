@@ -87,8 +87,12 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Start the workflow of a stored manager, or find it open."""
         ...
 
+    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
+        """Start the workflow of a stored graph, or wake the one that is open."""
+        ...
+
     def wake(self, workflow_id: str) -> bool:
-        """Have a manager look into its rows now; ``False`` when no workflow of this id is open."""
+        """Have a manager or a graph look into its rows now; ``False`` when no workflow of this id is open."""
         ...
 
     def stop(self, workflow_id: str, stop: StopRequest) -> bool:

@@ -29,6 +29,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.domain.graph.commands import GraphOrder
 from crawler_lifecycle.domain.manager import ManagerOrder
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -141,6 +142,12 @@ class Workflows:
         except WorkflowFailureError as error:
             raise TemporalUnavailable(f"the audit came to no end ({error.cause}); ask for another one") from error
 
+    async def start_graph(self, graph_id: int, workflow_id: str) -> str:
+        """Start the workflow of a graph whose row is stored, or wake the one that is open; the first run id of its
+        chain. One that is about to close sees that it was woken, and goes on."""
+        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
+        return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **options))
+
     async def _start(
         self, kind: str, args: list[object], workflow_id: str, *, task_queue: str = names.QUEUE_MAIN, **options: Any
     ) -> WorkflowHandle[Any, Any]:
@@ -170,7 +177,7 @@ class Workflows:
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
     async def wake(self, workflow_id: str) -> bool:
-        """Have a manager look into its rows now; ``False`` when no such workflow is open."""
+        """Have a manager or a graph look into its rows now; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:

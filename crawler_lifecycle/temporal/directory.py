@@ -52,6 +52,9 @@ class TemporalDirectory:
     def begin_manager(self, manager_id: int, workflow_id: str) -> None:
         self._ask(self.workflows.start_manager(manager_id, workflow_id))
 
+    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
+        self._ask(self.workflows.start_graph(graph_id, workflow_id))
+
     def wake(self, workflow_id: str) -> bool:
         return self._ask(self.workflows.wake(workflow_id))
 

@@ -34,15 +34,16 @@ from crawler_lifecycle.activities.managing import (
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.manager import ManagerOrder, ManagerResult, ManagerSnapshot
-from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Owner
 
+from .alarm import Alarm
 from .calls import NotTaken, call, look_away, pause, reason
 from .leaving import Interrupted, MustLeave, may_leave
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, ManagerState, Verdict
 from .requests import read_carried, read_jobs, read_order
 from .state import REASON_MAX, TOO_LATE
-from .steps import publish
+from .steps import heeding, publish, tell
 
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
@@ -70,8 +71,7 @@ class CrawlManagerWorkflow:
             if workflow.info().continued_run_id:
                 raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
             self._refused = error
-        self._due = False
-        """Whether the time of the next cycle has come."""
+        self._alarm = Alarm(lambda: self._s.next_at, "next cycle")
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
@@ -83,16 +83,13 @@ class CrawlManagerWorkflow:
             raise self._refused
         order = read_order(order)
         life = asyncio.create_task(self._live(order))
-        self._beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._keep_reading())]
+        self._beside = [
+            asyncio.create_task(self._alarm.keep(lambda: self._s.outcome is not None)),
+            asyncio.create_task(self._keep_reading()),
+        ]
         for task in self._beside:
             task.add_done_callback(look_away)
-        while not life.done():
-            try:
-                await workflow.wait([life])
-            except asyncio.CancelledError:
-                why = (workflow.cancellation_reason() or "")[:REASON_MAX] or None
-                self._s.inbox.want(StopIntent(workflow.now(), requested_by="temporal cancel", reason=why))
-        result = life.result()
+        result = await heeding(life, self._s.inbox.want)
         if result is None:
             workflow.continue_as_new(args=[order, self._s])
         return result
@@ -166,7 +163,8 @@ class CrawlManagerWorkflow:
             publish(s)
         await workflow.wait_condition(workflow.all_handlers_finished)
         if not s.parent_told:
-            await self._tell_parent()
+            await tell(s.parent, names.SIGNAL_MANAGER_ENDED, s.result(), s.inbox)
+            s.parent_told = True
         return s.result()
 
     async def _open(self, order: ManagerOrder) -> None:
@@ -219,33 +217,16 @@ class CrawlManagerWorkflow:
 
     async def _rest(self) -> None:
         """Wait for the next cycle. Raises ``Interrupted`` when something else is to be done."""
-        s, self._due = self._s, self._s.next_at is None
+        s, self._alarm.rang = self._s, self._s.next_at is None
 
         def elsewhere() -> bool:
             return self._stop_wanted() or may_leave()
 
-        await pause(None, lambda: self._due or s.inbox.woken or elsewhere())
+        await pause(None, lambda: self._alarm.rang or s.inbox.woken or elsewhere())
         if s.inbox.woken and not elsewhere():
             await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
         if elsewhere():
             raise Interrupted
-
-    async def _keep_time(self) -> None:
-        """Ring when the time of the next cycle has come.
-
-        One timer goes on while that time moves further away: a timer for each cycle would cost two events more.
-        """
-        s = self._s
-        while s.outcome is None:
-            await workflow.wait_condition(lambda: s.next_at is not None and not self._due)
-            at = s.next_at
-            if at is None:
-                continue
-            left = (at - workflow.now()).total_seconds()
-            if left > 0.002:  # the server's timers have whole milliseconds
-                await pause(left, lambda at=at: s.next_at is None or s.next_at < at, "next cycle")  # type: ignore[misc]
-            else:
-                self._due = True
 
     async def _keep_reading(self) -> None:
         """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
@@ -385,13 +366,3 @@ class CrawlManagerWorkflow:
             return
         s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
         s.waiting, s.inbox.closed = None, True
-
-    async def _tell_parent(self) -> None:
-        """Signal ``manager_ended`` to the workflow that asked to be told; one that closed meanwhile is no error."""
-        s = self._s
-        if s.parent is not None:
-            try:
-                await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_MANAGER_ENDED, s.result())
-            except ApplicationError as error:
-                s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
-        s.parent_told = True

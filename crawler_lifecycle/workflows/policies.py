@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.names import (
     QUEUE_CLUSTER,
     QUEUE_CONTROL,
     QUEUE_EXPORT,
+    QUEUE_FUNCTIONS,
     QUEUE_MAIN,
     QUEUE_PLANS,
 )
@@ -71,6 +72,12 @@ CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+#: A batch of functions: it calls for some seconds, what it began last may take a minute (``SHORT_S``), and is asked to
+#: end for a while. One that may take longer gets its own time (``graph_batch.py``).
+BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+#: A graph of 20,000 steps is read and written in some seconds.
+GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True)
 
 POLICIES: dict[str, Policy] = {
     "create_history_id": DATABASE,
@@ -114,6 +121,15 @@ POLICIES: dict[str, Policy] = {
     "record_manager_stop": RECORD_STOP,
     "stop_manager_runs": STOP,
     "end_manager": DATABASE,
+    "run_graph_batch": BATCH,
+    "open_graph": GRAPH,
+    "advance_graph": GRAPH,
+    "command_graph": GRAPH,
+    "closed_graph_batches": BEGIN_RUNS,
+    "begin_graph_runs": BEGIN_RUNS,
+    "record_graph_stop": STOP_GRAPH,
+    "stop_graph_runs": STOP,
+    "end_graph": GRAPH,
 }
 
 

@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, GraphOrder, RetrySteps
 from crawler_lifecycle.domain.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.domain.undecoded import Undecoded
@@ -30,6 +31,8 @@ _REQUEST = TypeAdapter(RunRequest)
 _TASKS = TypeAdapter(AddTasks)
 _ORDER = TypeAdapter(ManagerOrder)
 _JOBS = TypeAdapter(AddJobs)
+_GRAPH = TypeAdapter(GraphOrder)
+_COMMANDS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (CancelSteps, RetrySteps, AppendSteps)}
 
 
 def read_request(value: object) -> RunRequest:
@@ -56,6 +59,28 @@ def read_jobs(value: object) -> AddJobs:
     """The payload of the update ``add_job``. Raises ``ApplicationError`` as ``read_request`` does."""
     missing = 'jobs: missing; send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'
     return _update(_JOBS, "jobs", value, missing)
+
+
+def read_graph_order(value: object) -> GraphOrder:
+    """What a graph's workflow was started with. Raises ``ApplicationError`` as ``read_request`` does."""
+    missing = 'order: missing; start the workflow with the graph of a stored row, for example {"graph_id": 7}'
+    order = value if isinstance(value, GraphOrder) else _input(_GRAPH, "order", value, missing)
+    try:
+        check_number("graph_id", order.graph_id, LIMITS["run_id"])
+    except InvalidRequest as error:
+        raise _invalid(str(error)) from None
+    return order
+
+
+def read_command(kind: type[A], value: object) -> A:
+    """The payload of a command about steps. Raises ``ApplicationError`` as ``read_request`` does."""
+    adapter: TypeAdapter[A] = _COMMANDS[kind]
+    return _update(adapter, "command", {} if value is None else value, "")
+
+
+def read_input(adapter: TypeAdapter[A], what: str, value: object) -> A:
+    """What only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
+    return _input(adapter, what, value, f"{what}: missing; this workflow is started by others of ours")
 
 
 def _input(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from crawler_lifecycle.ports import Fence
 
 from .calls import call, fire_and_forget, reason, start
 from .leaving import Interrupted, history_full
-from .state import RunState
+from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")
 
@@ -128,12 +129,28 @@ async def tell_parent(s: RunState) -> None:
 
     It comes with the verdict and before the deliveries: these may take days, and a parent waits for the end alone.
     """
-    if s.parent is None:
+    await tell(s.parent, names.SIGNAL_RUN_ENDED, s.result(None), s.inbox)
+
+
+async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) -> None:
+    """Signal the end to the workflow that asked to be told; one that closed meanwhile is no error."""
+    if parent is None:
         return
     try:
-        await workflow.get_external_workflow_handle(s.parent).signal(names.SIGNAL_RUN_ENDED, s.result(None))
+        await workflow.get_external_workflow_handle(parent).signal(signal, result)
     except ApplicationError as error:
-        s.inbox.note(f"parent {s.parent} could not be told: {error.message}")
+        inbox.note(f"parent {parent} could not be told: {error.message}")
+
+
+async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
+    """What the task comes to; Temporal's cancel is a stop, and cancels nothing by itself."""
+    while not life.done():
+        try:
+            await workflow.wait([life])
+        except asyncio.CancelledError:
+            why = (workflow.cancellation_reason() or "")[:REASON_MAX] or None
+            want(StopIntent(workflow.now(), requested_by="temporal cancel", reason=why))
+    return life.result()
 
 
 class Published(Protocol):

@@ -236,7 +236,7 @@ class Feed:
             # Every number was given to an event, so one that is missing was removed.
             following = await self._ask(self._events.events_after, place, 1, None, limiter=limiter)
             return not following or following[0].seq != place + 1
-        run_id, _ = _numbers(subject)
+        run_id, _ = _about(subject)
         if run_id is None:  # events of managers stay as long as these do
             return False
         through = pruned_through(await self._ask(self._runs.properties, run_id, limiter=limiter))
@@ -266,7 +266,7 @@ class Feed:
 
     async def _catch_up(self, place: int, head: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
         limiter = self._catch_up_threads
-        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, *_numbers(subject), limiter=limiter)
+        found = await self._ask(self._events.events_after, place, CATCH_UP_PAGE, *_about(subject), limiter=limiter)
         full = len(found) == CATCH_UP_PAGE
         if whole and subject is None:
             found = [event for number, event in enumerate(found, place + 1) if event.seq == number]
@@ -363,11 +363,10 @@ class Feed:
         return await to_thread.run_sync(lambda: question(*args), abandon_on_cancel=True, limiter=limiter)
 
 
-def _numbers(subject: str | None) -> tuple[int | None, int | None]:
-    """The run or the manager that a subject names, as the database is asked for it."""
-    kind, _, number = (subject or "").partition("/")
-    found = int(number) if number else None
-    return (None, found) if kind == "managers" else (found, None)
+def _about(subject: str | None) -> tuple[int | None, str | None]:
+    """The run that a subject names, or whatever else it is, as the database is asked for it."""
+    kind, _, rest = (subject or "").partition("/")
+    return (int(rest), None) if kind == "runs" else (None, subject)
 
 
 def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:

@@ -20,10 +20,10 @@ class EventReader(Protocol):
     def get_event(self, seq: int) -> Event | None: ...
 
     def events_after(
-        self, seq: int, limit: int = 500, run_id: int | None = None, manager_id: int | None = None
+        self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
-        """Events with a greater number, in order, of everything, or of one run or manager. None with a smaller one
-        appears later."""
+        """Events with a greater number, in order, of everything, of one run, or about one ``subject``. None with a
+        smaller one appears later."""
         ...
 
     def last_event_seq(self) -> int:

@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKin
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.manager import Added, JobState
+from crawler_lifecycle.domain.names import manager_subject
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -298,7 +299,7 @@ def managing(world: World) -> None:
     managers.reserve_manager(replace(NEW, options={}))
     again = Managed.claimed(world, managed.id, NEXT)
     world.store.managers.get_manager(again.id)
-    world.store.events.events_after(100, manager_id=managed.id)
+    world.store.events.events_after(100, subject=manager_subject(managed.id))
     world.store.plans.register_plans("w1", [PlanRow("a:B", "manager", "b", "", "f")])
     world.store.plans.register_plans("w1", [])
     world.store.plans.list_plans()

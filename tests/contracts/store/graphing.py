@@ -109,9 +109,9 @@ class Graphed:
         end = StepEnd(work.number, work.attempt, state, **fields)
         return Done(end, None if result is None else [result], len(result or b""), error=end.reason)
 
-    def execute(self, state: StepState = DONE, result: bytes | None = b"{}") -> list[str]:
-        """Run whatever waits to be called, one after the other; the paths, in their order."""
-        ran, picked = list[str](), self.advance()
+    def execute(self, *released: int, state: StepState = DONE, result: bytes | None = b"{}") -> list[str]:
+        """Run whatever waits to be called, one after the other; the paths, in order. ``released``: calls before."""
+        ran, picked = list[str](), self.advance(*released)
         while picked.batches:
             for batch in picked.batches:
                 done: list[Done] = []

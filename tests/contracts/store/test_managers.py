@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
 )
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Added, Decision, Hooked, JobState, Page, Picked, SourceItem
-from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, PlanRow
@@ -641,7 +641,7 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
     managed.handle()
     for _ in range(2):
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
-    told = world.store.events.events_after(0, manager_id=managed.id)
+    told = world.store.events.events_after(0, subject=manager_subject(managed.id))
     assert {event.type for event in told[:-1]} == {EVENT_MANAGER_CHANGED}
     assert told[-1].type == EVENT_MANAGER_ENDED
     assert {(event.subject, event.run_id) for event in told} == {(f"managers/{managed.id}", None)}

@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.adapters.database import Pruner, open_pruner
 from crawler_lifecycle.domain.manager import JobState
-from crawler_lifecycle.domain.names import EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.names import EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
 from tests.contracts.store.managing import NEXT, Managed, job, page
 from tests.contracts.store.world import Clock, World
@@ -47,9 +47,9 @@ def left(world: World) -> Managed:
 def test_only_what_ended_long_ago_goes(pruner: Pruner, world: World) -> None:
     managed = left(world)
     world.clock.forward(100 * 86_400)
-    told = [event.seq for event in world.store.events.events_after(0, manager_id=managed.id)]
+    told = [event.seq for event in world.store.events.events_after(0, subject=manager_subject(managed.id))]
     assert prune(pruner, world).keys() == {"outbox_event"}, "run.changed of its run, which is old; the manager is live"
-    assert [event.seq for event in world.store.events.events_after(0, manager_id=managed.id)] == told
+    assert [event.seq for event in world.store.events.events_after(0, subject=manager_subject(managed.id))] == told
     world.store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     assert prune(pruner, world) == {}, "it ended just now"
     last = world.store.events.last_event_seq()
@@ -57,7 +57,7 @@ def test_only_what_ended_long_ago_goes(pruner: Pruner, world: World) -> None:
     gone = prune(pruner, world)
     assert (gone["manager_item"], gone["manager_addition"]) == (3, 1)
     assert prune(pruner, world) == {}
-    [event] = world.store.events.events_after(0, manager_id=managed.id)
+    [event] = world.store.events.events_after(0, subject=manager_subject(managed.id))
     assert (event.type, event.seq) == (EVENT_MANAGER_ENDED, last)
     row = managed.row
     assert row.pruned_through is not None

@@ -329,7 +329,7 @@ class Outbox:
         return len(self.told)
 
     def events_after(
-        self, seq: int, limit: int = 500, run_id: int | None = None, manager_id: int | None = None
+        self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
         self._reach()
         return [event for event in self.told if event.seq > seq and run_id in (None, event.run_id)][:limit]

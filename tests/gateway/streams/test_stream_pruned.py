@@ -156,9 +156,7 @@ async def test_removed_between_two_pages(
     world.clock.forward(100 * DAY)
     newest, really, asked = world.store.events.last_event_seq(), world.store.events.events_after, list[int]()
 
-    def events_after(
-        seq: int, limit: int = 500, run_id: int | None = None, manager_id: int | None = None
-    ) -> list[Event]:
+    def events_after(seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None) -> list[Event]:
         if run_id is not None:
             asked.append(seq)
             if len(asked) == 2:

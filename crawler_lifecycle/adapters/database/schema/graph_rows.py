@@ -193,7 +193,10 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -
         check(graph_step, row)
     except RowUnreadable as error:
         return error
-    cure = "deps and parent are numbers of steps of this graph; set what was sent"
+    cure = "give the number of a step of this graph"
+    if row["parent"] is not None and not 0 <= row["parent"] < len(rows):
+        return unreadable(graph_step, row, Fault("parent", row["parent"], cure))
+    cure = "its deps are numbers of steps of this graph; set what was sent"
     return unreadable(graph_step, row, Fault("shape", shape, cure, document=True))
 
 

@@ -16,7 +16,6 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     outbox_event,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.names import manager_subject
 from crawler_lifecycle.ports import Event, Fence
 
 from .unit_of_work import StorePart
@@ -71,15 +70,15 @@ class SqlEvents(StorePart):
         return event_row(rows[0]) if rows else None
 
     def events_after(
-        self, seq: int, limit: int = 500, run_id: int | None = None, manager_id: int | None = None
+        self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
         """Events in order; whoever resumes after the last one it saw misses none."""
         e = outbox_event.c
         query = select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit)
         if run_id is not None:
             query = query.where(e.run_id == run_id)
-        if manager_id is not None:
-            query = query.where(e.subject == manager_subject(manager_id))
+        if subject is not None:
+            query = query.where(e.subject == subject)
         return [listed_event(row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:

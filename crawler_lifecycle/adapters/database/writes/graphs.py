@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -66,19 +67,18 @@ class SqlGraphs(SqlGraphCalls):
             try:
                 with self._db.writing() as conn:
                     found = _found(conn, new.key)
-                    if found is None:
+                    if is_new := found is None:
                         conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
                         found = _found(conn, new.key)
-                        assert found is not None, "it was inserted in this transaction"
-                        return whole_graph(found), True
+                    assert found is not None, "it was inserted in this transaction"
+                    if found["fingerprint"] != new.fingerprint:
+                        raise DuplicateRequest(
+                            f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
+                            "options or context; use another key"
+                        )
+                    return _told(GraphUnit(conn, found, self._clock())), is_new
             except KeyTaken:
                 continue
-            if found["fingerprint"] != new.fingerprint:
-                raise DuplicateRequest(
-                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, options "
-                    "or context; use another key"
-                )
-            return whole_graph(found), False
         raise StoreUnavailable(f"The graph {new.key!r} was inserted and removed at the same time")
 
     def add_page(self, graph_id: int, page: int, data: bytes) -> None:
@@ -100,14 +100,14 @@ class SqlGraphs(SqlGraphCalls):
     def make_graph(self, graph_id: int) -> GraphRow:
         with self._graph(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
-                return whole_graph(unit.row)
+                return _told(unit)
             spec = _sent(unit)
             insert_steps(unit, Graph.of(spec).added)
             unit.conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
             context = dict(spec.context) or None
             unit.conn.execute(update(graph).where(graph.c.graph_id == graph_id).values(context=context))
             unit.set(state=GraphState.EXECUTING.value)
-            return whole_graph(unit.row)
+            return _told(unit)
 
     # --- while it runs ---
 
@@ -120,7 +120,7 @@ class SqlGraphs(SqlGraphCalls):
                 before = states_of(known)
                 known.released({step.batch for step in known.steps if step.batch is not None})
                 write_steps(unit, known, before)
-            return whole_graph(unit.row)
+            return _told(unit)
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
         with self._graph(fence.graph_id, fence) as unit:
@@ -174,12 +174,12 @@ class SqlGraphs(SqlGraphCalls):
                     RowUnreadable
                 ) as error:  # nothing keeps a stop back; whatever changes the steps next cancels them
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
-            return whole_graph(unit.row)
+            return _told(unit)
 
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
         with self._graph(fence.graph_id, fence) as unit:
             if unit.over:
-                return whole_graph(unit.row)
+                return _told(unit)
             known = load_graph(unit.conn, unit.row)
             if known.state is GraphState.EXECUTING:
                 raise NotInThisState(f"Graph {unit.id} has steps that have not ended")
@@ -203,10 +203,16 @@ class SqlGraphs(SqlGraphCalls):
             # There it is when a command had the same attempt go on, or another hand set the state back.
             known_before = unit.conn.execute(there).one_or_none() is not None
             unit.announce(EVENT_GRAPH_ENDED, None if known_before else key)
-            return whole_graph(unit.row)
+            return _told(unit)
 
     def keep_output(self, graph_id: int, text: str) -> None:
         self._keep_output(graph_log, graph_id, text, OUTPUT_BYTES)
+
+
+def _told(unit: GraphUnit) -> GraphRow:
+    """The row as it will be read."""
+    row = whole_graph(unit.row)
+    return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
 
 
 def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:

@@ -1,0 +1,403 @@
+"""What a graph's workflow does about its row: claim it, let it go on, begin and stop crawls and managers, end it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from pydantic import TypeAdapter, ValidationError
+from temporalio import activity
+
+from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RunNotFound
+from crawler_lifecycle.domain.graph.commands import (
+    AppendSteps,
+    CancelSteps,
+    RetrySteps,
+    cause_of,
+    step_request_id,
+)
+from crawler_lifecycle.domain.graph.engine import Graph, Step
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.ports import (
+    AcceptanceStore,
+    Catalogue,
+    Owner,
+    RunReader,
+    SchedulerClient,
+    StopIntentStore,
+    WorkflowDirectory,
+)
+from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStore, StepWork
+from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
+
+from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from .run_commands import begin_request, next_workflow_id
+from .shared import Clock, beating, utc_now
+
+_REQUEST = TypeAdapter(RunRequest)
+
+#: Crawls and managers that one step forward picks at most.
+BEGIN_MAX = 500
+#: Options of a manager in a step, beside those that ``NewManager`` names.
+_OF_MANAGER = ("name", "flow_id", "plan", "options", "tags")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGraph:
+    """Input of ``open_graph``."""
+
+    graph_id: int
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOpened:
+    """The graph as its workflow finds it."""
+
+    key: str
+    name: str | None
+    attempt: int
+    state: GraphState
+    parent: str | None = None
+    stop: StopIntent | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceGraph:
+    """Input of ``advance_graph``."""
+
+    fence: GraphFence
+    answered: list[int] = field(default_factory=list)
+    """Calls of functions that have answered, or never will."""
+    seen: int = 0
+    """The highest number of a call that the workflow was told."""
+    room: int = 0
+    """Calls that may be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCall:
+    """A call of functions that is to be started."""
+
+    number: int
+    queue: str | None = None
+    long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a step forward led to."""
+
+    state: GraphState
+    counts: dict[str, int] = field(default_factory=dict)
+    batches: list[BatchCall] = field(default_factory=list)
+    begin: bool = False
+    """Whether crawls or managers are to be begun."""
+    ending: int = 0
+    """Crawls and managers that were cancelled and may still run."""
+    again_at: datetime | None = None
+    stop: StopIntent | None = None
+    cause: str | None = None
+    waiting: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGraph:
+    """Input of ``command_graph``: one of the commands."""
+
+    graph_id: int
+    request_id: str
+    cancel: CancelSteps | None = None
+    retry: RetrySteps | None = None
+    append: AppendSteps | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedBatches:
+    """Input of ``closed_graph_batches``: calls with a workflow of their own."""
+
+    key: str
+    batches: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StopGraph:
+    """Input of ``record_graph_stop`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
+    cancelled, and the runs of others go on."""
+
+    graph_id: int
+    intent: StopIntent | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStopped:
+    """What is on record of a stop. ``None``: the graph had ended before."""
+
+    stop: StopIntent | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndGraph:
+    """Input of ``end_graph``."""
+
+    fence: GraphFence
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEnded:
+    """How the graph ended, as it is on record."""
+
+    state: GraphState
+    cause: str | None
+
+
+@dataclass
+class GraphActivities:
+    """Activities of a graph's workflow on the main and on the control queue."""
+
+    graphs: GraphStore
+    managers: ManagerStore
+    acceptance: AcceptanceStore
+    stops: StopIntentStore
+    runs: RunReader
+    directory: WorkflowDirectory
+    catalogue: Catalogue
+    scheduler: SchedulerClient
+    clock: Clock = utc_now
+
+    @property
+    def children(self) -> ChildRuns:
+        """What begins and stops runs."""
+        return ChildRuns(self.acceptance, self.stops, self.runs, self.directory)
+
+    @activity.defn(name="open_graph", no_thread_cancel_exception=True)
+    def open_graph(self, order: OpenGraph) -> GraphOpened:
+        """Claim the graph: as it was made, or reopened by a retry or an append.
+
+        Its runs report to the workflow id that its key makes, so no other workflow may own it.
+        Second execution: the same owner gets the same answer.
+        """
+        row = self._row(order.graph_id)
+        expected = graph_workflow_id(row.key)
+        if order.owner.workflow_id != expected:
+            text = f"workflow id: {order.owner.workflow_id!r} is not allowed; graph {row.graph_id} runs as {expected!r}"
+            raise InvalidRequest(text)
+        row = self.graphs.claim_graph(order.graph_id, order.owner)
+        return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
+
+    @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
+    def advance_graph(self, order: AdvanceGraph) -> Advanced:
+        """Take in what ended, and pick what starts now: one transaction.
+
+        Second execution: what the first one picked is told again, by the numbers that the workflow has not seen.
+        """
+        began, fence = time.monotonic(), order.fence
+        ends, now = self.graphs.runs_ended(fence), self.clock()
+
+        def advance(graph: Graph) -> Advanced:
+            graph.released(order.answered)
+            graph.ended(ends)
+            picked = graph.pick(now, batches=order.room, begin=BEGIN_MAX)
+            runs = [step for step in graph.steps if step.kind in (StepKind.CRAWL, StepKind.MANAGER)]
+            return Advanced(
+                state=graph.state,
+                counts={str(state): n for state, n in graph.counts().items() if n},
+                batches=_calls(graph.steps, order.seen),
+                begin=any(step.state is StepState.EXECUTING for step in runs),
+                ending=sum(step.ending for step in runs),
+                again_at=picked.again_at,
+                cause=cause_of(graph) if graph.state is not GraphState.EXECUTING else None,
+                waiting=_waiting(graph),
+            )
+
+        advanced = self.graphs.change(fence, advance)
+        begin = advanced.begin and bool(self.graphs.to_begin(fence, 1))
+        stop = self._row(fence.graph_id).stop
+        return replace(advanced, begin=begin, stop=stop, seconds=time.monotonic() - began)
+
+    @activity.defn(name="command_graph", no_thread_cancel_exception=True)
+    def command_graph(self, order: CommandGraph) -> int:
+        """Carry out a command of a person; how many steps it changed.
+
+        Raises ``InvalidRequest``, and ``NotInThisState`` after a stop. Second execution: the same answer.
+        """
+        command = order.cancel or order.retry or order.append
+        if command is None:
+            raise InvalidRequest("command: none is given; give cancel, retry or append")
+        return self.graphs.command(order.graph_id, order.request_id, command.apply)
+
+    @activity.defn(name="closed_graph_batches", no_thread_cancel_exception=True)
+    def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
+        """Calls whose own workflow is not open: they never answer any more. Second execution: the same."""
+        with beating():
+            ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
+            return [batch for batch, workflow_id in ids.items() if not self.directory.state(workflow_id).open]
+
+    # --- crawls and managers ---------------------------------------------------------------------------------------
+
+    @activity.defn(name="begin_graph_runs", no_thread_cancel_exception=True)
+    def begin_graph_runs(self, fence: GraphFence) -> BegunRuns:
+        """Begin every crawl and manager that was picked, or resume what a former attempt of the step began.
+
+        One that can never be begun ends its step. After a stop none is begun.
+        Second execution: finds what it made, by the ids of requests, and begins the others.
+        """
+        with beating():
+            return _Beginning(self, self._row(fence.graph_id), fence).run()
+
+    @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
+    def stop_graph_runs(self, order: StopGraph) -> RunsLeft:
+        """Stop each live run and manager of steps that were cancelled; after a stop of the graph, of all.
+
+        Second execution: tells those again that have not acted on it; a run knows the stop by its id.
+        """
+        graph_id, stop = order.graph_id, order.intent
+        intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
+        with beating():
+            page = functools.partial(self.graphs.live_runs, graph_id, ending=stop is None)
+            left = self.children.stop_all(f"graph/{graph_id}", page, intent)
+            for manager in self.graphs.live_managers(graph_id, ending=stop is None):
+                self._stop_manager(manager, f"graph/{graph_id}", intent)
+                left = replace(left, live=left.live + 1)
+            return left
+
+    def _stop_manager(self, row: ManagerRow, whose: str, intent: StopIntent) -> None:
+        if row.stop is None or (intent.force and not row.stop.force):
+            row = self.managers.record_manager_stop(row.manager_id, intent)
+        stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
+        workflow_id = manager_workflow_id(row.name, row.flow_id)
+        if not row.status.terminal and not self.directory.stop(workflow_id, stop):
+            self.directory.begin_manager(row.manager_id, workflow_id)
+
+    # --- stop and end ----------------------------------------------------------------------------------------------
+
+    @activity.defn(name="record_graph_stop", no_thread_cancel_exception=True)
+    def record_graph_stop(self, order: StopGraph) -> GraphStopped:
+        """Write the stop down, and cancel what has not ended. Second execution: it is there, nothing changes."""
+        if order.intent is None:
+            raise InvalidRequest("intent: missing; say who stops it")
+        return GraphStopped(self.graphs.record_graph_stop(order.graph_id, order.intent).stop)
+
+    @activity.defn(name="end_graph", no_thread_cancel_exception=True)
+    def end_graph(self, order: EndGraph) -> GraphEnded:
+        """Set how the graph ended, once for each attempt. Second execution: answers what is on record."""
+        row = self.graphs.end_graph(order.fence, order.cause)
+        return GraphEnded(row.state, row.cause)
+
+    def _row(self, graph_id: int) -> GraphRow:
+        row = self.graphs.get_graph(graph_id)
+        if row is None:
+            raise RunNotFound(f"graph {graph_id} does not exist; crawlctl graph list shows what there is")
+        return row
+
+
+def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
+    """The calls above this number, each once."""
+    found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
+    return [BatchCall(number, step.queue, step.long) for number, step in sorted(found.items())]
+
+
+def _waiting(graph: Graph) -> str | None:
+    """What the first step waits for that neither has ended nor executes, when none executes."""
+    if any(step.state is StepState.EXECUTING and step.kind is not StepKind.GRAPH for step in graph.steps):
+        return None
+    waiting = next((s for s in graph.steps if not s.state.final and s.kind is not StepKind.GRAPH), None)
+    return None if waiting is None else f"{waiting.path}: {graph.waiting(waiting.number)}"[:ERROR_MAX]
+
+
+class _Beginning(BeginningRuns[StepWork]):
+    """One pass over the crawls and managers of a graph that were picked."""
+
+    def __init__(self, acts: GraphActivities, row: GraphRow, fence: GraphFence) -> None:
+        super().__init__(acts.children, f"graph/{row.graph_id}", graph_workflow_id(row.key))
+        self._a, self._row, self._fence = acts, row, fence
+        self._crawlers: Sequence[CrawlerDefinition] | None = None
+
+    def waiting(self, limit: int) -> list[StepWork]:
+        return self._a.graphs.to_begin(self._fence, limit)
+
+    def number(self, job: StepWork) -> int:
+        return job.number
+
+    def stopped(self, job: StepWork | None = None) -> StopIntent | None:
+        if job is not None and self._a.graphs.cancelled(self._row.graph_id, [job.number]):
+            return StopIntent(self._a.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
+        return self._a._row(self._row.graph_id).stop
+
+    def request_id(self, job: StepWork) -> str:
+        return step_request_id(self._row.key, job.path, job.attempt)
+
+    def request(self, job: StepWork) -> RunRequest:
+        own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
+        try:
+            request = _REQUEST.validate_json(json.dumps({**own, "parent": self._parent}), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            text = first["msg"].removeprefix("Value error, ")
+            raise InvalidRequest(f"{'.'.join(map(str, first['loc'])) or 'crawl'}: {text}") from None
+        if self._crawlers is None:
+            # Whoever brings a scheduler service of their own may have no catalogue here.
+            self._crawlers = self._a.catalogue.all() or self._a.scheduler.crawlers()
+        crawler = next((one for one in self._crawlers if one.name == request.crawler), None)
+        if crawler is None:
+            raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
+        tasks = None if request.tasks is None else [task.args for task in request.tasks]
+        check_tasks(crawler, request.args, request.settings, tasks)
+        return with_limits(request, crawler.limits)
+
+    def started(self, job: StepWork, run_id: int | None, error: str | None = None) -> None:
+        if not self._a.graphs.run_begun(self._fence, job.number, run_id, error) and run_id is not None:
+            self._refused += 1  # cancelled meanwhile: the graph goes on, and stops what there is
+
+    def begin(self, job: StepWork) -> None:
+        if job.kind is StepKind.MANAGER:
+            self._begin_manager(job)
+        elif job.run_id is not None:
+            self._resume(job, job.run_id)
+        else:
+            super().begin(job)
+
+    def _resume(self, job: StepWork, run_id: int) -> None:
+        """Let the run of a former attempt go on, unless somebody did."""
+        run = self._a.runs.get_run(run_id)
+        if run is None:
+            self.refuse(job, f"run {run_id} is not there any more; retry the step with fresh=True")
+            return
+        if run.attempt <= job.run_attempt:
+            request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
+            run, _ = self._a.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
+        if run.owner_run_id is None and not run.status.terminal:
+            self._a.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
+        self.took(job, run)
+
+    def _begin_manager(self, job: StepWork) -> None:
+        """Reserve and begin the manager, or let the one of a former attempt go on."""
+        own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
+        flow_id = own.pop("flow_id", None) or f"{self._row.graph_uid}.{job.number}"
+        try:
+            new = NewManager(flow_id=flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
+            row, _ = self._a.managers.reserve_manager(new)
+        except (TypeError, InvalidRequest, NotInThisState) as error:
+            self.refuse(job, str(error))
+            return
+        if row.parent != self._parent:
+            self.refuse(job, f"manager {row.manager_id} ({row.name}, flow {row.flow_id}) belongs to somebody else")
+            return
+        workflow_id = manager_workflow_id(row.name, row.flow_id)
+        if row.status.terminal and row.attempt <= job.run_attempt and self._a.directory.state(workflow_id).open:
+            raise Overtaken(f"the workflow of manager {row.manager_id} is about to close; it is begun again then")
+        if not row.status.terminal or row.attempt <= job.run_attempt:
+            self._a.directory.begin_manager(row.manager_id, workflow_id)
+        self.started(job, row.manager_id)
+        self._begun += 1

@@ -1,0 +1,166 @@
+"""What is sent to a graph and what it answers: orders, commands of people, its snapshot and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import GraphState, StepSpec, StepState
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
+from crawler_lifecycle.domain.run import StopIntent
+
+_STRICT = {"extra": "forbid", "allow_inf_nan": False}
+#: Steps that one command names at most, and those that it appends.
+NAMED_MAX, APPENDED_MAX = 1000, 500
+#: Characters of who asks for something and why.
+TEXT_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOrder:
+    """The input of a graph's workflow: which row it works for. Everything else stands there."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    graph_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """What a graph's workflow returns, and tells its own parent. A failed graph is a successful workflow."""
+
+    graph_id: int
+    key: str
+    name: str | None
+    attempt: int
+    state: GraphState
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSnapshot:
+    """Answer of the query ``status``: what a graph's workflow knows of its own. The database knows the steps."""
+
+    graph_id: int
+    key: str
+    name: str | None
+    attempt: int
+    state: GraphState
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Steps by state, as they were last written."""
+    calls: int = 0
+    """Calls of functions that have not answered."""
+    stop: StopIntent | None = None
+    cause: str | None = None
+    waiting: str | None = None
+    """One sentence: what it waits for."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepsCommand:
+    """What every command about steps says."""
+
+    request_id: str | None = None
+    """Makes a repeat harmless; when missing, that of the update."""
+    requested_by: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, text in (("request_id", self.request_id), ("requested_by", self.requested_by)):
+            if text is not None and not 0 < len(text) <= TEXT_MAX:
+                raise refusal(name, text, f"give 1 to {TEXT_MAX} characters")
+
+    def apply(self, graph: Graph) -> int:
+        """Do it; how many steps it changed. Raises ``InvalidRequest``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSteps(StepsCommand):
+    """Cancel steps, what is in them and what depends on them: the payload of the update ``cancel_steps``."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    paths: list[str] | None = None
+    """``None``: all."""
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        StepsCommand.__post_init__(self)
+        _check_named(self.paths)
+        if self.reason is not None and len(self.reason) > TEXT_MAX:
+            raise refusal("reason", self.reason, f"give at most {TEXT_MAX} characters")
+
+    def apply(self, graph: Graph) -> int:
+        why = f": {self.reason}" if self.reason else ""
+        return graph.cancel(_numbers(graph, self.paths), f"cancelled by {self.requested_by or 'somebody'}{why}")
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySteps(StepsCommand):
+    """Let steps begin anew: the payload of the update ``retry_steps``."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    paths: list[str] | None = None
+    """``None``: all that were discarded or cancelled, or wait for their next try."""
+    cascade: bool = True
+    """Whether dependents that were cancelled because of them begin anew as well."""
+    fresh: bool = False
+    """Whether crawls get a new run; else the run that there is is resumed."""
+
+    def __post_init__(self) -> None:
+        StepsCommand.__post_init__(self)
+        _check_named(self.paths)
+
+    def apply(self, graph: Graph) -> int:
+        return graph.retry(_numbers(graph, self.paths), cascade=self.cascade, fresh=self.fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendSteps(StepsCommand):
+    """Append steps: the payload of the update ``append_steps``."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    steps: list[StepSpec] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        StepsCommand.__post_init__(self)
+        if not 0 < len(self.steps) <= APPENDED_MAX:
+            raise InvalidRequest(f"steps: {len(self.steps)} are not allowed; append 1 to {APPENDED_MAX} at once")
+
+    def apply(self, graph: Graph) -> int:
+        return len(graph.add(self.steps))
+
+
+def _check_named(paths: list[str] | None) -> None:
+    if paths is not None and not 0 < len(paths) <= NAMED_MAX:
+        raise InvalidRequest(f"paths: {len(paths)} are not allowed; name 1 to {NAMED_MAX}, or none for all")
+
+
+def _numbers(graph: Graph, paths: list[str] | None) -> list[int] | None:
+    return None if paths is None else graph.numbers(paths)
+
+
+def cause_of(graph: Graph) -> str | None:
+    """One sentence: why a graph that ended was discarded or cancelled; ``None`` for one that completed."""
+    state = {GraphState.DISCARDED: StepState.DISCARDED, GraphState.CANCELLED: StepState.CANCELLED}.get(graph.state)
+    steps = [step for step in graph.steps if step.state is state]
+    if not steps:
+        return None
+    more = f", and {len(steps) - 1} more" if len(steps) > 1 else ""
+    why = f": {steps[0].reason}" if steps[0].reason else ""
+    return f"Step {steps[0].path!r} was {state}{why}{more}"
+
+
+def step_request_id(key: str, path: str, attempt: int) -> str:
+    """The request id of a crawl's run, the same for every try to begin it."""
+    whole = f"graph/{key}/{path}/{attempt}"
+    if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
+        return whole
+    return f"graph/{request_fingerprint(f'{key}/{path}')}/{attempt}"

@@ -1,0 +1,425 @@
+"""``GraphWorkflow``: keeps a graph going.
+
+1. Claim the graph's row.
+2. In turns: one step forward in the database (``advance_graph``), then what it says is started: calls of functions in
+   workers of the role ``plans``; crawls and managers, which are begun beside, as a manager begins its runs.
+3. Wait until something wakes it: a call that answered, a run that ended, a command, or the time that a step waits for.
+   Signals only wake: what happened is read from the rows, so a signal that is lost, doubled or foreign changes nothing.
+4. The end, when every step has ended. A stop is put on record, which cancels every step, and leads to it.
+
+A call ends with the execution that started it. So what may take long, and everything that starts while the history is
+full, has a workflow of its own, and the execution continues as new when the short calls have answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
+from temporalio.workflow import ParentClosePolicy
+
+from crawler_lifecycle.activities.graph_batches import BatchOrder
+from crawler_lifecycle.activities.graphs import (
+    AdvanceGraph,
+    BatchCall,
+    ClosedBatches,
+    CommandGraph,
+    EndGraph,
+    GraphActivities,
+    OpenGraph,
+    StopGraph,
+)
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import Fenced, NotInThisState
+from crawler_lifecycle.domain.graph.commands import (
+    AppendSteps,
+    CancelSteps,
+    GraphOrder,
+    GraphResult,
+    GraphSnapshot,
+    RetrySteps,
+)
+from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.ports import Owner
+
+from .alarm import Alarm
+from .calls import call, look_away, pause, reason
+from .graph_batch import GraphBatchWorkflow, call_batch
+from .graph_state import LEVEL_S, STOP_S, GraphWork
+from .leaving import Interrupted, MustLeave, history_full
+from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S
+from .requests import read_carried, read_command, read_graph_order
+from .state import REASON_MAX, TOO_LATE
+from .steps import heeding, publish, tell
+
+#: Calls of functions that may be under way; and those that may begin while the history is full.
+CALLS_MAX, CALLS_WHEN_FULL = 500, 50
+#: Events after which an execution goes on as another one as soon as its short calls have answered, which takes them
+#: a minute and a half at most: what is begun meanwhile has workflows of its own.
+HISTORY_MAX = 2_000
+#: Seconds until steps are picked again whose call failed on the way.
+FAILED_S = 5.0
+
+_STATE = TypeAdapter(GraphWork)
+
+
+@workflow.defn(name=names.GRAPH_WORKFLOW)
+class GraphWorkflow:
+    """One graph. Returns a ``GraphResult`` however the graph ended."""
+
+    @workflow.init
+    def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
+        self._s, self._refused = GraphWork(), None
+        try:
+            self._s = read_carried(_STATE, carried, surplus) or self._s
+        except ApplicationError as error:
+            if workflow.info().continued_run_id:
+                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
+            self._refused = error
+        self._calls: dict[int, workflow.ActivityHandle[Any]] = {}
+        """Short calls of functions that have not answered."""
+        self._starting: set[int] = set()
+        """Calls whose own workflow is about to start."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm = Alarm(lambda: self._s.next_at, "next step")
+
+    @workflow.run
+    async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> GraphResult:
+        """Keep the graph going to its end. Fails only for an order that is invalid or a graph it may not own.
+
+        ``order`` is a ``GraphOrder`` and all that is sent.
+        """
+        if self._refused is not None:
+            raise self._refused
+        order = read_graph_order(order)
+        life = asyncio.create_task(self._live(order))
+        for beside in (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping()):
+            self._beside(beside)
+        result = await heeding(life, self._s.inbox.want)
+        if result is None:
+            workflow.continue_as_new(args=[order, self._s])
+        return result
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(look_away)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- from outside ----------------------------------------------------------------------------------------------
+
+    @workflow.signal(
+        dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake and the like"
+    )
+    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
+
+    @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
+    async def cancel_steps(self, order: Any = None) -> int:
+        """Cancel steps and what depends on them; how many had not ended."""
+        return await self._command(read_command(CancelSteps, order))
+
+    @workflow.update(
+        name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
+    )
+    async def retry_steps(self, order: Any = None) -> int:
+        """Let steps begin anew; how many."""
+        return await self._command(read_command(RetrySteps, order))
+
+    @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
+    async def append_steps(self, order: Any = None) -> int:
+        """Append steps; how many."""
+        return await self._command(read_command(AppendSteps, order))
+
+    @cancel_steps.validator
+    def _check_cancel(self, order: Any = None) -> None:
+        self._check(CancelSteps, order)
+
+    @retry_steps.validator
+    def _check_retry(self, order: Any = None) -> None:
+        self._check(RetrySteps, order)
+
+    @append_steps.validator
+    def _check_append(self, order: Any = None) -> None:
+        self._check(AppendSteps, order)
+
+    def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
+        read_command(kind, order)
+        if self._s.ended or self._s.inbox.stop is not None:
+            text = f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+
+    async def _command(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
+        s, update = self._s, workflow.current_update_info()
+        request_id = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
+        try:
+            await pause(None, lambda: s.attempt != 0)
+            command = CommandGraph(
+                s.graph_id,
+                request_id,
+                cancel=order if isinstance(order, CancelSteps) else None,
+                retry=order if isinstance(order, RetrySteps) else None,
+                append=order if isinstance(order, AppendSteps) else None,
+            )
+            count = await call(GraphActivities.command_graph, command)
+        except MustLeave:
+            text = f"the history is full and goes on in a new one; send it again with request_id {request_id!r}"
+            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
+        s.inbox.woken = True
+        return count
+
+    @workflow.query(name=names.QUERY_STATUS, description="The graph as its workflow sees it now")
+    def status(self) -> GraphSnapshot:
+        """The graph as its workflow sees it now."""
+        return self._s.snapshot(self._under_way())
+
+    def note(self, text: str) -> None:
+        """Show people a remark, in the snapshot and in Temporal's UI."""
+        self._s.inbox.note(text)
+
+    def _under_way(self) -> int:
+        return len(self._calls) + len(self._starting) + len(self._s.apart)
+
+    # --- the loop --------------------------------------------------------------------------------------------------
+
+    async def _live(self, order: GraphOrder) -> GraphResult | None:
+        """Step by step to the result; ``None`` asks for continue-as-new."""
+        s = self._s
+        try:
+            return await self._steps(order)
+        except MustLeave:
+            # Calls end with this execution: what they had begun begins again.
+            s.inbox.answered = [*s.inbox.answered, *self._calls, *self._starting]
+            s.next_at = None
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    async def _steps(self, order: GraphOrder) -> GraphResult | None:
+        s = self._s
+        while True:
+            try:
+                if not s.attempt or (s.ended and s.inbox.woken):  # a command may have come with the end
+                    await self._open(order)
+                elif s.ended and not s.parent_told:
+                    await tell(s.parent, names.SIGNAL_GRAPH_ENDED, s.result(), s.inbox)
+                    s.parent_told = True
+                elif s.ended:
+                    await workflow.wait_condition(workflow.all_handlers_finished)
+                    if not s.inbox.woken:
+                        return s.result()
+                elif self._may_leave():
+                    return None
+                elif s.inbox.changed:
+                    await self._record_stop()
+                elif s.state is not GraphState.EXECUTING:
+                    await self._end()
+                else:
+                    await self._turn()
+            except Interrupted:
+                s.next_at = None
+                continue
+            except ApplicationError as error:
+                if error.type != Fenced.code or not s.attempt:
+                    raise
+                attempt = s.attempt
+                await self._open(order)
+                if s.attempt == attempt:
+                    raise
+            publish(s)
+
+    def _full(self) -> bool:
+        return history_full(HISTORY_MAX)
+
+    def _may_leave(self) -> bool:
+        """Whether to continue as new now: no call ends by that."""
+        return self._full() and not self._calls and not self._starting and workflow.all_handlers_finished()
+
+    async def _open(self, order: GraphOrder) -> None:
+        s = self._s
+        s.graph_id, s.owner_run_id = order.graph_id, workflow.info().first_execution_run_id
+        s.inbox.woken = False
+        owner = Owner(workflow.info().workflow_id, s.owner_run_id)
+        s.adopt(await call(GraphActivities.open_graph, OpenGraph(s.graph_id, owner)))
+
+    async def _turn(self) -> None:
+        """Rest until something is to be done; then one step forward, and what it says is started."""
+        s = self._s
+        await self._rest()
+        s.inbox.woken, s.advanced_at = False, workflow.now()
+        if s.stop_at is not None and not s.killed:
+            self._kill_late()
+        await self._look_after()
+        room = (CALLS_WHEN_FULL if self._full() else CALLS_MAX) - self._under_way()
+        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, max(room, 0))
+        stopped = s.inbox.stop is not None
+        advanced = await call(GraphActivities.advance_graph, order, control=stopped, wake=lambda: s.inbox.changed)
+        s.took(advanced, order.answered, workflow.now())
+        for batch in advanced.batches:
+            if batch.long or self._full():
+                self._starting.add(batch.number)
+                self._beside(self._call_apart(batch))
+            else:
+                self._beside(self._call(batch))
+
+    async def _rest(self) -> None:
+        """Wait for the next step forward. Raises ``Interrupted`` when something else is to be done."""
+        s, self._alarm.rang = self._s, self._s.next_at is None
+
+        def elsewhere() -> bool:
+            return s.inbox.changed or self._may_leave()
+
+        await pause(None, lambda: self._alarm.rang or s.inbox.woken or bool(s.inbox.answered) or elsewhere())
+        if not elsewhere():
+            await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
+        if elsewhere():
+            raise Interrupted
+
+    # --- calls of functions ----------------------------------------------------------------------------------------
+
+    async def _call(self, batch: BatchCall) -> None:
+        """Call functions, and put on the list that they have answered."""
+        s, number = self._s, batch.number
+        handle = self._calls[number] = call_batch(BatchOrder(s.fence, number), batch.queue)
+        try:
+            await handle
+        except ActivityError as error:
+            if not is_cancelled_exception(error):
+                self.note(f"call {number} of functions failed: {reason(error)}")
+                await workflow.sleep(FAILED_S)
+        del self._calls[number]
+        s.inbox.answered = [*s.inbox.answered, number]
+
+    async def _call_apart(self, batch: BatchCall) -> None:
+        """The same in a workflow of its own, which tells its end by a signal, whichever execution goes on then."""
+        s, number = self._s, batch.number
+        s.apart = [*s.apart, number]
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await workflow.start_child_workflow(
+                GraphBatchWorkflow.run,
+                args=[BatchOrder(s.fence, number), workflow.info().workflow_id, batch.queue],
+                id=names.graph_batch_workflow_id(s.key, number),
+                parent_close_policy=ParentClosePolicy.ABANDON,
+            )
+        self._starting.discard(number)
+
+    async def _look_after(self) -> None:
+        """Now and then: find calls whose own workflow was ended by another hand, so that no signal comes."""
+        s, now = self._s, workflow.now()
+        s.checked_at = s.checked_at or now
+        if not s.apart or now - s.checked_at < timedelta(seconds=LEVEL_S):
+            return
+        closed = await call(
+            GraphActivities.closed_graph_batches, ClosedBatches(s.key, s.apart), wake=lambda: s.inbox.changed
+        )
+        s.checked_at = now
+        s.inbox.answered = [*s.inbox.answered, *(number for number in closed if number not in self._starting)]
+
+    def _kill(self) -> None:
+        """Cancel every call: functions are killed, and calls that no worker has are over."""
+        s = self._s
+        s.killed = True
+        for handle in self._calls.values():
+            handle.cancel()
+        for number in s.apart:
+            workflow_id = names.graph_batch_workflow_id(s.key, number)
+            self._beside(workflow.get_external_workflow_handle(workflow_id).cancel())
+
+    def _kill_late(self) -> None:
+        s = self._s
+        if s.stop_at is not None and workflow.now() - s.stop_at >= timedelta(seconds=STOP_S - 0.002):
+            self._kill()
+
+    # --- crawls and managers ---------------------------------------------------------------------------------------
+
+    async def _keep_beginning(self) -> None:
+        """Begin crawls and managers, beside everything else."""
+        s = self._s
+        while True:
+            await pause(None, lambda: s.wanted > s.begun and not s.ended)
+            wanted = s.wanted
+            try:
+                begun = await call(GraphActivities.begin_graph_runs, s.fence, wake=lambda: s.inbox.stop is not None)
+            except Interrupted:
+                s.begun = wanted
+            except (ActivityError, ApplicationError) as error:
+                self.note(f"runs could not be begun: {reason(error)}")
+                await pause(PASS_S, lambda: s.ended)
+            else:
+                s.begun = s.begun if begun.more else wanted
+                s.inbox.woken = s.inbox.woken or begun.refused > 0
+
+    async def _keep_stopping(self) -> None:
+        """Stop the crawls and managers of cancelled steps until they have ended."""
+        s, passes = self._s, 0
+        while True:
+            await pause(None, lambda: s.ending > 0 and not s.ended)
+            passes = await self._stop_pass(passes)
+
+    async def _stop_pass(self, passes: int) -> int:
+        """One pass, and the wait for what comes of it; how many were in vain."""
+        s, known, intent = self._s, self._s.ending, self._s.inbox.stop
+        try:
+            left = await call(GraphActivities.stop_graph_runs, StopGraph(s.graph_id, intent))
+        except (ActivityError, ApplicationError) as error:
+            s.stopping = f"runs could not be stopped: {reason(error)}"[:REASON_MAX]
+        else:
+            s.stopping = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
+            if left.more:
+                return passes
+
+        def changed() -> bool:
+            return not 0 < s.ending <= known or s.inbox.stop != intent
+
+        s.waiting = s.stopping
+        await pause(PASS_LEAST_S, changed, "runs that end")
+        await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), changed, "proof of the stop")
+        s.inbox.woken = True
+        return 0 if changed() else passes + 1
+
+    # --- stop and end ----------------------------------------------------------------------------------------------
+
+    async def _record_stop(self) -> None:
+        """Put the stop on record, which cancels every step; by force, functions are killed as well."""
+        s = self._s
+        intent = s.inbox.stop
+        assert intent is not None
+        s.inbox.changed = False
+        try:
+            told = await call(GraphActivities.record_graph_stop, StopGraph(s.graph_id, intent))
+        except MustLeave:
+            s.inbox.changed = True
+            raise
+        if told.stop is None:  # it had ended before
+            s.inbox.stop, s.inbox.closed = None, True
+            self.note(TOO_LATE)
+        s.inbox.recorded(told.stop, False)
+        s.stop_at, s.next_at = s.stop_at or workflow.now(), None
+        if intent.force:
+            self._kill()
+
+    async def _end(self) -> None:
+        """Put the end on record, unless a step was opened again, or a run came to life, meanwhile."""
+        s = self._s
+        control, wake = s.inbox.stop is not None, lambda: s.inbox.changed
+        try:
+            ended = await call(GraphActivities.end_graph, EndGraph(s.fence, s.why()), control=control, wake=wake)
+        except ApplicationError as error:
+            if error.type != NotInThisState.code:
+                raise
+            s.state, s.next_at = GraphState.EXECUTING, None
+            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            return
+        s.state, s.cause, s.waiting = ended.state, ended.cause, None
+        s.ended = s.inbox.closed = True

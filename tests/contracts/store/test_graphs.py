@@ -1,0 +1,562 @@
+"""Graphs: who owns one, what its steps go through, and what each of its writers may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RowUnreadable,
+    RunIsLive,
+    RunNotFound,
+)
+from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
+from crawler_lifecycle.domain.graph.pages import encode_pages
+from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphSpec, GraphState, StepState
+from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject
+from crawler_lifecycle.domain.values import RESULT_PART
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.graphs import Done, GraphFence
+from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, step
+from tests.contracts.store.world import World
+
+S = StepState
+
+
+@pytest.fixture
+def graphed(world: World) -> Graphed:
+    """Two branches, one of them with a group, and what waits for both."""
+    steps = [step("a"), step("b", "a"), group("g"), step("g/x"), step("g/y"), step("z", "b", "g")]
+    return Graphed.made(world, steps, context={"day": 1})
+
+
+def told(world: World, key: str = KEY) -> list[str]:
+    return [event.type for event in world.store.events.events_after(0, subject=graph_subject(key))]
+
+
+# --- drafts
+
+
+def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = world.store.graphs
+    monkeypatch.setattr("crawler_lifecycle.domain.graph.pages.PAGE_BYTES", 1000)
+    spec = GraphSpec([*chain(30), group("g", "s29", job={"context": {"b": "ü"}}), step("g/x")], context={"a": "ü"})
+    first, second, *rest = pages = encode_pages(spec)
+    new = announced(spec, pages=len(pages), tags=["t", "s", "t"], requested_by="ann")
+    draft, is_new = graphs.reserve_graph(new)
+    assert (is_new, draft.state, draft.tags) == (True, GraphState.DRAFT, ["s", "t"])
+    assert graphs.reserve_graph(new) == (draft, False)
+    with pytest.raises(DuplicateRequest, match="use another key"):
+        graphs.reserve_graph(replace(new, fingerprint="0" * 64))
+    graphs.add_page(draft.graph_id, 0, first)
+    graphs.add_page(draft.graph_id, 0, first)
+    with pytest.raises(DuplicateRequest, match="page 0"):
+        graphs.add_page(draft.graph_id, 0, b'{"context":{"a":1},"steps":[]}')
+    with pytest.raises(InvalidRequest, match=f"page: {len(pages)} "):
+        graphs.add_page(draft.graph_id, len(pages), second)
+    with pytest.raises(InvalidRequest, match=r"page 1 of graph .* is missing"):
+        graphs.make_graph(draft.graph_id)
+    assert graphs.list_steps(draft.graph_id) == graphs.list_graphs() == []
+    assert [row.key for row in graphs.list_graphs(state="draft")] == [KEY]
+    for refused in (
+        lambda: graphs.claim_graph(draft.graph_id, MINE),
+        lambda: graphs.command(draft.graph_id, "r1", lambda graph: graph.cancel(None, "no")),
+        lambda: graphs.record_graph_stop(draft.graph_id, world.stop()),
+    ):
+        with pytest.raises(NotInThisState):
+            refused()
+    for page, data in enumerate([second, *rest], 1):
+        graphs.add_page(draft.graph_id, page, data)
+    made = graphs.make_graph(draft.graph_id)
+    assert graphs.make_graph(draft.graph_id) == made
+    assert (made.state, graphs.count_steps(made.graph_id)) == (GraphState.EXECUTING, {S.AVAILABLE: 1, S.SUSPENDED: 30})
+    with pytest.raises(NotInThisState):
+        graphs.add_page(made.graph_id, 0, first)
+    assert graphs.reserve_graph(new) == (graphs.get_graph(made.graph_id), False)
+    [x] = graphs.list_steps(made.graph_id, paths=["g/x"])
+    assert x.job["args"] == {"path": "g/x"}
+    assert graphs.context(made.graph_id, x.number) == ['{"a":"ü"}'.encode(), '{"b":"ü"}'.encode()]
+    assert graphs.context(made.graph_id, None) == ['{"a":"ü"}'.encode()]
+
+
+def test_pages_of_another_graph_make_none(world: World) -> None:
+    graphs = world.store.graphs
+    row, _ = graphs.reserve_graph(announced(GraphSpec(chain(2)), pages=1))
+    [page] = encode_pages(GraphSpec(chain(3)))
+    graphs.add_page(row.graph_id, 0, page)
+    with pytest.raises(InvalidRequest, match="fingerprint"):
+        graphs.make_graph(row.graph_id)
+    cycle = GraphSpec([step("a", "b"), step("b", "a")])
+    row, _ = graphs.reserve_graph(announced(cycle, "cycle"))
+    graphs.add_page(row.graph_id, 0, encode_pages(cycle)[0])
+    with pytest.raises(InvalidRequest, match='"a" waits for "b"'):
+        graphs.make_graph(row.graph_id)
+    assert graphs.list_steps(row.graph_id) == []
+
+
+def test_graphs_are_found_and_listed(world: World) -> None:
+    graphs = world.store.graphs
+    ids = [Graphed.made(world, chain(1), key).id for key in ("a", "A", "ä", "ü/…")]
+    assert len(set(ids)) == 4
+    for key, graph_id in zip(("a", "A", "ä", "ü/…"), ids, strict=True):
+        row = graphs.find_graph(key)
+        assert row is not None
+        assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
+    assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
+    assert [row.counts for row in graphs.list_graphs(state="executing")] == [{S.AVAILABLE: 1}] * 4
+    assert graphs.list_graphs(state="completed") == graphs.list_graphs(name="x") == []
+    assert graphs.get_graph(2**63) is graphs.find_graph("b") is None
+    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_runs(77), lambda: graphs.cancelled(77, [1])):
+        with pytest.raises(RunNotFound):
+            asked()
+
+
+# --- owners
+
+
+def test_a_graph_has_one_owner_and_a_former_one_never_comes_back(graphed: Graphed) -> None:
+    graphs, first = graphed.world.store.graphs, graphed.row
+    assert graphs.claim_graph(graphed.id, MINE) == first
+    with pytest.raises(RunIsLive):
+        graphs.claim_graph(graphed.id, Owner("graph/other", "chain-9"))
+    picked = graphed.advance()
+    work = graphed.work(picked.batches[0].number)[0]
+    graphed.begin(work)
+    again = Graphed.claimed(graphed.world, graphed.id, NEXT)
+    assert again.fence.attempt == 2
+    with pytest.raises(Fenced):
+        graphs.claim_graph(graphed.id, MINE)
+    with pytest.raises(Fenced):
+        graphed.begin(done=[graphed.end(work)])
+    assert again.step(work.path).state is S.AVAILABLE, "what a lost call had begun begins again"
+    assert again.execute() == ["a", "b", "g/x", "g/y", "z"]
+    assert again.step(work.path).attempt == 2
+
+
+WRITES: list[Callable[[World, GraphFence], object]] = [
+    lambda w, f: w.store.graphs.change(f, lambda graph: graph.cancel(None, "late")),
+    lambda w, f: w.store.graphs.batch(f, 1),
+    lambda w, f: w.store.graphs.record(f, [Done(StepEnd(0, 1, S.COMPLETED))]),
+    lambda w, f: w.store.graphs.to_begin(f),
+    lambda w, f: w.store.graphs.run_begun(f, 0, 1),
+    lambda w, f: w.store.graphs.runs_ended(f),
+    lambda w, f: w.store.graphs.end_graph(f, "late"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_every_writer_is_fenced_by_attempt_and_owner(
+    graphed: Graphed, write: Callable[[World, GraphFence], object]
+) -> None:
+    graphed.begin(graphed.work(graphed.advance().batches[0].number)[0])
+    before = graphed.row, graphed.states()
+    for fence in (replace(graphed.fence, attempt=2), replace(graphed.fence, owner_run_id="chain-9")):
+        with pytest.raises(Fenced):
+            write(graphed.world, fence)
+    assert (graphed.row, graphed.states()) == before
+
+
+# --- functions
+
+
+def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
+    world, graphs = graphed.world, graphed.world.store.graphs
+    with pytest.raises(NotInThisState, match="not ended"):
+        graphs.end_graph(graphed.fence, None)
+    world.clock.forward(5)
+    assert graphed.execute(result=b"some") == ["a", "b", "g/x", "g/y", "z"]
+    assert set(graphed.states().values()) == {S.COMPLETED}
+    [z] = graphs.list_steps(graphed.id, 4)
+    assert (z.path, z.deps, z.attempt, z.result_bytes) == ("z", ["b", "g"], 1, 4)
+    assert (z.started_at, z.ended_at) == (world.clock.now, world.clock.now)
+    given = {one.path: one.result_bytes for one in graphs.given(graphed.id, [1, 2])}
+    assert given == {"b": 4, "g": None, "g/x": 4, "g/y": 4}
+    assert list(graphs.results(graphed.id, [4, 2, 0])) == [(4, b"some"), (0, b"some")]
+    row = graphs.end_graph(graphed.fence, "all done")
+    assert graphs.end_graph(graphed.fence, "again") == row == graphed.row
+    assert (row.state, row.counts, row.started_at) == (GraphState.COMPLETED, {S.COMPLETED: 5}, world.clock.now)
+    assert told(world).count(EVENT_GRAPH_ENDED) == 1
+    assert told(world)[-1] == EVENT_GRAPH_ENDED
+    event = world.store.events.events_after(0, subject=graph_subject(KEY))[-1]
+    assert (event.subject_uid, event.run_id) == (row.graph_uid, None)
+    assert event.body["steps"] == {"completed": 5}
+    assert graphs.claim_graph(graphed.id, Owner(MINE.workflow_id, "chain-late")) == row
+
+
+def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) -> None:
+    graphed = Graphed.made(world, [step("a", max_attempts=3)])
+    [batch] = graphed.advance().batches
+    [work] = graphed.work(batch.number)
+    assert graphed.begin(work) == graphed.begin(work) == {0}, "the answer of the first call was lost"
+    failed = graphed.end(work, S.RETRYABLE, reason="no " + "x" * 9000)
+    graphed.begin(done=[failed])
+    graphed.begin(done=[failed])
+    graphed.begin(done=[graphed.end(work, result=b"late")])
+    [row] = graphed.world.store.graphs.list_steps(graphed.id)
+    assert (row.state, row.attempt, row.tries, len(row.errors)) == (S.RETRYABLE, 1, 1, 1)
+    assert row.errors[0]["error"].startswith("no xxx")
+    assert graphed.begin(work) == set(), "its time has not come, and it belongs to no call"
+    assert graphed.advance().again_at == world.clock.now + timedelta(seconds=5)
+    world.clock.forward(6)
+    [batch] = graphed.advance(batch.number).batches
+    [again] = graphed.work(batch.number)
+    assert (again.attempt, again.tries) == (2, 2)
+    graphed.begin(again)
+    graphed.begin(done=[graphed.end(again, S.SCHEDULED)])
+    row = graphed.step("a")
+    assert (row.state, row.tries, row.snoozed, len(row.errors)) == (S.SCHEDULED, 1, 1, 1)
+    world.clock.forward(6)
+    [batch] = graphed.advance(batch.number).batches
+    [third] = graphed.work(batch.number)
+    graphed.begin(third)
+    graphed.begin(done=[graphed.end(third, S.AVAILABLE)])
+    assert (graphed.step("a").state, graphed.step("a").tries) == (S.AVAILABLE, 1), "it was not called after all"
+    assert graphed.execute(result=b"") == ["a"]
+    assert (graphed.step("a").attempt, graphed.step("a").result_bytes) == (4, 0)
+    for state in (S.SUSPENDED, S.EXECUTING):
+        with pytest.raises(InvalidRequest):
+            graphed.begin(done=[replace(failed, end=replace(failed.end, state=state))])
+
+
+def test_a_chain_goes_on_only_behind_what_completed(world: World) -> None:
+    graphed = Graphed.made(world, [*chain(4), step("late", "s3", ignore_cancelled=True)])
+    [batch, *others] = graphed.advance().batches
+    assert not others
+    work = {one.path: one for one in graphed.work(batch.number)}
+    assert list(work) == ["s0", "s1", "s2", "s3", "late"]
+    assert graphed.begin(work["s1"]) == set(), "s0 has not ended"
+    assert graphed.begin(work["s0"]) == {0}
+    end = graphed.end(work["s0"])
+    assert graphed.begin(work["s1"], done=[end]) == {1}
+    end = graphed.end(work["s1"], S.DISCARDED, reason="bad")
+    assert graphed.begin(work["s2"], done=[end]) == set()
+    graphed.world.store.graphs.change(graphed.fence, lambda graph: graph.released([batch.number]))
+    assert graphed.states() == {"s0": S.COMPLETED, "s1": S.DISCARDED, "s2": S.CANCELLED, "s3": S.CANCELLED,
+                                "late": S.AVAILABLE}  # fmt: skip
+    assert graphed.execute() == ["late"]
+    assert graphed.world.store.graphs.end_graph(graphed.fence, "s1").state is GraphState.DISCARDED
+
+
+def test_work_comes_behind_what_it_depends_on_however_it_is_numbered(world: World) -> None:
+    steps = [step("c", "b"), step("b", "a"), step("a")]
+    assert Graphed.made(world, steps).execute() == ["a", "b", "c"]
+
+
+def test_a_worker_that_dies_in_a_step_again_and_again_is_not_waited_for(world: World) -> None:
+    graphed = Graphed.made(world, [step("a")])
+    [batch] = graphed.advance().batches
+    for attempt in range(1, LOST_MAX + 2):
+        [work] = graphed.work(batch.number)
+        assert work.attempt == attempt
+        assert graphed.begin(work) == {0}
+    [work] = graphed.work(batch.number)
+    assert graphed.begin(work) == set()
+    row = graphed.step("a")
+    assert (row.state, row.outcome, len(row.errors)) == (S.DISCARDED, "lost", LOST_MAX + 1)
+    assert graphed.work(batch.number) == []
+
+
+def test_results_of_any_size_come_back_in_order(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [step(f"s{n}") for n in range(6)])
+    parts = {n: [bytes([n, part]) * (RESULT_PART // 2) for part in range(9 if n == 2 else 1)] for n in range(6)}
+    work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)]
+    graphed.begin(*work)
+    with pytest.raises(InvalidRequest, match="part 0"):
+        graphed.begin(done=[replace(graphed.end(work[0]), result=[b"x" * (RESULT_PART + 1)], result_bytes=1)])
+    for one in work:
+        size = sum(map(len, parts[one.number]))
+        graphed.begin(done=[replace(graphed.end(one), result=parts[one.number], result_bytes=size)])
+    found: dict[int, list[bytes]] = {}
+    for number, data in graphs.results(graphed.id, [5, 2, 77, 0, 1]):
+        found.setdefault(number, []).append(data)
+    assert list(found) == [5, 2, 0, 1]
+    assert all(found[n] == parts[n] for n in found)
+    assert list(graphs.result(graphed.id, 2)) == parts[2]
+    graphs.command(graphed.id, "r", lambda graph: graph.retry([2], cascade=False))
+    assert graphed.execute(result=b"anew") == ["s2"]
+    assert list(graphs.result(graphed.id, 2)) == [b"anew"], "nothing of the former result is left"
+
+
+def test_ends_that_come_at_once_are_all_kept(world: World) -> None:
+    graphed = Graphed.made(world, [step(f"s{n}") for n in range(40)])
+    work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)]
+
+    def whole(part: int) -> None:
+        for one in work[part::4]:
+            assert graphed.begin(one) == {one.number}
+            graphed.begin(done=[graphed.end(one, result=b"{}")])
+            if part == 0:
+                graphed.advance()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(whole, range(4)))
+    graphed.advance()
+    assert graphed.row.counts == {S.COMPLETED: 40}
+    assert len(list(world.store.graphs.results(graphed.id, range(40)))) == 40
+
+
+# --- grafts
+
+
+def test_a_graft_is_attached_once(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [step("f", graft=True), step("z", "f")])
+    spec = GraphSpec([step("x"), group("in", "x"), step("in/y")], context={"c": 1})
+    with pytest.raises(Fenced, match="does not execute"):
+        graphs.begin_graft(graphed.id, 0, 1, spec, "d1")
+    [batch] = graphed.advance().batches
+    [work] = graphed.work(batch.number)
+    graphed.begin(work)
+    for _ in range(2):
+        graphs.begin_graft(graphed.id, 0, 1, spec, "d1")
+    with pytest.raises(DuplicateRequest, match="grafted other steps"):
+        graphs.begin_graft(graphed.id, 0, 1, GraphSpec([step("q")]), "d2")
+    with pytest.raises(Fenced):
+        graphs.begin_graft(graphed.id, 0, 2, spec, "d1")
+    graphed.begin(done=[graphed.end(work)])
+    with pytest.raises(Fenced):
+        graphs.begin_graft(graphed.id, 0, 1, spec, "d1")
+    assert graphed.step("z").state is S.SUSPENDED, "it waits for all that was grafted"
+    [y] = graphs.list_steps(graphed.id, paths=["f/in/y"])
+    assert graphs.context(graphed.id, y.number) == [b'{"c":1}']
+    assert graphed.execute(batch.number) == ["f/x", "f/in/y", "z"]
+    assert set(graphed.states().values()) == {S.COMPLETED}
+    assert [one.path for one in graphs.given(graphed.id, [0])] == ["f", "f/x", "f/in", "f/in/y"]
+
+
+# --- commands
+
+
+def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed) -> None:
+    world, graphs = graphed.world, graphed.world.store.graphs
+    cancelled = graphs.command(graphed.id, "c1", lambda graph: graph.cancel([0], "no"))
+    assert cancelled == graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "all")) == 1
+    assert graphed.states() == {"a": S.CANCELLED, "b": S.CANCELLED, "g": S.EXECUTING, "g/x": S.AVAILABLE,
+                                "g/y": S.AVAILABLE, "z": S.CANCELLED}  # fmt: skip
+    graphed.execute()
+    ended = graphs.end_graph(graphed.fence, "a")
+    assert ended.state is GraphState.CANCELLED
+    with pytest.raises(InvalidRequest, match="there is no such step"):
+        graphs.command(graphed.id, "r0", lambda graph: graph.retry(graph.numbers(["nope"]), cascade=False))
+    assert graphed.row == ended, "what was refused changes nothing"
+    assert graphs.command(graphed.id, "r1", lambda graph: graph.retry([0], cascade=True)) == 3
+    row = graphed.row
+    assert (row.state, row.attempt, row.owner_run_id, row.ended_at) == (GraphState.EXECUTING, 2, None, None)
+    with pytest.raises(Fenced):
+        graphed.advance()
+    with pytest.raises(Fenced):
+        graphs.claim_graph(graphed.id, MINE)
+    again = Graphed.claimed(world, graphed.id, NEXT)
+    assert again.execute() == ["a", "b", "z"]
+    assert graphs.end_graph(again.fence, None).state is GraphState.COMPLETED
+    assert told(world).count(EVENT_GRAPH_ENDED) == 2
+
+
+def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [step("a", "later", timeout_s=7)], check_deps=False)
+    assert graphed.execute() == []
+    assert graphed.step("a").deps == ["later"]
+
+    def append(graph: Graph) -> int:
+        return len(graph.add([step("later", backoff_s=3.0)]))
+
+    assert graphs.command(graphed.id, "p1", append) == graphs.command(graphed.id, "p1", append) == 1
+    [batch] = graphed.advance().batches
+    first, second = graphed.work(batch.number)
+    assert (first.path, first.backoff_s, second.path, second.timeout_s, second.deps) == ("later", 3.0, "a", 7, (1,))
+
+
+def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [step("a"), step("b"), crawl("c"), step("z", "a")])
+    picked = graphed.advance()
+    work = [one for batch in picked.batches for one in graphed.work(batch.number)]
+    graphed.begin(work[0])
+    run = graphed.begin_runs()["c"]
+    row = graphs.record_graph_stop(graphed.id, world.stop(reason="enough"))
+    assert row.stop == world.stop(reason="enough")
+    assert graphed.row == row == graphs.record_graph_stop(graphed.id, world.stop(reason="enough"))
+    assert set(graphed.states().values()) == {S.CANCELLED}
+    assert graphed.step("a").reason == "the graph was stopped by ann: enough"
+    assert graphs.cancelled(graphed.id, [0, 1, 7]) == {0, 1, 7}
+    assert graphed.begin(work[1]) == set()
+    with pytest.raises(NotInThisState, match="stopping"):
+        graphs.command(graphed.id, "r", lambda graph: graph.retry(None, cascade=True))
+    assert graphs.record_graph_stop(graphed.id, world.stop(force=True)).stop == world.stop(reason="enough", force=True)
+    assert [one.run_id for one in graphs.live_runs(graphed.id)] == [run.run_id]
+    assert [one.run_id for one in graphs.live_runs(graphed.id, ending=True)] == [run.run_id]
+    assert graphs.live_runs(graphed.id, run.run_id) == []
+    graphed.begin(done=[graphed.end(work[0])])
+    graphed.advance()
+    assert (graphed.step("a").state, graphed.step("a").ending, graphed.step("c").ending) == (S.CANCELLED, False, True)
+    with pytest.raises(NotInThisState):
+        graphs.end_graph(graphed.fence, "stopped")
+    world.finish(run)
+    graphed.advance(*(batch.number for batch in picked.batches))
+    row = graphs.end_graph(graphed.fence, "stopped")
+    assert (row.state, graphs.record_graph_stop(graphed.id, world.stop())) == (GraphState.CANCELLED, row)
+
+
+# --- crawls
+
+
+def test_crawls_begin_end_and_are_resumed(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [crawl("c", max_attempts=2, backoff_s=60), step("z", "c")])
+    assert graphed.advance().begin == [0]
+    [work] = graphs.to_begin(graphed.fence)
+    assert (work.attempt, work.run_id, work.job) == (1, None, {"crawler": "services"})
+    run = graphed.begin_runs()["c"]
+    assert graphs.to_begin(graphed.fence) == []
+    assert graphs.run_begun(graphed.fence, 0, run.run_id)
+    assert graphed.advance().again_at is None
+    world.finish(run, failed=[0])
+    [end] = graphs.runs_ended(graphed.fence)
+    assert (end.state, end.run_attempt, end.not_before) == (S.RETRYABLE, 1, world.clock.now + timedelta(seconds=60))
+    graphed.advance()
+    row = graphed.step("c")
+    assert (row.state, row.outcome, len(row.errors)) == (S.RETRYABLE, "failed", 1)
+    world.clock.forward(61)
+    assert graphed.advance().begin == [0]
+    [work] = graphs.to_begin(graphed.fence)
+    assert (work.attempt, work.run_id, work.run_attempt) == (2, run.run_id, 1)
+    assert graphs.runs_ended(graphed.fence) == [], "it has not begun anew"
+    graphs.run_begun(graphed.fence, 0, run.run_id)
+    assert graphs.runs_ended(graphed.fence) == [], "this end was taken in before"
+    again = world.resume(run)
+    world.deploy(again)
+    world.execute(again)
+    world.finish(again)
+    assert graphed.execute() == ["z"]
+    [given] = graphs.given(graphed.id, [0])
+    assert given.run is not None
+    assert (given.run["run_id"], given.run["status"], given.run["items"]) == (run.run_id, "COMPLETED", 5)
+
+
+def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [crawl("bad", max_attempts=5), crawl("c"), crawl("gone")])
+    graphed.advance()
+    for _ in range(2):
+        graphs.run_begun(graphed.fence, 0, None, "there is no crawler 'services'")
+    row = graphed.step("bad")
+    assert (row.state, row.outcome, len(row.errors)) == (S.DISCARDED, "deploy_failed", 1)
+    runs = graphed.begin_runs()
+    world.store.stops.record_stop(runs["c"].run_id, world.stop(), "s1")
+    world.store.stops.acted_on_stop(runs["c"], world.clock.now)
+    world.finish(runs["c"], failed=[0])
+    graphed.advance()
+    assert (graphed.step("c").state, graphed.step("c").outcome) == (S.CANCELLED, "cancelled")
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel([2], "no"))
+    assert graphed.step("gone").ending
+    assert [end.number for end in graphs.runs_ended(graphed.fence)] == [], "its run lives"
+    with pytest.raises(InvalidRequest):
+        graphs.run_begun(graphed.fence, 77, 1)
+    with pytest.raises(InvalidRequest):
+        graphs.run_begun(graphed.fence, 1, 1, "and an error")
+
+
+def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [crawl("c")])
+    graphed.advance()
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel(None, "no"))
+    [end] = graphs.runs_ended(graphed.fence)
+    assert end.state is S.CANCELLED
+    graphed.advance()
+    assert not graphed.step("c").ending
+    asked = Graphed.made(world, [crawl("c")], "other")
+    asked.advance()
+    run = asked.begin_runs()["c"]
+    assert graphs.run_begun(graphed.fence, 0, run.run_id) is False
+    row = graphed.step("c")
+    assert (row.state, row.ending, row.run_id) == (S.CANCELLED, True, run.run_id)
+    world.finish(run)
+    graphed.advance()
+    assert not graphed.step("c").ending
+
+
+# --- another hand
+
+
+#: column -> what cannot be, and what is told of it.
+EDITED = {
+    "state": ("BANANA", "set one of suspended"),
+    "kind": ("fun", "set one of function"),
+    "shape": ('{"deps": [99]}', "numbers of steps"),
+    "parent": (77, "the number of a step"),
+    "tries": (-1, "at least 0"),
+}
+
+
+@pytest.mark.parametrize("column", EDITED)
+def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed, column: str) -> None:
+    world, graphs = graphed.world, graphed.world.store.graphs
+    value, cure = EDITED[column]
+    engine = world.store.database.engine  # type: ignore[attr-defined]
+    with engine.begin() as conn:
+        statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
+        conn.execute(sa.text(statement), {"value": value})
+    for asked in (graphed.advance, lambda: graphs.load(graphed.id), lambda: graphs.end_graph(graphed.fence, None)):
+        with pytest.raises(RowUnreadable, match=rf"graph_step .*{column} is .*{cure}"):
+            asked()
+    listed = graphs.list_steps(graphed.id)
+    assert len(listed) == 6
+    if column in ("state", "kind", "tries"):
+        assert cure in (listed[4].unreadable or "")
+    stopped = graphs.record_graph_stop(graphed.id, world.stop())
+    assert stopped.stop == world.stop(), "nothing keeps a stop back"
+    with engine.begin() as conn:
+        good = {"state": "available", "kind": "function", "shape": None, "parent": 2, "tries": 0}[column]
+        conn.execute(sa.text(f"UPDATE graph_step SET {column} = :value WHERE number = 4"), {"value": good})
+    graphed.advance()
+    assert set(graphed.states().values()) == {S.CANCELLED}, "mended, it goes on by itself"
+
+
+def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
+    world, graphs = graphed.world, graphed.world.store.graphs
+    engine = world.store.database.engine  # type: ignore[attr-defined]
+    for column, value, cure in (
+        ("state", "BANANA", "set one of draft"),
+        ("state", "completed", "has ended"),
+        ("options", '{"fail_fast": "perhaps"}', "fail_fast of the options"),
+        ("former_owners", "{}", "set a JSON list"),
+    ):
+        with engine.begin() as conn:
+            before = conn.execute(sa.text(f"SELECT {column} FROM graph")).scalar_one()
+            conn.execute(sa.text(f"UPDATE graph SET {column} = :value"), {"value": value})
+        with pytest.raises(
+            RowUnreadable, match=rf"graph graph_id {graphed.id}: {column if cure != 'has ended' else ''}"
+        ):
+            graphs.get_graph(graphed.id)
+        with pytest.raises(RowUnreadable):
+            graphed.advance()
+        [row] = graphs.list_graphs()
+        assert cure in (row.unreadable or "")
+        with engine.begin() as conn:
+            conn.execute(sa.text(f"UPDATE graph SET {column} = :value"), {"value": before})
+    with engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM graph_step WHERE number = 1"))
+    with pytest.raises(RowUnreadable, match="step 1 is gone"):
+        graphed.advance()
+
+
+def test_output_is_kept_to_its_end(graphed: Graphed) -> None:
+    graphs = graphed.world.store.graphs
+    assert graphs.graph_output(graphed.id) == ""
+    for line in range(4000):
+        if line in (0, 1, 3999):
+            graphs.keep_output(graphed.id, f"line {line}\n" * 1000)
+    assert graphs.graph_output(graphed.id).endswith("line 3999\n")
+    assert len(graphs.graph_output(graphed.id)) <= 16 * 1024

@@ -1,0 +1,163 @@
+"""A laboratory for graphs: the real workflow, activities and store, with functions that a test writes down.
+
+``Scripted`` stands in for ``run_graph_batch``: it begins and records steps through the same port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import WorkflowHandle
+from temporalio.worker import Worker
+
+from crawler_lifecycle.activities.graph_batches import BatchOrder
+from crawler_lifecycle.activities.shared import alive
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
+from crawler_lifecycle.domain.graph.engine import StepEnd
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepSpec, StepState
+from crawler_lifecycle.ports.store.graphs import Done, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
+from tests.support.lab import CRAWLERS, Lab
+from tests.support.managing import QUICK
+
+
+@dataclass
+class Scripted:
+    """Functions of a user: each takes a moment, and does what ``acts`` says."""
+
+    lab: Lab
+    acts: Callable[[StepWork], StepState | None] = lambda work: None
+    """Runs in the activity, and says how the function ends; ``None``: it completes."""
+    held: dict[str, threading.Event] = field(default_factory=dict)
+    """Steps that do not end before their event is set, or they are cancelled."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Executions by path."""
+    batches: list[list[str]] = field(default_factory=list)
+    killed: list[str] = field(default_factory=list)
+
+    @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
+    def run_graph_batch(self, order: BatchOrder) -> None:
+        graphs, done = self.lab.store.graphs, list[Done]()
+        work = graphs.batch(order.fence, order.batch)
+        self.batches.append([one.path for one in work])
+        for one in work:
+            began = graphs.record(order.fence, done, [one])
+            done = []
+            if began:
+                self.calls[one.path] += 1
+                done = [self._execute(order, one)]
+        graphs.record(order.fence, done)
+
+    def _execute(self, order: BatchOrder, work: StepWork) -> Done:
+        held = self.held.get(work.path)
+        while held is not None and not held.wait(0.05):
+            if self.lab.store.graphs.cancelled(order.fence.graph_id, [work.number]):
+                break
+            try:
+                alive()
+            except BaseException:
+                self.killed.append(work.path)
+                raise
+        state = self.acts(work) or StepState.COMPLETED
+        soon = self.lab.cluster.clock() + timedelta(seconds=0.5)
+        later = soon if state in (StepState.RETRYABLE, StepState.SCHEDULED) else None
+        why = None if state is StepState.COMPLETED else "it said so"
+        end = StepEnd(work.number, work.attempt, state, reason=why, not_before=later)
+        return Done(end, [b"{}"] if state is StepState.COMPLETED else None, 2, error=why)
+
+
+@dataclass
+class GraphLab:
+    """A laboratory with graphs."""
+
+    lab: Lab
+    functions: Scripted
+
+    def made(self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any) -> GraphRow:
+        """The row of a graph that executes, as the gateway makes it."""
+        parent, context = fields.pop("parent", None), fields.pop("context", {})
+        spec = GraphSpec(steps, GraphOptions(**fields), context)
+        graphs, pages = self.lab.store.graphs, encode_pages(spec)
+        new = NewGraph(key, fingerprint(spec), len(pages), options=spec.options, parent=parent, requested_by="ada")
+        row, _ = graphs.reserve_graph(new)
+        for page, data in enumerate(pages):
+            graphs.add_page(row.graph_id, page, data)
+        made: GraphRow = graphs.make_graph(row.graph_id)
+        return made
+
+    async def start(self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any) -> WorkflowHandle[Any, Any]:
+        """Make a graph and start its workflow."""
+        return await self.begin(self.made(steps, key, **fields))
+
+    async def begin(self, row: GraphRow) -> WorkflowHandle[Any, Any]:
+        handle: WorkflowHandle[Any, Any] = await self.lab.client.start_workflow(
+            names.GRAPH_WORKFLOW,
+            {"graph_id": row.graph_id},
+            id=names.graph_workflow_id(row.key),
+            task_queue=names.QUEUE_MAIN,
+            result_type=GraphResult,
+        )
+        self.lab.handles.append(handle)
+        return handle
+
+    async def ended(self, handle: WorkflowHandle[Any, Any]) -> GraphResult:
+        """The result of the whole chain of executions."""
+        latest: WorkflowHandle[Any, Any] = self.lab.client.get_workflow_handle(handle.id, result_type=GraphResult)
+        result: GraphResult = await self.lab.ended(latest)
+        return result
+
+    async def snapshot_where(
+        self, handle: WorkflowHandle[Any, Any], condition: Callable[[GraphSnapshot], Any]
+    ) -> GraphSnapshot:
+        end, latest = time.monotonic() + 60, self.lab.client.get_workflow_handle(handle.id)
+        while True:
+            snapshot: GraphSnapshot = await latest.query(names.QUERY_STATUS, result_type=GraphSnapshot)
+            if condition(snapshot):
+                return snapshot
+            assert time.monotonic() < end, snapshot
+            await asyncio.sleep(0.05)
+
+    def row(self, graph_id: int = 1) -> GraphRow:
+        row: GraphRow = self.lab.store.graphs.get_graph(graph_id)
+        return row
+
+    def steps(self, graph_id: int = 1) -> dict[str, StepRow]:
+        return {step.path: step for step in self.lab.store.graphs.list_steps(graph_id)}
+
+    def states(self, graph_id: int = 1) -> dict[str, str]:
+        return {path: str(step.state) for path, step in self.steps(graph_id).items()}
+
+    @asynccontextmanager
+    async def working(self, *pools: str | None, threads: int = 4) -> AsyncIterator[None]:
+        """Workers that call functions of these pools, by default of the common one."""
+        async with AsyncExitStack() as stack:
+            for pool in pools or (None,):
+                worker = Worker(
+                    self.lab.client,
+                    task_queue=names.functions_queue(pool),
+                    activities=[self.functions.run_graph_batch],
+                    activity_executor=stack.enter_context(ThreadPoolExecutor(threads)),
+                    max_concurrent_activities=threads,
+                    interceptors=[HeartbeatInterceptor(["run_graph_batch"])],
+                    max_heartbeat_throttle_interval=timedelta(seconds=0.3),
+                )
+                await stack.enter_async_context(worker)
+            yield
+
+
+def graph_lab(lab: Lab, acts: Callable[[StepWork], StepState | None] = lambda work: None) -> GraphLab:
+    """The laboratory, with the crawler ``quick``."""
+    lab.scheduler.catalogue._crawlers = {**CRAWLERS, "quick": QUICK}
+    return GraphLab(lab, Scripted(lab, acts))
