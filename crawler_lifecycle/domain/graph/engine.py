@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import link, shown
+from crawler_lifecycle.domain.graph.checks import Link, check_cycle, link, shown
 from crawler_lifecycle.domain.graph.picking import Picking
-from crawler_lifecycle.domain.graph.propagation import CANCELLED, Propagation
+from crawler_lifecycle.domain.graph.propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
+from crawler_lifecycle.domain.graph.reasons import waiting
 from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step, StepEnd
 from crawler_lifecycle.domain.graph.spec import (
     LOST_MAX,
@@ -29,6 +30,10 @@ from crawler_lifecycle.domain.graph.spec import (
 )
 
 __all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "may_begin_again"]
+
+#: What a retry takes, and what it takes when it is named.
+_FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
+_NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
 
 
 @dataclass
@@ -65,7 +70,7 @@ class Graph:
             step = self.steps[end.number]
             if step.attempt != end.attempt or not (step.ending or step.state is StepState.EXECUTING):
                 continue
-            step.batch = step.alternative = None
+            self._spread.take_back(step)
             step.run_attempt = max(step.run_attempt, end.run_attempt)
             self._end(step, end)
         self._spread.settle()
@@ -92,7 +97,7 @@ class Graph:
         for step in self.steps if given else ():
             if step.batch not in given:
                 continue
-            step.batch = step.alternative = None
+            self._spread.take_back(step)
             step.ending = False
             self.changed.add(step.number)
             if step.state is StepState.EXECUTING:
@@ -124,8 +129,6 @@ class Graph:
             if self._spread.holds(number) or step.state.final:
                 continue
             step.ending = step.state is StepState.EXECUTING
-            if step.batch is None and not step.ending:
-                step.alternative = None
             self._spread.set(number, StepState.CANCELLED, CANCELLED, reason)
             count += step.kind is not StepKind.GRAPH
         self._spread.touch(chosen)
@@ -159,6 +162,7 @@ class Graph:
             check_deps=self.options.check_deps,
             may_hold=lambda n: self.steps[n].kind is StepKind.GRAPH and not self.steps[n].state.final,
         )
+        self._check_found(links)
         new = [
             Step(
                 number=one.number,
@@ -186,6 +190,14 @@ class Graph:
         self._spread.grow(self._found({step.path: step.number for step in new}, first))
         return new
 
+    def _check_found(self, links: Sequence[Link]) -> None:
+        """Raise ``InvalidRequest`` when steps that miss one of these would close a cycle."""
+        new = {one.path: one.number for one in links}
+        if any(path in new for step in self.steps for path in step.missing):
+            deps = [[*step.deps, *(new[path] for path in step.missing if path in new)] for step in self.steps]
+            paths = [step.path for step in self.steps] + [one.path for one in links]
+            check_cycle([*deps, *(one.deps for one in links)], lambda n: paths[n])
+
     def _found(self, new: dict[str, int], first: int) -> list[tuple[int, int]]:
         """Give steps that miss one of the new ones their dependency."""
         found = []
@@ -199,15 +211,91 @@ class Graph:
         return found
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
-        """Let these (``None``: all that were discarded, cancelled, or wait for their next try) begin anew; how many.
-        Completed ones only when they are named. ``cascade``: with the dependents that were cancelled because of them.
-        ``fresh``: crawls get a new run (``run_id`` and ``run_attempt`` are forgotten).
-        Raises ``InvalidRequest`` for one that executes still (``ending``)."""
-        raise NotImplementedError
+        """Let these (``None``: all that were discarded, cancelled, or wait for their next try) and those in them begin
+        anew; how many. Completed and scheduled ones only when they are named. ``cascade``: with the dependents that
+        were cancelled because of them. ``fresh``: crawls get a new run (``run_id`` and ``run_attempt`` are forgotten).
 
-    def waiting(self, number: int) -> str | None:
-        """One sentence: what an unfinished step waits for."""
-        raise NotImplementedError
+        Raises ``InvalidRequest`` for one that may execute still (``ending``), and for one that could not start because
+        of a step that is not retried with it.
+        """
+        chosen = self._retried(numbers)
+        for number in chosen:
+            if self.steps[number].ending:
+                raise InvalidRequest(
+                    f"step {shown(self.steps[number].path)}: it was cancelled, and something of it may run still; "
+                    "retry it when it is not ending any more"
+                )
+        self._check_retried(chosen)
+        if cascade:
+            chosen = self._cascaded(chosen)
+        for number in chosen:
+            step = self.steps[number]
+            step.tries, step.not_before = 0, None
+            if fresh:
+                step.run_id, step.run_attempt = None, 0
+        self._spread.reset(chosen)
+        return sum(self.steps[number].kind is not StepKind.GRAPH for number in chosen)
+
+    def _retried(self, numbers: Collection[int] | None) -> list[int]:
+        named = frozenset(numbers or ())
+        found = []
+        for number in range(len(self.steps)) if numbers is None else self._spread.inside(numbers):
+            if self._spread.holds(number):
+                continue
+            state = self.steps[number].state
+            # A grafter that has grafted is named for what is in it; its own end is not undone.
+            also = _NAMED if number in named and not self._spread.children[number] else ()
+            if state in _FAILED or state in also:
+                found.append(number)
+        return found
+
+    def _check_retried(self, chosen: Sequence[int]) -> None:
+        """Raise ``InvalidRequest`` when one of these would be cancelled again at once."""
+        spread = self._spread
+        again = set(chosen)
+        for number in chosen:
+            again.update(spread.gated_by(number))
+        for number in sorted(again):
+            if not spread.bad[number]:
+                continue
+            for dep in self.steps[number].deps:
+                end = spread.end[dep]
+                # A graph is retried with what is in it.
+                if (
+                    end is not None
+                    and not spread.lets_through(number, end)
+                    and not again.intersection(spread.inside([dep]))
+                ):
+                    text = f"its dependency {shown(self.steps[dep].path)} was {end}; retry that as well"
+                    raise InvalidRequest(f"step {shown(self.steps[number].path)}: {text}")
+        if self.options.fail_fast and spread.discarded and chosen:
+            for step in spread.units():
+                if step.state is StepState.DISCARDED and step.number not in again:
+                    text = "the graph fails fast, and this step was discarded; retry it as well"
+                    raise InvalidRequest(f"step {shown(step.path)}: {text}")
+
+    def _cascaded(self, chosen: Sequence[int]) -> list[int]:
+        """These, and those that were cancelled because of them."""
+        spread = self._spread
+        found = dict.fromkeys(chosen)
+        if self.options.fail_fast and any(self.steps[number].state is StepState.DISCARDED for number in chosen):
+            found.update(dict.fromkeys(step.number for step in spread.units() if step.outcome == FAIL_FAST))
+        seen: set[int] = set()
+        taken: set[int] = set()
+        ways = list(found)
+        for number in ways:  # grows while it is read
+            if number in seen:
+                continue
+            seen.add(number)
+            ways += spread.around(number)
+            dependents = [one for one in spread.dependents[number] if one not in taken]
+            taken.update(dependents)
+            for one in spread.inside(dependents):
+                step = self.steps[one]
+                if step.state is StepState.CANCELLED and step.outcome == UPSTREAM and not spread.holds(one):
+                    found[one] = None
+                    ways.append(one)
+        return sorted(found)
 
     # --- what it is ---
 
@@ -223,6 +311,10 @@ class Graph:
             if state in states:
                 return GraphState(state.value)
         return GraphState.COMPLETED
+
+    def waiting(self, number: int) -> str | None:
+        """One sentence: what an unfinished step waits for; ``None`` for one that executes or has ended."""
+        return waiting(self._spread, self.options, number)
 
     def counts(self) -> dict[StepState, int]:
         """Steps by state, those of the kind ``graph`` left out."""

@@ -83,7 +83,9 @@ def alternatives(step: Step) -> Sequence[Mapping[str, Fraction]]:
 
 
 def executes(step: Step) -> bool:
-    """Whether the step executes, is about to, or may execute still."""
+    """Whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
+    if step.kind is StepKind.GRAPH:
+        return False
     return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
 
 

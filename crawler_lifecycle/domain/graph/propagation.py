@@ -16,6 +16,8 @@ from crawler_lifecycle.domain.graph.spec import StepKind, StepState
 
 #: States of a step that nobody executes and that has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
+#: States in which a step may belong to a call.
+_GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _FINAL = frozenset(state for state in StepState if state.final)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
 #: Outcomes of steps that were cancelled because of another one, and by a person.
@@ -57,6 +59,7 @@ class Propagation:
         """Steps that failed for good."""
         self._queue: list[int] = []
         self._queued: list[bool] = []
+        self._back: list[int] = []
         self.grow()
 
     # --- what others read ---
@@ -86,6 +89,14 @@ class Propagation:
         while parent is not None:
             yield parent
             parent = self.steps[parent].parent
+
+    def gated_by(self, number: int) -> Iterable[int]:
+        """The graphs around it whose dependencies hold it back as well. Those around a step that grafts hold nothing
+        back that it has grafted: it has run."""
+        for graph in self.around(number):
+            if self.steps[graph].graft:
+                return
+            yield graph
 
     def lets_through(self, dependent: int, end: StepState | None) -> bool:
         """Whether a dependency that ended so counts as completed for this step."""
@@ -143,10 +154,17 @@ class Propagation:
 
     def settle(self) -> None:
         """Let every change have its effects."""
-        for number in self._queue:  # grows while it is read
-            self._queued[number] = False
-            self._look(number)
-        self._queue.clear()
+        while self._queue or self._back:
+            for number in self._queue:  # grows while it is read
+                self._queued[number] = False
+                self._look(number)
+            self._queue.clear()
+            # Only now: an empty graph that is retried shuts a gate and opens it again at once.
+            back, self._back = self._back, []
+            for number in back:
+                step = self.steps[number]
+                if step.state in UNSTARTED and self.gate[number] is Gate.SHUT and not self._waits_well(step):
+                    self.set(number, StepState.SUSPENDED)
 
     def reset(self, units: Sequence[int]) -> None:
         """Let these wait again, and everything around them be unfinished."""
@@ -168,10 +186,20 @@ class Propagation:
         self.settle()
 
     def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
-        """Give a step this state."""
+        """Give a step this state. One that is neither ready nor executing any more is taken from its call."""
         step = self.steps[number]
+        if state not in _GIVEN and not step.ending:
+            self.take_back(step)
         step.state, step.outcome, step.reason = state, outcome, reason
         self.changed.add(number)
+
+    def take_back(self, step: Step) -> None:
+        """No call has it, and it holds no resources any more."""
+        if step.batch is not None:
+            step.batch = None
+            self.changed.add(step.number)
+            self.touch(self.dependents[step.number])  # which may come next in that call
+        step.alternative = None
 
     def discard(self, number: int, outcome: str | None, reason: str | None) -> None:
         """It failed for good."""
@@ -193,7 +221,6 @@ class Propagation:
 
     def _regate(self, number: int) -> None:
         parent = self.steps[number].parent
-        # What is grafted exists because the step above it has run: no gate holds it.
         above = Gate.OPEN if parent is None or self.steps[parent].graft else self.gate[parent]
         gate = Gate.SHUT if self.left[number] and above is Gate.OPEN else above
         if self.bad[number]:
@@ -210,13 +237,22 @@ class Propagation:
         elif self.fail_fast and self.discarded:
             self.set(number, StepState.CANCELLED, FAIL_FAST, "the graph fails fast, and a step of it was discarded")
         elif gate is Gate.SHUT:
-            if step.state is not StepState.SUSPENDED:
-                self.set(number, StepState.SUSPENDED)
+            if not self._waits_well(step):
+                self._back.append(number)
         elif step.state is StepState.SUSPENDED:
             if step.kind is StepKind.GRAPH:
                 self.set(number, StepState.COMPLETED)
             else:
                 self.set(number, StepState.SCHEDULED if step.not_before else StepState.AVAILABLE)
+
+    def _waits_well(self, step: Step) -> bool:
+        """Whether a step behind a gate that is shut stands as it should: suspended, and in no call but one that works
+        off first what it waits for."""
+        if step.state is not StepState.SUSPENDED or step.batch is None:
+            return step.state is StepState.SUSPENDED
+        above = step.parent is None or self.steps[step.parent].graft or self.gate[step.parent] is Gate.OPEN
+        before = [dep for dep in step.deps if self.steps[dep].batch == step.batch]
+        return above and self.left[step.number] == sum(self.end[dep] is None for dep in before)
 
     def _judge_graph(self, number: int) -> None:
         if not self.holds(number):

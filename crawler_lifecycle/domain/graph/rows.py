@@ -40,8 +40,8 @@ class Step:
     """Of those, the ones that count against ``max_attempts``; a retry by a person begins anew."""
     not_before: datetime | None = None
     batch: int | None = None
-    """The call that it was given to, while that may touch it still: until it has answered, or recorded the step's end.
-    A cancelled step that was not begun keeps it."""
+    """The call that it was given to, and that alone may begin it, until the step ends or the call has answered. It is
+    taken back when the step is cancelled, or has to wait again, before it was begun."""
     run_id: int | None = None
     """``crawl``: its run; ``manager``: the number of its manager. A retry resumes that one."""
     run_attempt: int = 0
