@@ -25,6 +25,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
+    ChildWorkflowError,
     WorkflowAlreadyStartedError,
     is_cancelled_exception,
 )
@@ -302,17 +303,25 @@ class GraphWorkflow:
         s.inbox.answered = [*s.inbox.answered, number]
 
     async def _call_apart(self, batch: BatchCall) -> None:
-        """The same in a workflow of its own, which tells its end by a signal, whichever execution goes on then."""
+        """The same in a workflow of its own, which tells its end by a signal, whichever execution goes on then. How it
+        closed is known to this one alone."""
         s, number = self._s, batch.number
         s.apart = [*s.apart, number]
-        with contextlib.suppress(WorkflowAlreadyStartedError):
-            await workflow.start_child_workflow(
+        try:
+            handle = await workflow.start_child_workflow(
                 GraphBatchWorkflow.run,
                 args=[BatchOrder(s.fence, number), workflow.info().workflow_id, batch.queue],
                 id=names.graph_batch_workflow_id(s.key, number),
                 parent_close_policy=ParentClosePolicy.ABANDON,
             )
-        self._starting.discard(number)
+        except WorkflowAlreadyStartedError:
+            return
+        finally:
+            self._starting.discard(number)
+        with contextlib.suppress(ChildWorkflowError):
+            await handle
+        if number in s.apart and number not in s.inbox.answered:
+            s.inbox.answered = [*s.inbox.answered, number]
 
     async def _look_after(self) -> None:
         """Now and then: find calls whose own workflow was ended by another hand, so that no signal comes."""

@@ -124,6 +124,8 @@ class StepWork:
     run_id: int | None = None
     """``crawl``, ``manager``: what a former attempt began, which is to be resumed; and its attempt that has ended."""
     run_attempt: int = 0
+    batch: int | None = None
+    """The call that it was given to: it begins only while its row names that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +259,8 @@ class GraphStore(GraphReader, Protocol):
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
         """In one transaction: the ends with their results, and the beginning of these steps in their attempts; the
         numbers of those that began. One that did so already in this very attempt is among them: the answer of the
-        first call was lost. Left out is what does not begin: it was cancelled, a dependency is not completed, a later
-        attempt of it began, or a stop is on record.
+        first call was lost. Left out is what does not begin: it was cancelled, its row names another call or none
+        (``Step.batch``), a dependency is not completed, a later attempt of it began, or a stop is on record.
 
         An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
         end: it was not called after all, and nothing of this attempt counts.

@@ -1,22 +1,206 @@
-"""Graphs in their workflow: steps follow their dependencies, commands change them, and nothing holds anything up."""
+"""Graphs in their workflow: every step follows its dependencies, once, whatever becomes of calls and signals."""
 
 from __future__ import annotations
 
-import pytest
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
-from tests.contracts.store.graphing import chain
-from tests.support.graphing import graph_lab
-from tests.support.lab import Lab
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.graph.commands import GraphResult
+from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.ports.store.graphs import StepWork
+from tests.contracts.store.graphing import chain, group, step
+from tests.support.graphing import GraphLab, graph_lab
+from tests.support.lab import Lab, laboratory
+from tests.support.temporal import in_real_time, temporal_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_chain_runs_in_its_order(real_lab: Lab) -> None:
+def once_each(g: GraphLab) -> bool:
+    """Whether every function ran exactly once."""
+    return set(g.functions.calls.values()) == {1} and set(g.states().values()) == {"completed"}
+
+
+async def test_a_chain_takes_one_call(real_lab: Lab) -> None:
     g = graph_lab(real_lab)
+    parent = await real_lab.start({"crawler": "books"}, id="parent of a graph")
     async with g.working():
-        handle = await g.start(chain(3))
+        handle = await g.start(chain(30), parent=parent.id)
         result = await g.ended(handle)
     assert (result.state, result.cause, g.row().state) == ("completed", None, "completed")
-    assert g.states() == {"s0": "completed", "s1": "completed", "s2": "completed"}
-    assert g.functions.calls == {"s0": 1, "s1": 1, "s2": 1}
-    assert g.functions.batches == [["s0", "s1", "s2"]]
+    assert g.functions.batches == [[f"s{n}" for n in range(30)]]
+    assert once_each(g)
+    found = (await handle.describe()).typed_search_attributes
+    assert {pair.key.name: pair.value for pair in found if pair.key.name.startswith("Crawl")} == {
+        "CrawlName": "nightly",
+        "CrawlFlow": "nightly",
+        "CrawlStatus": "completed",
+        "CrawlParent": parent.id,
+    }
+    told = await real_lab.snapshot_where(parent, lambda s: s.notes)
+    assert "graph_ended" in told.notes[0]
+    await parent.signal("force_stop")
+    await real_lab.ended(parent)
+
+
+async def test_many_at_once_then_one(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    many = [step(f"many/{n}") for n in range(700)]
+    async with g.working():
+        result = await g.ended(await g.start([group("many"), *many, step("last", "many"), group("none", "last")]))
+    assert result.state == "completed"
+    assert g.functions.batches[-1] == ["last"]
+    assert set(g.functions.calls.values()) == {1}
+
+
+async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_what_follows(real_lab: Lab) -> None:
+    def acts(work: StepWork) -> StepState | None:
+        if work.path == "shaky" and work.attempt == 1:
+            return StepState.RETRYABLE
+        return StepState.DISCARDED if work.path == "bad" else None
+
+    g = graph_lab(real_lab, acts)
+    steps = [step("shaky", max_attempts=3), step("fine", "shaky"), step("bad", "shaky"), step("never", "bad")]
+    async with g.working():
+        result = await g.ended(await g.start([*steps, step("anyway", "bad", ignore_discarded=True)]))
+    assert (result.state, result.cause) == ("discarded", "Step 'bad' was discarded: it said so")
+    assert g.states() == {
+        "shaky": "completed",
+        "fine": "completed",
+        "bad": "discarded",
+        "never": "cancelled",
+        "anyway": "completed",
+    }
+    assert g.functions.calls == {"shaky": 2, "fine": 1, "bad": 1, "anyway": 1}
+
+
+async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    g.functions.held["long"] = threading.Event()
+    steps = [step("long", timeout_s=3600), step("short"), step("gpu", "short", queue="gpu"), step("end", "long", "gpu")]
+    async with g.working(None, "gpu"):
+        handle = await g.start(steps)
+        await real_lab.until(lambda: g.states()["gpu"] == "completed")
+        call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
+        found = await call.describe()
+        call._first_execution_run_id = found.run_id  # for the replay
+        real_lab.handles.append(call)
+        assert g.states()["long"] == "executing"
+        g.functions.held["long"].set()
+        assert (await g.ended(handle)).state == "completed"
+    assert once_each(g)
+
+
+async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) -> None:
+    g, deaths = graph_lab(real_lab), iter([True])
+
+    def acts(work: StepWork) -> StepState | None:
+        if work.path == "s1" and next(deaths, False):
+            raise RuntimeError("the worker died")
+        return None
+
+    g.functions.acts = acts
+    async with g.working():
+        result = await g.ended(await g.start(chain(3)))
+    assert result.state == "completed"
+    assert g.functions.calls == {"s0": 1, "s1": 2, "s2": 1}
+    assert {path: one.attempt for path, one in g.steps().items()} == {"s0": 1, "s1": 2, "s2": 1}
+
+
+async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(real_lab: Lab) -> None:
+    g, losses = graph_lab(real_lab), iter([True, True])
+    change = real_lab.store.graphs.change
+
+    def lose(*args: Any) -> Any:
+        answer = change(*args)
+        if next(losses, False):
+            raise ConnectionError("the answer was lost")
+        return answer
+
+    real_lab.store.graphs.change = lose
+    async with g.working():
+        assert (await g.ended(await g.start([*chain(2), step("far", timeout_s=600)]))).state == "completed"
+    assert once_each(g)
+
+
+async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    g.functions.held["s1"] = threading.Event()
+    async with g.working():
+        handle = await g.start(chain(3))
+        await real_lab.until(lambda: g.functions.calls["s1"])
+        for payload in ({"run_id": 4711}, b"\xff\x00", [1, 2], None, 77):
+            for name in ("batch_ended", "run_ended", "wake", "dance"):
+                await handle.signal(name, payload)
+        await g.snapshot_where(handle, lambda s: s.notes)
+        g.functions.held["s1"].set()
+        assert (await g.ended(handle)).state == "completed"
+    assert once_each(g)
+
+
+async def test_a_call_whose_workflow_somebody_ended_is_made_again(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    handle = await g.start([step("long", timeout_s=3600)])
+    await g.snapshot_where(handle, lambda s: s.calls == 1)
+    await real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1)).terminate("by hand")
+    async with g.working():
+        assert (await g.ended(handle)).state == "completed"
+    assert once_each(g)
+
+
+@pytest.mark.parametrize(
+    ("order", "id", "words"),
+    [
+        (None, "graph/nightly", "order: missing"),
+        ({"graph_id": "x"}, "graph/nightly", "graph_id"),
+        ({"graph_id": 0}, "graph/nightly", "graph_id: 0"),
+        ({"graph_id": 4711}, "graph/nightly", "does not exist"),
+        ({"graph_id": 1}, "graph/other", "graph 1 runs as 'graph/nightly'"),
+        ({"graph_id": 1, "more": 1}, "graph/nightly", "more"),
+    ],
+)
+async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab, order: Any, id: str, words: str) -> None:
+    g = graph_lab(real_lab)
+    g.made(chain(1))
+    handle = await real_lab.client.start_workflow(
+        names.GRAPH_WORKFLOW, order, id=id, task_queue=names.QUEUE_MAIN, result_type=GraphResult
+    )
+    real_lab.handles.append(handle)
+    with pytest.raises(WorkflowFailureError) as failed:
+        await real_lab.ended(handle)
+    assert words in str(failed.value.cause)
+    assert g.row().owner_run_id is None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def forgetful() -> AsyncIterator[WorkflowEnvironment]:
+    """A server that suggests to continue as new after a few steps."""
+    async with temporal_server(skipping=True, dynamic={"limit.historyCount.suggestContinueAsNew": "40"}) as env:
+        yield await in_real_time(env)
+
+
+async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
+    forgetful: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
+        g = graph_lab(lab)
+        g.functions.held["slow"] = threading.Event()
+        wide = [step(f"w{n}") for n in range(30)]
+        far = [step(f"x{n}", f"x{n - 1}" if n else "w0", queue="other" if n % 2 else None) for n in range(40)]
+        long = [step(f"l{n}", f"x{4 * n}", timeout_s=600) for n in range(8)]
+        async with g.working(None, "other"):
+            handle = await g.start([step("slow", timeout_s=900), *wide, *far, *long])
+            await lab.until(lambda: all(state == "completed" for path, state in g.states().items() if path != "slow"))
+            g.functions.held["slow"].set()
+            assert (await g.ended(handle)).state == "completed"
+        assert once_each(g)
+        assert len(await lab.chain(handle)) > 2

@@ -230,9 +230,8 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
         again = dict.fromkeys(("counts", "cause", "ended_at", "owner_workflow_id", "owner_run_id"))
-        former = [*unit.row["former_owners"], unit.row["owner_run_id"]]
         unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
-        unit.set(former_owners=[owner for owner in former if owner is not None])
+        # Its workflow may be about to close, and go on then: the attempt alone fences what it began before.
     return answer
 
 

@@ -1,0 +1,186 @@
+"""Commands and stops of a graph, by every way: what was asked for is on record, and nothing executes at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.graph.commands import RetrySteps
+from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.run import StopIntent
+from tests.contracts.store.graphing import chain, group, step
+from tests.support.graphing import GraphLab, graph_lab
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def holding(lab: Lab, *paths: str) -> GraphLab:
+    g = graph_lab(lab)
+    g.functions.held = {path: threading.Event() for path in paths}
+    return g
+
+
+async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> None:
+    if how == "row":
+        g.lab.store.graphs.record_graph_stop(1, StopIntent(utc_now(), requested_by="ada", reason="enough"))
+        await handle.signal("wake")
+    elif how == "cancel":
+        await handle.cancel()
+    elif how == "unreadable":
+        await handle.signal("stop", args=[b"\xff\x00", 5])
+    else:
+        await handle.signal(how, {"requested_by": "ada", "reason": "enough"})
+
+
+@pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
+async def test_a_stop_cancels_every_step_and_waits_for_what_executes(real_lab: Lab, how: str) -> None:
+    g = holding(real_lab, "s1", "long")
+    async with g.working():
+        handle = await g.start([*chain(4), step("long", timeout_s=600)])
+        await real_lab.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
+        await stop_by(g, handle, how)
+        result = await g.ended(handle)
+    assert result.state == "cancelled"
+    states = {"s0": "completed", "s1": "cancelled", "s2": "cancelled", "s3": "cancelled", "long": "cancelled"}
+    assert g.states() == states
+    assert not any(one.ending for one in g.steps().values())
+    assert g.functions.calls == {"s0": 1, "s1": 1, "long": 1}
+    if how in ("stop", "row"):
+        assert (result.cause, g.row().cause) == ("Stopped by ada: enough",) * 2
+    assert g.functions.killed == []
+
+
+async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = holding(real_lab, "s0", "long")
+    monkeypatch.setattr(real_lab.store.graphs, "cancelled", lambda *_: set())  # they do not listen
+    async with g.working():
+        handle = await g.start([*chain(2), step("long", timeout_s=600)])
+        await real_lab.until(lambda: g.functions.calls["s0"] and g.functions.calls["long"])
+        await handle.signal("stop")
+        await g.snapshot_where(handle, lambda s: s.stop is not None and not s.stop.force)
+        await real_lab.until(lambda: g.row().stop is not None)
+        assert g.steps()["s0"].ending
+        await handle.signal("force_stop")
+        assert (await g.ended(handle)).state == "cancelled"
+    assert sorted(g.functions.killed) == ["long", "s0"]
+
+
+async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    row = g.made(chain(3))
+    real_lab.store.graphs.record_graph_stop(row.graph_id, StopIntent(utc_now()))
+    result = await g.ended(await g.begin(row))
+    assert (result.state, result.cause, g.functions.batches) == ("cancelled", "Stopped", [])
+
+
+async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(real_lab: Lab) -> None:
+    g = graph_lab(real_lab)
+    handle = await g.start(chain(3))
+    snapshot = await g.snapshot_where(handle, lambda s: s.calls == 1)
+    assert "s0" in str(snapshot.waiting)
+    await handle.signal("stop", {"requested_by": "ada"})
+    assert (await g.ended(handle)).cause == "Stopped by ada"
+
+
+async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab) -> None:
+    g = holding(real_lab, "a", "b")
+    steps = [step("a"), step("after a", "a"), group("in"), step("in/x", "y"), step("in/y"), step("b"), step("c", "b")]
+    async with g.working():
+        handle = await g.start(steps)
+        await real_lab.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
+        for _ in range(2):  # a repeat is harmless
+            order = {"paths": ["a"], "requested_by": "ada", "reason": "wrong shop", "request_id": "c1"}
+            assert await handle.execute_update("cancel_steps", order) == 1
+        await real_lab.until(lambda: not g.steps()["a"].ending)
+        assert g.steps()["a"].reason == "cancelled by ada: wrong shop"
+        g.functions.held["b"].set()
+        result = await g.ended(handle)
+    assert result.state == "cancelled"
+    assert (g.states()["after a"], g.states()["c"], g.states()["in"]) == ("cancelled", "completed", "completed")
+
+
+async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
+    g = holding(real_lab, "slow")
+    bad = iter([StepState.DISCARDED])
+    g.functions.acts = lambda work: next(bad, None) if work.path == "bad" else None
+    async with g.working():
+        handle = await g.start([step("slow"), step("bad"), step("then", "bad")], check_deps=False)
+        await real_lab.until(lambda: g.states()["then"] == "cancelled")
+        assert await handle.execute_update("retry_steps", {"paths": ["bad"]}) == 2
+        await real_lab.until(lambda: g.states()["then"] == "completed")
+        page = {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}, "deps": ["then"]}]}
+        assert await handle.execute_update("append_steps", page) == 1
+        await real_lab.until(lambda: g.states()["more"] == "completed")
+        for update, order in (
+            ("retry_steps", {"paths": ["nobody"]}),
+            ("retry_steps", {"paths": []}),
+            ("cancel_steps", {"paths": ["a"], "more": 1}),
+            ("cancel_steps", b"\xff"),
+            ("append_steps", None),
+            ("append_steps", {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}}]}),
+            ("append_steps", {"steps": [{"path": "x", "kind": "dance"}]}),
+        ):
+            with pytest.raises(WorkflowUpdateFailedError) as failed:
+                await handle.execute_update(update, order)
+            assert failed.value.cause.type == "InvalidRequest", (update, order)
+        g.functions.held["slow"].set()
+        assert (await g.ended(handle)).state == "completed"
+    assert g.functions.calls == {"slow": 1, "bad": 2, "then": 1, "more": 1}
+
+
+async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -> None:
+    g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
+    async with g.working():
+        handle = await g.start(chain(3))
+        assert (await g.ended(handle)).state == "discarded"
+        assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
+        row = g.row()
+        assert (row.state, row.owner_run_id) == ("executing", None)
+        result = await g.ended(await g.begin(row))
+    assert (result.state, result.attempt, g.row().attempt) == ("completed", 2, 2)
+    assert g.functions.calls == {"s0": 1, "s1": 2, "s2": 1}
+
+
+async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -> None:
+    g = graph_lab(real_lab, lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None)
+    end, again = real_lab.store.graphs.end_graph, iter([True])
+
+    def end_then_retry(*args: Any) -> Any:
+        row = end(*args)
+        if next(again, False):
+            assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
+            real_lab.parts.directory.begin_graph(1, names.graph_workflow_id(row.key))
+        return row
+
+    real_lab.store.graphs.end_graph = end_then_retry
+    async with g.working():
+        handle = await g.start(chain(3))
+        result = await g.ended(handle)
+    assert (result.state, result.attempt) == ("completed", 2)
+    assert len(await real_lab.chain(handle)) == 1, "the same execution goes on"
+
+
+async def test_what_a_lost_workflow_had_begun_begins_again(real_lab: Lab) -> None:
+    g = holding(real_lab, "s1")
+    async with g.working():
+        handle = await g.start(chain(3))
+        await real_lab.until(lambda: g.functions.calls["s1"])
+        await handle.terminate("by hand")
+        g.functions.held["s1"].set()
+        await asyncio.sleep(0)
+        result = await g.ended(await g.begin(g.row()))
+    assert (result.state, result.attempt) == ("completed", 2)
+    assert g.functions.calls["s0"] == 1
+    assert set(g.states().values()) == {"completed"}
+    assert work_of(g) == {"s0", "s1", "s2"}
+
+
+def work_of(g: GraphLab) -> set[str]:
+    return set(g.functions.calls)
