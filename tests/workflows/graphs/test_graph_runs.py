@@ -1,0 +1,154 @@
+"""Crawls and managers as steps of a graph: begun once, resumed by a retry, stopped with their step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.graph.commands import RetrySteps
+from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
+from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.workflows import lifecycle
+from tests.contracts.store.graphing import step
+from tests.support.graphing import GraphLab, graph_lab
+from tests.support.lab import Lab
+from tests.support.managing import manager_lab, quick
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+INSTANT = Behaviour(executes=0)
+FAILS = Behaviour(executes=0, end=End(exit_code=1, reason="Error"))
+UNTIL_STOPPED = Behaviour(executes=None)
+
+
+def crawl(path: str, *deps: str, crawler: str = "quick", **fields: Any) -> StepSpec:
+    job = {"crawler": crawler, "args": fields.pop("args", {}), "limits": {"start_check_s": 0.0}}
+    return StepSpec(path, StepKind.CRAWL, job, deps, **fields)
+
+
+def manager(path: str, *deps: str, **fields: Any) -> StepSpec:
+    return StepSpec(path, StepKind.MANAGER, {"name": "stream", "plan": "tests:Stream", **fields}, deps)
+
+
+def runs(g: GraphLab) -> list[Any]:
+    """All runs, oldest first."""
+    return list(reversed(g.lab.store.runs.list_runs(limit=500)))
+
+
+async def test_crawls_are_begun_when_their_turn_comes_and_their_ends_go_on(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 2 else INSTANT
+    g = graph_lab(real_lab)
+    steps = [crawl("shops", args={"n": "1"}), step("parse", "shops"), crawl("bad", "parse"), step("never", "bad")]
+    async with g.working():
+        result = await g.ended(
+            await g.start([*steps, crawl("nobody", crawler="nobody"), crawl("red", args={"x": "1"})])
+        )
+    assert result.state == "discarded"
+    expected = {"shops": "completed", "parse": "completed", "bad": "discarded", "never": "cancelled"}
+    assert g.states() == expected | {"nobody": "discarded", "red": "discarded"}
+    assert [run.request_id for run in runs(g)] == ["graph/nightly/shops/1", "graph/nightly/bad/1"]
+    by = {(run.parent, run.flow_id, run.request["requested_by"]) for run in runs(g)}
+    assert by == {("graph/nightly", "nightly", "ada")}
+    found = g.steps()
+    assert (found["shops"].run_id, found["bad"].outcome) == (1, "failed")
+    assert "'nobody' is unknown" in str(found["nobody"].reason)
+    assert "x" in str(found["red"].reason)
+
+
+async def test_many_crawls_fan_in(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    g = graph_lab(real_lab)
+    crawls = [crawl(f"c{n}") for n in range(40)]
+    async with g.working():
+        handle = await g.start([*crawls, step("last", *(one.path for one in crawls))])
+        assert (await g.ended(handle)).state == "completed"
+    assert len(runs(g)) == 40
+
+
+async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if attempt == 1 else INSTANT
+    g = graph_lab(real_lab)
+    async with g.working():
+        assert (await g.ended(await g.start([crawl("shops"), step("parse", "shops")]))).state == "discarded"
+        assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
+        assert (await g.ended(await g.begin(g.row()))).state == "completed"
+        assert [(run.run_id, run.attempt, str(run.status)) for run in runs(g)] == [(1, 2, "COMPLETED")]
+        named = RetrySteps(paths=["shops"]).apply
+        assert real_lab.store.graphs.command(1, "completed, by its name", named) == 1
+        assert (await g.ended(await g.begin(g.row()))).state == "completed"
+        assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3)]
+        assert real_lab.store.graphs.command(1, "fresh", RetrySteps(paths=["shops"], fresh=True).apply) == 1
+        real_lab.cluster.behaviour = INSTANT
+        assert (await g.ended(await g.begin(g.row()))).state == "completed"
+    assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3), (2, 1)]
+    assert g.functions.calls == {"parse": 1}
+
+
+async def test_a_stop_ends_crawls_and_managers_before_the_graph(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    g, m = graph_lab(real_lab), manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
+    async with g.working(), m.plans():
+        handle = await g.start([crawl("shops"), manager("stream"), step("then", "shops", "stream")])
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        await handle.signal("stop", {"requested_by": "ada", "reason": "enough"})
+        result = await g.ended(handle)
+    assert (result.state, result.cause) == ("cancelled", "Stopped by ada: enough")
+    assert real_lab.cluster.alive() == []
+    assert {(str(run.status), run.outcome) for run in runs(g)} == {("FAILED", "cancelled")}
+    assert m.row().outcome == "cancelled"
+    assert {run.stop.requested_by for run in runs(g)} == {"ada"}
+
+
+async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    g = graph_lab(real_lab)
+    async with g.working():
+        handle = await g.start([crawl("a"), crawl("b")])
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
+        by_name = {one.request_id.split("/")[2]: one.run_id for one in runs(g)}
+        assert await handle.execute_update("cancel_steps", {"paths": ["a"], "requested_by": "ada"}) == 1
+        await real_lab.until(lambda: real_lab.cluster.signals(by_name["a"]))
+        assert (g.steps()["a"].state, g.steps()["a"].ending) == ("cancelled", True)
+        assert not real_lab.cluster.signals(by_name["b"])
+        real_lab.cluster.end_now(by_name["b"], 0, end=FINISHED)
+        for run in runs(g):
+            await Workflows(real_lab.client).look_now(run.owner_workflow_id)
+        await real_lab.until(lambda: g.states()["b"] == "completed")
+        assert g.row().state == "executing"
+        await handle.signal("force_stop")
+        assert (await g.ended(handle)).state == "cancelled"
+    assert real_lab.cluster.alive() == []
+
+
+async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 1 else INSTANT
+    g = graph_lab(real_lab)
+    m = manager_lab(real_lab, source=[quick(1)], failed=True, close_reason="failed")
+    async with g.working(), m.plans():
+        assert (await g.ended(await g.start([manager("stream"), step("then", "stream")]))).state == "discarded"
+        assert (m.row().parent, g.steps()["stream"].outcome) == ("graph/nightly", "failed")
+        m.plan.failed, m.plan.close_reason = False, None
+        m.plan.source.append(quick(2))
+        assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
+        assert (await g.ended(await g.begin(g.row()))).state == "completed"
+    assert (m.row().attempt, len(runs(g))) == (2, 2)
+
+
+async def test_ends_that_nobody_told_are_found(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_lab.cluster.behaviour = INSTANT
+
+    async def lose(state: Any) -> None:
+        """The signal is lost."""
+
+    monkeypatch.setattr(lifecycle, "tell_parent", lose)
+    g = graph_lab(real_lab)
+    handle = await g.start([crawl("shops")])
+    await real_lab.until(lambda: runs(g) and runs(g)[0].status.terminal)
+    await asyncio.sleep(0)
+    assert g.states() == {"shops": "executing"}
+    await handle.signal("wake")  # as the clock does after a while
+    assert (await g.ended(handle)).state == "completed"
