@@ -1,0 +1,274 @@
+"""Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page. Same steps, same text.
+
+Everything is drawn in the order in which it was added. A graph with many steps in it is one box with their number, and
+whatever a name may hold is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+
+#: Steps directly in a graph above which it is drawn as one box, and nodes of one picture at most.
+FOLD_ABOVE, NODES_MAX = 50, 2000
+
+_COLOURS: Mapping[str, str] = {
+    StepState.EXECUTING: "yellow",
+    StepState.RETRYABLE: "orange",
+    StepState.COMPLETED: "lightgreen",
+    StepState.CANCELLED: "lightgray",
+    StepState.DISCARDED: "lightpink",
+}
+_ELSE = "lightblue"
+
+
+class Drawn(Protocol):
+    """What is needed of a step: a ``StepSpec`` has it, and a row."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> StepKind | str: ...
+    @property
+    def job(self) -> Mapping[str, Any]: ...
+    @property
+    def deps(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a picture."""
+
+    path: str
+    name: str
+    kind: str
+    label: str
+    """What it does: worker, function, crawler, manager; of a graph nothing."""
+    state: str | None
+    parent: str | None
+    """The graph that it is drawn in."""
+    steps: int | None = None
+    """Drawn as one box: how many steps are in it; else ``None``."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Those steps by state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Nodes and edges (from, to), by path. No layout."""
+
+    nodes: Sequence[Node]
+    edges: Sequence[tuple[str, str]]
+    left_out: int = 0
+    """Nodes beyond ``NODES_MAX``."""
+
+
+def label(step: Drawn) -> str:
+    """What a step does, in a word: its worker, function, crawler or manager; nothing for a graph."""
+    call = str(step.job.get("call") or step.job.get("plan") or "")
+    return str(step.job.get("label") or step.job.get("crawler") or re.split(r"[:.]", call)[-1])
+
+
+def picture(
+    steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+) -> Picture:
+    """Nodes and edges. ``expand``: all graphs, or those of these paths, are drawn with all that is in them."""
+    tree = _Tree(steps, states or {}, expand)
+    nodes = tree.nodes[:NODES_MAX]
+    there = {node.path for node in nodes}
+    edges = [(a, b) for a, b in tree.edges if a in there and b in there]
+    return Picture(nodes, edges, len(tree.nodes) - len(nodes))
+
+
+def to_dot(
+    steps: Sequence[Drawn],
+    name: str | None = None,
+    states: Mapping[str, str] | None = None,
+    *,
+    expand: bool | Collection[str] = False,
+) -> str:
+    """A graph for Graphviz. ``states``: path -> state, to be shown."""
+    tree = _Tree(steps, states or {}, expand)
+    lines = [f"digraph {_quoted(name)} {{" if name else "digraph {"]
+    lines.append("  rankdir=TB;")
+    if any(node.path in tree.inner for node in tree.nodes):
+        lines.append("  compound=true;")
+    lines.append('  node [shape=box, style="rounded,filled", fillcolor=white];')
+    lines += _dot_level(tree, None, "  ")
+    for one, other in tree.edges:
+        ends = [f"{what}={_quoted('cluster_' + path)}" for what, path in (("ltail", one), ("lhead", other))]
+        shown = [end for end, path in zip(ends, (one, other), strict=True) if path in tree.inner]
+        told = f" [{', '.join(shown)}]" if shown else ""
+        lines.append(f"  {_quoted(one)} -> {_quoted(other)}{told};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def to_mermaid(
+    steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
+) -> str:
+    """A graph as a Mermaid flowchart."""
+    tree = _Tree(steps, states or {}, expand)
+    ids = _mermaid_ids(tree.nodes)
+    lines = ["flowchart TD", *_mermaid_level(tree, ids, None, "  ")]
+    lines += [f"  {ids[one]} --> {ids[other]}" for one, other in tree.edges]
+    for state in StepState:
+        members = [ids[node.path] for node in tree.nodes if node.state == state and node.path not in tree.inner]
+        if members:
+            lines.append(f"  classDef {state.value} fill:{_COLOURS.get(state, _ELSE)}")
+            lines.append(f"  class {','.join(members)} {state.value}")
+    return "\n".join(lines) + "\n"
+
+
+class _Tree:
+    """What is drawn, in order: steps, graphs with their steps, boxes instead of too many."""
+
+    def __init__(self, steps: Sequence[Drawn], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
+        self.nodes: list[Node] = []
+        self.edges: list[tuple[str, str]] = []
+        self.inner: dict[str | None, list[Node]] = {}
+        """Graph -> what is drawn in it; ``None``: the whole."""
+        self._folded = self._which_fold(steps, expand)
+        drawn = [step for step in steps if not any(one in self._folded for one in _above(step.path))]
+        counts = self._counts(steps, states)
+        for step in drawn:
+            state = states.get(step.path)
+            self._add(step.path, str(step.kind), label(step), state, counts.get(step.path))
+        there = {step.path for step in drawn}
+        for step in drawn:
+            level = step.path.rpartition("/")[0]
+            for dep in step.deps:
+                path = f"{level}/{dep}" if level else dep
+                if path not in there:
+                    there.add(path)
+                    self._add(path, "missing", "not there yet", None, None)
+                self.edges.append((path, step.path))
+
+    def _add(self, path: str, kind: str, label: str, state: str | None, counts: Counter[str] | None) -> None:
+        above, _, name = path.rpartition("/")
+        node = Node(path, name, kind, label, str(state) if state else None, above or None)
+        if counts is not None:
+            by_state = {one.value: counts[one.value] for one in StepState if counts[one.value]}
+            node = Node(path, name, kind, label, node.state, node.parent, counts.total(), by_state)
+        self.nodes.append(node)
+        self.inner.setdefault(node.parent, []).append(node)
+
+    @staticmethod
+    def _which_fold(steps: Iterable[Drawn], expand: bool | Collection[str]) -> set[str]:
+        sizes = Counter(step.path.rpartition("/")[0] for step in steps)
+        if expand is True:
+            return set()
+        wanted = () if expand is False else expand
+        return {path for path, size in sizes.items() if path and size > FOLD_ABOVE and path not in wanted}
+
+    def _counts(self, steps: Iterable[Drawn], states: Mapping[str, str]) -> dict[str, Counter[str]]:
+        """For each box, the steps in it by state."""
+        found: dict[str, Counter[str]] = {path: Counter() for path in self._folded}
+        for step in steps:
+            if step.kind != StepKind.GRAPH:
+                for above in _above(step.path):
+                    if above in found:
+                        found[above][str(states.get(step.path, ""))] += 1
+        return found
+
+
+def _above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _text(node: Node) -> str:
+    """What stands in the box of a node."""
+    what = f" ({node.label})" if node.label else ""
+    if node.steps is None:
+        return node.name + what
+    told = ", ".join(f"{count} {state}" for state, count in node.counts.items())
+    return f"{node.name}{what} ({node.steps} steps{': ' + told if told else ''})"
+
+
+# --- Graphviz ---------------------------------------------------------------------------------------------------------
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _dot_label(node: Node) -> str:
+    # In a label, and nowhere else, Graphviz reads entities.
+    text = _quoted(_text(node).replace("&", "&amp;"))
+    return f'{text[:-1]}\\n({node.state})"' if node.state else text
+
+
+def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
+    lines = []
+    for node in tree.inner.get(parent, ()):
+        told = f"label={_dot_label(node)}"
+        if node.kind == "missing":
+            told += ', style="rounded,dashed"'
+        elif node.state:
+            told += f", fillcolor={_COLOURS.get(node.state, _ELSE)}"
+        if node.path not in tree.inner:
+            lines.append(f"{indent}{_quoted(node.path)} [{told}];")
+            continue
+        lines.append(f"{indent}subgraph {_quoted('cluster_' + node.path)} {{")
+        lines.append(f"{indent}  label={_dot_label(node)};")
+        # Edges need a node to begin and end at. What grafts has one of its own.
+        told = "shape=point, style=invis" if node.kind == StepKind.GRAPH else told
+        lines.append(f"{indent}  {_quoted(node.path)} [{told}];")
+        lines += _dot_level(tree, node.path, indent + "  ")
+        lines.append(indent + "}")
+    return lines
+
+
+# --- Mermaid ----------------------------------------------------------------------------------------------------------
+
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+#: Words that Mermaid reads as something else than the name of a node.
+_WORDS = re.compile(
+    "end|graph|flowchart|subgraph|style|linkstyle|classdef|class|click|default|direction|href|call|interpolate|"
+    "accTitle|accDescr|TB|TD|BT|RL|LR",
+    re.IGNORECASE,
+)
+#: What Mermaid, or the Markdown and the HTML that it makes of a label, would read: marks, a directive, emphasis around
+#: a word, and a list by its number.
+_MARKS = re.compile(r"""["#&<>`*\\$~|:;%{}[\]]|(?<!\w)_|_(?!\w)|(?<=\A[-+])\s|(?<=\A\d)[.)]|(?<=\A\d\d)[.)]""")
+
+
+def _mermaid_text(node: Node) -> str:
+    return '"' + _MARKS.sub(lambda found: f"#{ord(found[0])};", _text(node)) + '"'
+
+
+def _mermaid_ids(nodes: Sequence[Node]) -> dict[str, str]:
+    """Path -> a name that Mermaid takes: the step's own where it does."""
+    ids: dict[str, str] = {}
+    taken = set()
+    for node in nodes:
+        name = node.path.replace("/", "_")
+        if _SAFE.fullmatch(name) and not _WORDS.fullmatch(name) and name not in taken:
+            ids[node.path] = name
+            taken.add(name)
+    number = 0
+    for node in nodes:
+        while node.path not in ids:
+            number += 1
+            if f"step_{number}" not in taken:
+                ids[node.path] = f"step_{number}"
+    return ids
+
+
+def _mermaid_level(tree: _Tree, ids: Mapping[str, str], parent: str | None, indent: str) -> list[str]:
+    lines = []
+    for node in tree.inner.get(parent, ()):
+        box = f"{ids[node.path]}[{_mermaid_text(node)}]"
+        if node.path not in tree.inner:
+            lines.append(indent + box)
+            continue
+        lines.append(f"{indent}subgraph {box}")
+        lines += _mermaid_level(tree, ids, node.path, indent + "  ")
+        lines.append(f"{indent}end")
+    return lines
