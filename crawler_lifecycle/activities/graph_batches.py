@@ -1,12 +1,57 @@
-"""One call of functions of a graph: steps of one batch, one after the other, in a process of users' code."""
+"""One call of functions of a graph: steps of one batch, one after the other, in a process of users' code.
+
+What a function led to is on record before the activity answers. Where functions are short, several begin and end in
+one transaction; where the next one waits for the one before, its beginning is in the transaction of that one's end.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound, StoreUnavailable
+from crawler_lifecycle.domain.graph.engine import StepEnd
+from crawler_lifecycle.domain.graph.retries import after_failure
+from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.values import NoValue
+from crawler_lifecycle.ports import (
+    FunctionCall,
+    FunctionHost,
+    FunctionHosts,
+    FunctionReply,
+    PlanFailed,
+    WorkflowDirectory,
+)
+from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
+from crawler_lifecycle.ports.store.managers import PlanStore
+
+from .graph_questions import Questions, given_frames
+from .shared import Clock, alive, utc_now
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
+BEGIN_S = 20.0
+#: Seconds of functions that begin and end in one transaction, and how many they are at most; bytes of their results.
+TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
+#: Seconds that a cancelled function has to end by itself, and after SIGTERM.
+GRACE_S, TERM_S = 15.0, 5.0
+#: How often it is looked whether somebody wants a function to end. Seconds.
+LOOKED_S = 1.0
+#: Seconds for which the ends of functions are kept while the database is away. Their work would be done again else.
+KEPT_S = 60.0
+#: Seconds after which a worker counts no more that said that it has a module.
+SILENT_S = 180.0
+REASON_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +66,13 @@ class BatchOrder:
 class GraphBatchActivities:
     """The activity of workers that call functions (``names.functions_queue``)."""
 
+    graphs: GraphStore
+    plans: PlanStore
+    functions: FunctionHosts
+    directory: WorkflowDirectory
+    clock: Clock = utc_now
+    grace_s: float = GRACE_S
+
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
         """Call the functions of a batch. It answers after a while, whatever is left: that is released and picked again.
@@ -28,4 +80,210 @@ class GraphBatchActivities:
         Asked by Temporal to cancel, it kills: the graph is stopped by force.
         Second execution: what the first one began and did not end begins again as the next attempt.
         """
-        raise NotImplementedError
+        row = self.graphs.get_graph(order.fence.graph_id)
+        if row is None:
+            raise RunNotFound(f"graph {order.fence.graph_id} is not in the database")
+        batch = _Batch(self, row, order.fence)
+        try:
+            batch.run(self.graphs.batch(order.fence, order.batch))
+        finally:
+            self._keep_output(order.fence.graph_id, batch.printed)
+
+    def _keep_output(self, graph_id: int, printed: str) -> None:
+        """Put on record what functions printed. It is no part of what they did."""
+        if printed:
+            try:
+                self.graphs.keep_output(graph_id, printed)
+            except LifecycleError as error:
+                log.warning("what functions of graph %d printed is not kept: %s", graph_id, error)
+
+
+class _Killed(Exception):
+    """A cancelled function did not end by itself."""
+
+
+class _NotHere(Exception):
+    """This worker cannot call a function that another one has."""
+
+
+class _Batch:
+    """One call of functions."""
+
+    def __init__(self, owner: GraphBatchActivities, row: GraphRow, fence: GraphFence) -> None:
+        self._owner, self._graphs, self._row, self._fence = owner, owner.graphs, row, fence
+        self._done: list[Done] = []
+        """Ends that are not on record."""
+        self._together = 1
+        self.printed = ""
+
+    def run(self, work: Sequence[StepWork]) -> None:
+        """Call them until the time is over. Raises ``Fenced``, ``CancelledError``, and what another worker may mend."""
+        left, until = list(work), time.monotonic() + BEGIN_S
+        try:
+            while left and time.monotonic() < until:
+                group = self._group(left)
+                begun = self._record(group)
+                del left[: len(group)]
+                self._call([one for one in group if one.number in begun], until)
+        finally:
+            if self._done:  # whatever ends this call, they are done
+                self._record()
+
+    def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
+        """What begins now: the next steps, as far as none of them waits for another one."""
+        group: list[StepWork] = []
+        for one in left[: self._together]:
+            if {other.number for other in group} & set(one.deps):
+                break
+            group.append(one)
+        return group
+
+    def _call(self, work: Sequence[StepWork], until: float) -> None:
+        """Call what has begun. What is not called after all costs no try."""
+        began, called = time.monotonic(), 0
+        try:
+            for one in work:
+                if called and time.monotonic() >= until:
+                    break
+                called += 1
+                self._done.append(self._executed(one))
+                if sum(done.result_bytes for done in self._done) > TOGETHER_BYTES:
+                    self._record()
+        except _NotHere as why:
+            called -= 1
+            raise PlanFailed(str(why), missing=True) from None
+        finally:
+            self._done += [Done(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
+        took = max(time.monotonic() - began, 1e-4) / max(called, 1)
+        self._together = max(1, min(TOGETHER_MAX, 2 * self._together, int(TOGETHER_S / took)))
+
+    def _executed(self, work: StepWork) -> Done:
+        """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
+        with self._owner.functions.use() as host:
+            watch = _Watch(self._owner, self._row.graph_id, work, host)
+            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
+            try:
+                reply = host.call(self._order(work), questions.answer, watch.alive)
+                return self._completed(work, reply)
+            except PlanFailed as failed:
+                if failed.missing and self._served(work):
+                    raise _NotHere(str(failed)) from None
+                return watch.ended() or self._failed(work, failed, watch)
+            except (InvalidRequest, NoValue) as error:  # what it would have been given
+                return self._failed(work, PlanFailed(str(error), lives=True), watch)
+            except _Killed:
+                return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
+            except CancelledError:
+                # Nothing of it runs: that is what a graph waits for which was stopped by force.
+                if watch.look():
+                    self._done += filter(None, [watch.ended()])
+                raise
+            finally:
+                self.printed = (self.printed + host.printed())[-OUTPUT_BYTES:]
+
+    def _order(self, work: StepWork) -> FunctionCall:
+        style = work.job.get("style", "plain")
+        job: dict[str, Any] = {
+            "path": work.path,
+            "job": dict(work.job),
+            "attempt": work.attempt,
+            "max_attempts": work.max_attempts,
+            "snoozed": work.snoozed,
+        }
+        if work.attempt > 1:
+            rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
+            job["errors"] = [error for row in rows for error in row.errors]
+        return FunctionCall(
+            function=work.job["call"],
+            style=style,
+            graph=self._row.key,
+            job=job,
+            limit_s=work.timeout_s,
+            graft=work.graft,
+            given=given_frames(self._graphs, self._row.graph_id, work) if style in ("cascade", "item") else (),
+        )
+
+    def _completed(self, work: StepWork, reply: FunctionReply) -> Done:
+        state, not_before = StepState.COMPLETED, None
+        if reply.kind == "cancel":
+            state = StepState.CANCELLED
+        elif reply.kind == "snooze":
+            state, not_before = StepState.SCHEDULED, self._owner.clock() + timedelta(seconds=reply.seconds)
+        outcome = "cancelled" if state is StepState.CANCELLED else None
+        end = StepEnd(work.number, work.attempt, state, outcome, reply.reason, not_before)
+        return Done(end, reply.result, reply.result_bytes)
+
+    def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> Done:
+        state, not_before = StepState.DISCARDED, None
+        if not failed.for_good:
+            state, not_before = after_failure(work.tries, work.max_attempts, work.backoff_s, self._owner.clock())
+        outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
+        text = str(failed)
+        end = StepEnd(work.number, work.attempt, state, outcome, text[:REASON_MAX], not_before)
+        return Done(end, error=text)
+
+    def _served(self, work: StepWork) -> bool:
+        """Whether a worker says that it has the module of this step, by its own clock."""
+        plan = self._owner.plans.get_plan(str(work.job["call"]).partition(":")[0])
+        if plan is None or plan.error is not None or plan.seen_at is None:
+            return False
+        return (self._owner.clock() - plan.seen_at).total_seconds() < SILENT_S
+
+    def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
+        """Put on record what is done, and begin these; the numbers of those that began."""
+        until, pause = time.monotonic() + KEPT_S, 0.1
+        while True:
+            try:
+                begun = self._graphs.record(self._fence, self._done, begin)
+            except StoreUnavailable:
+                if not self._done or time.monotonic() >= until:
+                    raise
+                alive()
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+            else:
+                self._done.clear()
+                return begun
+
+
+class _Watch:
+    """Whether somebody wants a function to end that is executed, and what is done about it."""
+
+    def __init__(self, owner: GraphBatchActivities, graph_id: int, work: StepWork, host: FunctionHost) -> None:
+        self._owner, self._graph_id, self._work, self._host = owner, graph_id, work, host
+        self._began = self._looked = time.monotonic()
+        self._since: float | None = None
+        """When it was seen that the step was cancelled."""
+        self._asked = False
+
+    def took(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
+
+    def look(self) -> bool:
+        """Whether the step was cancelled."""
+        if self._since is None:
+            self._looked = time.monotonic()
+            if self._owner.graphs.cancelled(self._graph_id, [self._work.number]):
+                self._since = self._looked
+        return self._since is not None
+
+    def alive(self) -> None:
+        """Called now and then. Raises ``CancelledError``, and ``_Killed`` when its time to end is over."""
+        alive()
+        now = time.monotonic()
+        if self._since is None:
+            if now - self._looked >= LOOKED_S:
+                with suppress(StoreUnavailable):  # that is no reason to end a function
+                    self.look()
+        elif now - self._since >= self._owner.grace_s + TERM_S:
+            raise _Killed
+        elif now - self._since >= self._owner.grace_s and not self._asked:
+            self._asked = True
+            self._host.end_soon()
+
+    def ended(self) -> Done | None:
+        """The end of a step that was cancelled, as nothing of it runs any more; ``None`` for any other."""
+        if self._since is None:
+            return None
+        return Done(StepEnd(self._work.number, self._work.attempt, StepState.CANCELLED, "cancelled"))

@@ -22,7 +22,7 @@ from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import START_S, Answer, HostProcess, Rules
 from crawler_lifecycle.plans.wire import TEXT_MAX, FrameError, read_chunks, write_frames
-from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed
+from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,11 @@ _SETTING = "timeout_s of the step"
 class FunctionProcess:
     """``FunctionHost`` by a process."""
 
-    def __init__(self, modules: Collection[str], rules: Rules, result_max: int, generation: int) -> None:
-        """Start it. Raises ``PlanFailed``."""
-        self.generation = generation
+    def __init__(
+        self, modules: Collection[str], rules: Rules, result_max: int, generation: int, leaving: threading.Event
+    ) -> None:
+        """Start it. Raises ``PlanFailed``. ``leaving``: whether all processes are being ended."""
+        self.generation, self._leaving = generation, leaving
         self._modules, self._rules, self._result_max = modules, rules, result_max
         self._imported: set[str] = set()
         self._calls = 0
@@ -50,23 +52,28 @@ class FunctionProcess:
 
     def call(self, call: FunctionCall, answer: Answer, alive: Callable[[], None]) -> FunctionReply:
         """See the port."""
-        self._import(call.function.partition(":")[0], alive)
-        self._calls += 1
-        self.process.label = call.function
-        reply = self.process.call(
-            "function",
-            call.limit_s,
-            answer,
-            alive,
-            setting=_SETTING,
-            function=call.function,
-            style=call.style,
-            graph=call.graph,
-            job=call.job,
-            graft=call.graft,
-            limit=self._result_max,
-            given=self.give(call.given),
-        )
+        try:
+            self._import(call.function.partition(":")[0], alive)
+            self._calls += 1
+            self.process.label = call.function
+            reply = self.process.call(
+                "function",
+                call.limit_s,
+                answer,
+                alive,
+                setting=_SETTING,
+                function=call.function,
+                style=call.style,
+                graph=call.graph,
+                job=call.job,
+                graft=call.graft,
+                limit=self._result_max,
+                given=self.give(call.given),
+            )
+        except PlanFailed:
+            if self._leaving.is_set():
+                raise WorkerLeaves("this worker leaves, and has ended its processes") from None
+            raise
         try:
             return self._checked(reply)
         except (FrameError, LookupError, TypeError, ValueError, OSError) as why:
@@ -95,6 +102,10 @@ class FunctionProcess:
     def end_soon(self) -> None:
         """See the port."""
         self.process.strike(signal.SIGTERM)
+
+    def printed(self) -> str:
+        """See the port."""
+        return self.process.output.take()
 
     def usable(self, generation: int) -> bool:
         """Whether it may be called again."""
@@ -164,7 +175,7 @@ class Functions:
         self._idle: list[FunctionProcess] = []
         self._taken: list[FunctionProcess] = []
         self._code: Mapping[str, str] = {}
-        self._generation, self._started, self._over = 0, 0, False
+        self._generation, self._started, self._leaving = 0, 0, threading.Event()
 
     @contextmanager
     def use(self) -> Iterator[FunctionProcess]:
@@ -172,14 +183,10 @@ class Functions:
         host = self._take()
         try:
             yield host
-        except PlanFailed as failed:
-            # Whoever ends all processes has ended this one, too: that says nothing about the function.
-            failed.missing |= self._over
-            raise
         finally:
             with self._lock:
                 self._taken.remove(host)
-                keep = not self._over and host.usable(self._generation)
+                keep = not self._leaving.is_set() and host.usable(self._generation)
                 if keep:
                     self._idle.append(host)
             if not keep:
@@ -201,7 +208,7 @@ class Functions:
     def close(self) -> None:
         """End all of them. Calls under way end as those of a worker that leaves."""
         with self._lock:
-            self._over = True
+            self._leaving.set()
             idle, self._idle = self._idle, []
             for host in self._taken:
                 host.process.strike()
@@ -212,8 +219,8 @@ class Functions:
         outdated = []
         try:
             with self._lock:
-                if self._over:
-                    raise PlanFailed("this worker leaves", missing=True)
+                if self._leaving.is_set():
+                    raise WorkerLeaves("this worker leaves")
                 while self._idle:
                     host = self._idle.pop()
                     if host.usable(self._generation):
@@ -224,11 +231,11 @@ class Functions:
         finally:
             for host in outdated:
                 host.end()
-        host = FunctionProcess(self._modules, self._rules, self._result_max, generation)
+        host = FunctionProcess(self._modules, self._rules, self._result_max, generation, self._leaving)
         with self._lock:
             self._started += 1
             self._taken.append(host)
-            if self._over:
+            if self._leaving.is_set():
                 host.process.strike()
         return host
 

@@ -112,6 +112,7 @@ from .values import (
     Ticket,
     TransitionRow,
     UnknownStatus,
+    WorkerLeaves,
 )
 
 __all__ = [
@@ -211,5 +212,6 @@ __all__ = [
     "UnknownStatus",
     "WaitStore",
     "WakeUpStore",
+    "WorkerLeaves",
     "WorkflowDirectory",
 ]

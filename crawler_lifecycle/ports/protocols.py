@@ -301,7 +301,8 @@ class FunctionHost(Protocol):
         it raises ends the process.
 
         Raises ``PlanFailed``: ``missing`` when this worker cannot call it and another one may, ``for_good`` when it
-        cannot be called at all; otherwise it failed, and with its process unless that ``lives``.
+        cannot be called at all; otherwise it failed, and with its process unless that ``lives``. ``WorkerLeaves``: the
+        process was ended with all others of this worker.
         """
         ...
 
@@ -318,10 +319,15 @@ class FunctionHost(Protocol):
         """Ask the process to end: SIGTERM."""
         ...
 
+    def printed(self) -> str:
+        """What was printed since this was asked last: at most 16 KiB, for people, without secrets."""
+        ...
+
 
 class FunctionHosts(Protocol):
     """The processes of one worker that call functions of graphs."""
 
     def use(self) -> AbstractContextManager[FunctionHost]:
-        """A process for the caller alone until the block ends. Raises ``PlanFailed``."""
+        """A process for the caller alone until the block ends. Raises ``PlanFailed`` when none can be started, and
+        ``WorkerLeaves``."""
         ...

@@ -656,6 +656,10 @@ class FunctionReply:
     seconds: float = 0.0
 
 
+class WorkerLeaves(Exception):
+    """This worker ends, and with it its processes; that says nothing about what they were called for."""
+
+
 class PlanFailed(Exception):
     """Users' code could not do what it was asked to. The text says what and where, and the cure where there is one."""
 

@@ -1,0 +1,206 @@
+"""What a function of a graph is given, and what it may ask while it is executed: about its own graph."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RunNotFound,
+    TemporalUnavailable,
+)
+from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepState
+from crawler_lifecycle.domain.graph.status import status_document
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.values import encode, unpacked
+from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
+from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
+
+log = logging.getLogger(__name__)
+
+#: A value, behind what it is (``FunctionCall.given``).
+Frame = tuple[Mapping[str, Any], Iterable[bytes]]
+#: Steps that are read at once.
+PAGE = 200
+#: What a question may raise: it goes to the function that asked.
+_ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
+
+
+def given_frames(graphs: GraphReader, graph_id: int, work: StepWork) -> Iterator[Frame]:
+    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level."""
+    yield from _contexts(graphs, graph_id, work.number)
+    level = work.path.count("/")
+    found = graphs.given(graph_id, work.deps) if work.deps else []
+    yield from _values(graphs, graph_id, found, lambda one: one.path.split("/")[level:])
+
+
+def job_document(row: StepRow) -> dict[str, Any]:
+    """A step as ``graphs.job.Job.of`` reads it."""
+    told = asdict(row)
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
+
+
+def _contexts(graphs: GraphReader, graph_id: int, number: int | None) -> Iterator[Frame]:
+    for data in graphs.context(graph_id, number):
+        yield {"path": []}, [data]
+
+
+def _values(
+    graphs: GraphReader, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
+) -> Iterator[Frame]:
+    """What steps give, graphs before what is in them. What did not complete and recorded nothing is left out."""
+    holding = {one.path.rpartition("/")[0] for one in found}
+    recorded = dict[int, Given]()
+    for one in found:
+        if one.kind is StepKind.GRAPH or (one.graft and one.path in holding):
+            yield {"path": names(one), "graph": True}, [b"{}"]
+        elif one.run is not None and one.state.final:
+            yield {"path": names(one)}, [encode(dict(one.run))]
+        elif one.result_bytes is not None:
+            recorded[one.number] = one
+        elif one.state is StepState.COMPLETED:
+            yield {"path": names(one), "empty": True}, [b"null"]
+    for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda one: one[0]):
+        yield {"path": names(recorded[number])}, unpacked(data for _, data in parts)
+
+
+@dataclass
+class Questions:
+    """Answers one function that is executed."""
+
+    graphs: GraphStore
+    directory: WorkflowDirectory
+    row: GraphRow
+    work: StepWork
+    host: FunctionHost
+    cancelled: Callable[[], bool]
+    """Whether it is to end."""
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The answer; what cannot be is told as the error that the function raises."""
+        answers: dict[str, Callable[..., object]] = {
+            "status": self._status,
+            "jobs": self._jobs,
+            "recorded": self._recorded,
+            "context": self._context,
+            "cancel": self._cancel,
+            "retry": self._retry,
+            "append": self._append,
+            "graft": self._graft,
+            "cancelled": self._cancelled,
+        }
+        if name not in answers:
+            raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
+        try:
+            return answers[name](**arguments)
+        except _ANSWERED as error:
+            return {"error": type(error).__name__, "text": str(error)}
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"{name}: {error}") from None
+
+    @property
+    def _id(self) -> int:
+        return self.row.graph_id
+
+    def _status(self) -> object:
+        return _plain(status_document(self.row.name, self._rows()))
+
+    def _jobs(self, paths: list[str] | None, after: int) -> object:
+        if paths is None:
+            rows = self.graphs.list_steps(self._id, int(after), PAGE)
+            last = rows[-1].number if len(rows) == PAGE else None
+        else:
+            inside = [one for one in self._inside(paths) if one.number > after and one.kind is not StepKind.GRAPH]
+            rows = self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]]) if inside else []
+            last = inside[PAGE - 1].number if len(inside) > PAGE else None
+        return {"jobs": [job_document(row) for row in rows if row.kind != StepKind.GRAPH], "after": last}
+
+    def _recorded(self, paths: list[str] | None) -> object:
+        found = _values(self.graphs, self._id, self._inside(paths), lambda one: one.path.split("/"))
+        return self.host.give(frame for frame in found if not frame[0].keys() & {"graph", "empty"})
+
+    def _context(self, path: str) -> object:
+        number = next((row.number for row in self._named([path])), None) if path else None
+        return self.host.give(_contexts(self.graphs, self._id, number))
+
+    def _cancel(self, paths: list[str] | None, reason: str | None) -> object:
+        return self._command(CancelSteps(requested_by=self._me, paths=paths, reason=reason).apply)
+
+    def _retry(self, paths: list[str] | None, cascade: bool, fresh: bool) -> object:
+        return self._command(RetrySteps(requested_by=self._me, paths=paths, cascade=cascade, fresh=fresh).apply)
+
+    def _append(self, bytes: int) -> object:
+        steps = self._spec(bytes).steps
+        return self._command(lambda graph: len(graph.add(steps)))
+
+    def _graft(self, path: str, attempt: int, bytes: int) -> object:
+        work = self.work
+        if (path, attempt) != (work.path, work.attempt):
+            raise Fenced(f"step {path!r:.200}: only the step that is executed may graft, and that is {work.path!r}")
+        if not work.graft:
+            raise InvalidRequest(f"step {path!r:.200} is no graft; add it with add_graft")
+        spec = self._spec(bytes)
+        self.graphs.begin_graft(self._id, work.number, work.attempt, spec, fingerprint(spec))
+        self._wake()
+        return None
+
+    def _cancelled(self, path: str, attempt: int) -> object:
+        if path == self.work.path:
+            return attempt != self.work.attempt or self.cancelled()
+        return any(row.attempt != attempt or row.state != StepState.EXECUTING for row in self._named([path]))
+
+    # --- behind them
+
+    @property
+    def _me(self) -> str:
+        return f"step {self.work.path}"[-255:]
+
+    def _command(self, how: Callable[[Graph], int]) -> int:
+        changed = self.graphs.command(self._id, uuid.uuid4().hex, how)
+        self._wake()
+        return changed
+
+    def _wake(self) -> None:
+        try:
+            self.directory.wake(graph_workflow_id(self.row.key))
+        except TemporalUnavailable as error:
+            log.info("graph %s was not woken and goes on when this call answers: %s", self.row.key, error)
+
+    def _spec(self, size: int) -> GraphSpec:
+        return decode_pages(self.host.taken(size), GraphOptions())
+
+    def _rows(self) -> Iterator[StepRow]:
+        after: int | None = -1
+        while after is not None:
+            rows = self.graphs.list_steps(self._id, after)
+            yield from rows
+            after = rows[-1].number if rows else None
+
+    def _named(self, paths: Sequence[str]) -> list[StepRow]:
+        if not all(isinstance(path, str) for path in paths):
+            raise InvalidRequest(f"paths: {paths!r:.100} is not allowed; give texts")
+        return self.graphs.list_steps(self._id, limit=max(1, len(paths)), paths=paths) if paths else []
+
+    def _inside(self, paths: list[str] | None) -> list[Given]:
+        """These steps, and what is in them; ``None``: all."""
+        rows = self._rows() if paths is None else self._named(paths)
+        return self.graphs.given(self._id, [row.number for row in rows])
+
+
+def _plain(document: Any) -> Any:
+    """The document as JSON."""
+    if isinstance(document, dict):
+        return {name: _plain(one) for name, one in document.items()}
+    return document.isoformat() if isinstance(document, datetime) else document

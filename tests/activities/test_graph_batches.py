@@ -1,0 +1,466 @@
+"""Calls of functions of graphs: real processes, and the real store, driven as the graph's workflow does it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.exceptions import CancelledError
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities import graph_batches
+from crawler_lifecycle.activities.graph_batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.adapters.database import open_store, upgrade
+from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
+from crawler_lifecycle.domain.graph.engine import Picked
+from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.values import decode, to_json, unpacked
+from crawler_lifecycle.plans.functions import Functions
+from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports import PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.store.graphs import Done, StepWork
+from crawler_lifecycle.ports.store.managers import PlanRow
+from tests.contracts.store.graphing import Graphed, crawl, group
+from tests.contracts.store.world import Clock, World
+from tests.plans.plans_support import module, until
+
+BODY = """
+from datetime import date
+from pathlib import Path
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.graphs.asking import current
+from crawler_lifecycle.graphs.job import current_job
+from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+
+def note(word=None):
+    job = current_job()
+    with open("ledger", "a") as ledger: ledger.write(f"{job.path} {job.attempt}\\n")
+    return word or {"at": date(2026, 11, 22), "n": job.attempt}
+def seen(context): return context
+def item(item, context): return [item, sorted(context)]
+def fails(): raise ValueError(f"try {current_job().attempt}, before: {[e['error'][:12] for e in current_job().errors]}")
+def ends(): os._exit(7)
+def hangs(): note(); time.sleep(3600)
+def stubborn():
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    hangs()
+def polite():
+    note()
+    while not current_job().cancelled(): time.sleep(0.01)
+    return "stopped early"
+def snoozes(): return Snooze(60) if current_job().meta["snoozed"] < 2 else current_job().attempt
+def cancels(): return Cancel("no data today")
+def large(): return "x" * 3_000_000
+def prints(): print("password=hunter2", "and a word"); return 1
+class Worker:
+    def process(self, job):
+        graph, platform = job.graph, current()
+        return Record({
+            "args": job.args,
+            "jobs": {one["path"]: one["state"] for one in platform.jobs(graph, None)},
+            "inside": [one["path"] for one in platform.jobs(graph, ["fan", "first"])],
+            "recorded": platform.recorded(graph, None),
+            "context": platform.context(graph, ""),
+            "state": platform.status(graph)["state"],
+            "total": platform.status(graph)["total"],
+        })
+def cancels_another(): return current().cancel(current_job().graph, ["victim"], "not wanted")
+def spec(*names):
+    here = note.__module__
+    steps = [StepSpec(name, StepKind.FUNCTION, {"call": f"{here}:note"}) for name in names]
+    return GraphSpec(steps, context={"deep": 1})
+def grafts():
+    job = current_job()
+    current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
+    current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
+def grafts_twice():
+    grafts()
+    current().graft(current_job().graph, current_job().path, current_job().attempt, spec("c"))
+def grafts_elsewhere():
+    job = current_job()
+    current().graft(job.graph, "grafter", 1, spec("a"))
+"""
+
+
+class Directory:
+    """Which workflows were woken."""
+
+    def __init__(self) -> None:
+        self.woken: list[str] = []
+
+    def wake(self, workflow_id: str) -> bool:
+        self.woken.append(workflow_id)
+        return True
+
+
+@dataclass
+class Bench:
+    """A worker that calls functions of one module."""
+
+    world: World
+    folder: Path
+    modules: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.module = module(self.folder, BODY)
+        self.functions = Functions([self.module, *self.modules], Rules(folder=self.folder), 64 * 1024 * 1024)
+        self.directory: Any = Directory()
+        store = self.world.store
+        self.activities = GraphBatchActivities(
+            store.graphs, store.plans, self.functions, self.directory, self.world.clock, grace_s=0.2
+        )
+        self.environment = ActivityEnvironment()
+
+    def step(self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any) -> StepSpec:
+        job = {"call": call if ":" in call else f"{self.module}:{call}", "style": style}
+        job |= {name: fields.pop(name) for name in ("args", "item") if name in fields}
+        return StepSpec(path, StepKind.FUNCTION, job, deps, **fields)
+
+    def graph(self, *steps: StepSpec, **more: Any) -> Graphed:
+        return Graphed.made(self.world, steps, **more)
+
+    def call(self, graph: Graphed, batch: int) -> None:
+        self.environment.run(self.activities.run_graph_batch, BatchOrder(graph.fence, batch))
+
+    def run(self, graph: Graphed, picked: Picked | None = None) -> int:
+        """Until nothing is left to call; how many calls there were."""
+        calls, picked = 0, picked or graph.advance()
+        while picked.batches and calls < 100:
+            for batch in picked.batches:
+                self.call(graph, batch.number)
+                calls += 1
+            picked = graph.advance(*(batch.number for batch in picked.batches))
+        return calls
+
+    def ledger(self) -> list[str]:
+        """What functions themselves say about their executions."""
+        file = self.folder / "ledger"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def value(self, graph: Graphed, path: str) -> Any:
+        parts = self.world.store.graphs.result(graph.id, graph.step(path).number)
+        return decode(b"".join(unpacked(parts)))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("batches") / "empty.db"
+    upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def bench(empty: Path, tmp_path: Path) -> Iterator[Bench]:
+    shutil.copy(empty, tmp_path / "state.db")
+    clock = Clock()
+    store = open_store(f"sqlite:///{tmp_path / 'state.db'}", pool_size=4, clock=clock)
+    users = tmp_path / "users"
+    users.mkdir()
+    found = Bench(World(store, clock), users)
+    yield found
+    found.functions.close()
+    store.close()
+
+
+def test_a_chain_is_one_call_and_each_step_is_on_record_before_the_next(bench: Bench) -> None:
+    graph = bench.graph(*(bench.step(f"s{n}", *([f"s{n - 1}"] if n else [])) for n in range(12)))
+    assert bench.run(graph) == 1
+    assert bench.ledger() == [f"s{n} 1" for n in range(12)]
+    assert set(graph.states().values()) == {StepState.COMPLETED}
+    assert bench.value(graph, "s3") == {"at": datetime(2026, 11, 22).date(), "n": 1}
+
+
+def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_batches, "TOGETHER_S", 600.0)
+    begun: list[int] = []
+    record = bench.world.store.graphs.record
+
+    def counted(fence: Any, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        begun.append(len(begin))
+        return record(fence, done, begin)
+
+    monkeypatch.setattr(bench.world.store.graphs, "record", counted)
+    graph = bench.graph(*(bench.step(f"s{n}") for n in range(200)), bench.step("all", *(f"s{n}" for n in range(200))))
+    bench.run(graph)
+    assert set(graph.states().values()) == {StepState.COMPLETED}
+    assert len(bench.ledger()) == 201
+    assert max(begun) > 2
+    assert len(begun) < 201
+
+
+def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:
+    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "nothing", "lost")
+    graph = bench.graph(
+        bench.step("first", args={"word": to_json({"day": day})}),
+        group("fan", job={"context": {"shared": 2}}),
+        bench.step("fan/0", call="item", style="item", item={"$$date": 1}),
+        bench.step("fan/users", call="item", style="item", item=to_json(day)),
+        group("fan/deep"),
+        bench.step("fan/deep/x"),
+        group("empty"),
+        crawl("visit"),
+        bench.step("nothing", call="grafts", graft=True),
+        bench.step("lost", call="fails"),
+        bench.step("sum", *waited_for, call="seen", style="cascade", ignore_discarded=True),
+        context={"source": to_json(day), "shared": 1},
+    )
+    picked = graph.advance()
+    run = graph.begin_runs()["visit"]
+    bench.world.finish(run)
+    bench.run(graph, picked)
+    found = bench.value(graph, "sum")
+    visit = found.pop("visit")
+    assert visit.items() >= {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished"}.items()
+    assert {"pages", "items", "errors", "archive"} < visit.keys()
+    note = {"at": day.date(), "n": 1}
+    assert found == {
+        "source": day,
+        "shared": 1,
+        "first": {"day": day},
+        "fan": {"0": [{"$date": 1}, ["shared", "source"]], "users": [day, ["shared", "source"]], "deep": {"x": note}},
+        "empty": {},
+        "nothing": {"a": note, "b": note},
+    }
+
+
+def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
+    graph = bench.graph(
+        bench.step("first"),
+        group("fan"),
+        bench.step("fan/a"),
+        bench.step("fan/b", call="cancels"),
+        bench.step("asks", "first", "fan", call="Worker", style="worker", args={"a": 1}, ignore_cancelled=True),
+        context={"c": 3},
+    )
+    bench.run(graph)
+    note = {"at": datetime(2026, 11, 22).date(), "n": 1}
+    assert bench.value(graph, "asks") == {
+        "args": {"a": 1},
+        "jobs": {"first": "completed", "fan/a": "completed", "fan/b": "cancelled", "asks": "executing"},
+        "inside": ["first", "fan/a", "fan/b"],
+        "recorded": {"first": note, "fan/a": note},
+        "context": {"c": 3},
+        "state": "executing",
+        "total": 4,
+    }
+    assert graph.step("fan/b").reason == "no data today"
+
+
+def test_failures_are_tried_again_and_then_final(bench: Bench) -> None:
+    graph = bench.graph(bench.step("f", call="fails", max_attempts=2, backoff_s=30), bench.step("after", "f"))
+    bench.run(graph)
+    row = graph.step("f")
+    assert (row.state, row.outcome) == (StepState.RETRYABLE, "failed")
+    bench.world.clock.forward(31)
+    bench.run(graph)
+    row = graph.step("f")
+    assert (row.state, row.attempt) == (StepState.DISCARDED, 2)
+    assert row.reason is not None
+    assert row.reason.startswith("ValueError: try 2, before: ['ValueError: ']")
+    assert graph.step("after").state is StepState.CANCELLED
+
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "its process ends": ({"call": "ends"}, "failed", "its process ended with exit code 7"),
+    "too long": ({"call": "hangs", "timeout_s": 0.6}, "timed_out", "more than 0.6 s and was killed"),
+    "other arguments": ({"args": {"nobody": 1}, "max_attempts": 5}, "failed", "unexpected keyword argument 'nobody'"),
+    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has nothing of this name"),
+    "not listed": ({"call": "subprocess:run"}, "failed", "none of LIFECYCLE_PLANS__MODULES"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_goes_wrong_is_the_end_of_its_step_alone(bench: Bench, case: str) -> None:
+    fields, outcome, said = BAD[case]
+    graph = bench.graph(bench.step("before"), bench.step("bad", **fields), bench.step("beside"))
+    bench.run(graph)
+    row = graph.step("bad")
+    assert (row.state, row.outcome, row.attempt) == (StepState.DISCARDED, outcome, 1)
+    assert said in str(row.reason)
+    assert said in row.errors[0]["error"]
+    assert {graph.step(path).state for path in ("before", "beside")} == {StepState.COMPLETED}
+
+
+def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
+    graph = bench.graph(bench.step("here"), bench.step("there", call="elsewhere:f"))
+    rows = [PlanRow("elsewhere", "module", None, "", "1")]
+    bench.world.store.plans.register_plans("another", rows)
+    here, there = graph.advance().batches
+    bench.call(graph, here.number)
+    with pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES"):
+        bench.call(graph, there.number)
+    assert graph.step("here").state is StepState.COMPLETED
+    row = graph.step("there")
+    assert (row.state, row.tries, row.errors) == (StepState.AVAILABLE, 0, ())
+    bench.world.clock.forward(1000)  # nobody has said so for a long time
+    bench.run(graph)
+    assert graph.step("there").state is StepState.DISCARDED
+
+
+def test_a_snooze_costs_no_try(bench: Bench) -> None:
+    graph = bench.graph(bench.step("s", call="snoozes"))
+    for _ in range(3):
+        bench.run(graph)
+        bench.world.clock.forward(61)
+    assert bench.value(graph, "s") == 3
+    assert (graph.step("s").snoozed, graph.step("s").state) == (2, StepState.COMPLETED)
+
+
+def test_a_large_result_is_kept_in_parts(bench: Bench) -> None:
+    graph = bench.graph(bench.step("l", call="large"), bench.step("m", "l", call="seen", style="cascade"))
+    bench.run(graph)
+    assert bench.value(graph, "m") == {"l": "x" * 3_000_000}
+    assert graph.step("l").result_bytes == 3_000_002
+
+
+def test_what_functions_print_is_kept_without_secrets(bench: Bench) -> None:
+    graph = bench.graph(bench.step("p", call="prints"))
+    bench.run(graph)
+    printed = bench.world.store.graphs.graph_output(graph.id)  # type: ignore[attr-defined]
+    assert "and a word" in printed
+    assert "hunter2" not in printed
+
+
+def _beside(bench: Bench, graph: Graphed, call: Callable[[], None]) -> list[BaseException]:
+    """Do this while a function executes; what its activity raised."""
+    (batch,) = graph.advance().batches
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            bench.call(graph, batch.number)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(bench.ledger)
+    call()
+    thread.join()
+    return raised
+
+
+@pytest.mark.parametrize("how", ["polite", "hangs", "stubborn"])
+def test_a_cancelled_function_is_asked_to_end_and_ended(
+    bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_batches, "TERM_S", 0.5)
+    if how == "polite":
+        bench.activities = replace(bench.activities, grace_s=600.0)
+    graph = bench.graph(bench.step("s", call=how, timeout_s=600), bench.step("after", "s"))
+    store = bench.world.store.graphs
+    assert not _beside(bench, graph, lambda: _cancel(store, graph))
+    row = graph.step("s")
+    assert (row.state, row.ending, row.result_bytes) == (StepState.CANCELLED, False, None)
+    assert graph.step("after").state is StepState.CANCELLED
+    assert len(bench.ledger()) == 1
+
+
+def _cancel(store: Any, graph: Graphed) -> None:
+    assert store.command(graph.id, "c1", lambda engine: engine.cancel([0], "by ada"))
+    assert graph.step("s").ending
+
+
+def test_a_stop_by_force_kills_and_proves_that_nothing_runs(bench: Bench) -> None:
+    graph = bench.graph(bench.step("s", call="hangs", timeout_s=600))
+
+    def stop() -> None:
+        now = bench.world.clock.now
+        bench.world.store.graphs.record_graph_stop(graph.id, StopIntent(now, force=True))
+        assert graph.step("s").ending
+        bench.environment.cancel()
+
+    (raised,) = _beside(bench, graph, stop)
+    assert isinstance(raised, CancelledError)
+    assert (graph.step("s").state, graph.step("s").ending) == (StepState.CANCELLED, False)
+
+
+def test_a_worker_that_leaves_loses_nothing_but_time(bench: Bench) -> None:
+    graph = bench.graph(bench.step("s", call="hangs", timeout_s=600))
+    (raised,) = _beside(bench, graph, bench.functions.close)
+    assert isinstance(raised, WorkerLeaves)
+    assert graph.step("s").state is StepState.EXECUTING
+    (bench.folder / f"{bench.module}.py").write_text("def hangs(): return 'done'")
+    bench.functions = Functions([bench.module], Rules(folder=bench.folder), 1000)
+    bench.activities = replace(bench.activities, functions=bench.functions)
+    bench.call(graph, 1)
+    assert (bench.value(graph, "s"), graph.step("s").attempt) == ("done", 2)
+
+
+def test_a_database_that_is_away_for_a_moment_costs_no_execution(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = bench.graph(bench.step("a"), bench.step("b", "a"))
+    record, away = bench.world.store.graphs.record, [False, True, True, True, False]
+
+    def sometimes(*arguments: Any) -> set[int]:
+        if away and away.pop(0):
+            record(*arguments)  # it may have done it, and only its answer is lost
+            raise StoreUnavailable("away")
+        return record(*arguments)
+
+    monkeypatch.setattr(bench.world.store.graphs, "record", sometimes)
+    bench.run(graph)
+    assert bench.ledger() == ["a 1", "b 1"]
+    assert set(graph.states().values()) == {StepState.COMPLETED}
+
+
+def test_whoever_lost_the_graph_writes_nothing(bench: Bench) -> None:
+    graph = bench.graph(bench.step("a"))
+    (batch,) = graph.advance().batches
+    graph.fence = replace(graph.fence, owner_run_id="another")
+    with pytest.raises(Fenced):
+        bench.call(graph, batch.number)
+    assert bench.ledger() == []
+
+
+def test_a_graft_is_made_once(bench: Bench) -> None:
+    graph = bench.graph(
+        bench.step("grafter", call="grafts", graft=True), bench.step("after", "grafter", call="seen", style="cascade")
+    )
+    bench.run(graph)
+    note = {"at": datetime(2026, 11, 22).date(), "n": 1}
+    assert bench.value(graph, "after") == {"grafter": {"a": note, "b": note}}
+    assert bench.directory.woken == ["graph/nightly/shops"] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "graft", "said"),
+    [
+        ("grafts", False, "is no graft; add it with add_graft"),
+        ("grafts_twice", True, "DuplicateRequest"),
+        ("grafts_elsewhere", True, "only the step that is executed may graft"),
+    ],
+)
+def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:
+    graph = bench.graph(bench.step("s", call=call, graft=graft))
+    bench.run(graph)
+    assert graph.step("s").state is StepState.DISCARDED
+    assert said in str(graph.step("s").reason)
+
+
+def test_a_function_cancels_others_of_its_graph(bench: Bench) -> None:
+    graph = bench.graph(bench.step("c", call="cancels_another"), bench.step("victim", "c"))
+    bench.run(graph)
+    assert bench.value(graph, "c") == 1
+    row = graph.step("victim")
+    assert (row.state, row.reason) == (StepState.CANCELLED, "cancelled by step c: not wanted")
+
+
+def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_batches, "BEGIN_S", 1e-9)
+    graph = bench.graph(*(bench.step(f"s{n}") for n in range(96)))
+    first = graph.advance().batches[0]
+    batch = graph_batches._Batch(bench.activities, graph.row, graph.fence)
+    batch._together = 3
+    bench.environment.run(lambda: batch.run(graph.work(first.number)))
+    assert bench.ledger() == []  # there was no time to begin anything
+    monkeypatch.setattr(graph_batches, "BEGIN_S", 0.05)
+    bench.environment.run(lambda: batch.run(graph.work(first.number)))
+    rows = [graph.step(path) for path in ("s0", "s1", "s2")]
+    assert [(row.state, row.tries) for row in rows] == [("completed", 1), ("available", 0), ("available", 0)]
