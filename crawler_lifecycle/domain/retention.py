@@ -6,7 +6,7 @@ files of runs on the cluster volume and in object storage, folders of the local 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -141,7 +141,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 class Stays(StrEnum):
     """Why a row of such a table stays."""
 
-    LIVE = "its run or manager is live"
+    LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
     ONCE = "happened once in an attempt: timeline, describe and export --resend tell of it"
     UNSENT = "its push failed; crawlctl export RUN --resend may still make it"
@@ -150,25 +150,34 @@ class Stays(StrEnum):
     UNKNOWN = "the database has no such run"
 
 
+_OVER = frozenset(status.value for status in RunStatus if status.terminal)
 #: Audit findings with these statuses are closed.
 CLOSED = ("repaired", "gone")
 
 
 def run_stays(status: object, ended_at: object, updated_at: object, before: datetime) -> Stays | None:
-    """Why nothing of a run may go; ``None``: it ended before ``before``, and was not touched since.
+    """Why nothing of a run may go; ``None``: it ended before ``before``, and was not touched since. See ``stays``."""
+    return stays(status, RunStatus, _OVER, (ended_at, updated_at), before)
 
-    ``status`` is ``None`` when there is no such run. An end may have been recorded long after it came, so the time of
-    the last change counts as well.
+
+def stays(
+    state: object, words: type[StrEnum], over: Collection[str], moments: Iterable[object], before: datetime
+) -> Stays | None:
+    """Why nothing of a run, a manager or a graph may go; ``None``: it may.
+
+    ``state`` is ``None`` when there is no such thing; ``words`` are all states, ``over`` those after the end. An end
+    may have been recorded long after it came, so the time of the last change counts as well: ``moments`` are both.
     """
-    if status is None:
+    if state is None:
         return Stays.UNKNOWN
-    if status not in RunStatus.__members__:
+    if state not in set(words):
         return Stays.UNREADABLE
-    if not RunStatus(str(status)).terminal:
+    if state not in over:
         return Stays.LIVE
-    if not isinstance(ended_at, datetime) or not isinstance(updated_at, datetime):
+    known = [moment for moment in moments if isinstance(moment, datetime)]
+    if len(known) < 2:
         return Stays.UNREADABLE
-    return Stays.RECENT if max(ended_at, updated_at) >= before else None
+    return Stays.RECENT if max(known) >= before else None
 
 
 def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:

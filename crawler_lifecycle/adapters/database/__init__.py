@@ -7,7 +7,7 @@ from crawler_lifecycle.adapters.database.migrations.schema_version import (
     read_schema,
     upgrade,
 )
-from crawler_lifecycle.adapters.database.writes.manager_pruning import Place
+from crawler_lifecycle.adapters.database.writes.owned_pruning import Place
 from crawler_lifecycle.adapters.database.writes.pruning import Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing

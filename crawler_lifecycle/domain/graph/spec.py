@@ -70,6 +70,10 @@ class GraphState(StrEnum):
     CANCELLED = "cancelled"
     DISCARDED = "discarded"
 
+    @property
+    def final(self) -> bool:
+        return self not in (GraphState.DRAFT, GraphState.EXECUTING)
+
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:

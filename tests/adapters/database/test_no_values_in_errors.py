@@ -21,12 +21,14 @@ from crawler_lifecycle.adapters.database.engine import spoken
 from crawler_lifecycle.adapters.database.schema.tables import metadata, run_history
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.manager import Added, Page, SourceItem
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Deployed, Details
 from crawler_lifecycle.ports.store.managers import NewManager, PlanRow
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
+from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.managing import Managed, job
 from tests.contracts.store.world import Clock, World, seen
 from tests.support.store_ports import behind
@@ -145,6 +147,20 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.managers.keep_output(managed.id, MARKER)
     store.managers.record_manager_stop(managed.id, stop)
     store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
+    spec = GraphSpec([StepSpec(MARKER, StepKind.FUNCTION, {"call": "a:b", "args": {MARKER: 1}}, graft=True)])
+    graphed = Graphed.made(world, spec.steps, MARKER, context={MARKER: MARKER})
+    [work] = graphed.work(graphed.advance().batches[0].number)
+    graphed.begin(work)
+    store.graphs.begin_graft(graphed.id, 0, 1, spec, MARKER)
+    failed = graphed.end(work, StepState.RETRYABLE, outcome=MARKER, reason=MARKER)
+    graphed.begin(done=[failed])
+    clock.forward(60)
+    [work] = graphed.work(graphed.advance().batches[0].number)
+    graphed.begin(work)
+    graphed.begin(done=[graphed.end(work, result=MARKER.encode())])
+    store.graphs.keep_output(graphed.id, MARKER)
+    store.graphs.record_graph_stop(graphed.id, stop)
+    store.graphs.end_graph(graphed.fence, MARKER)
     store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
     written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
     assert written - refused == set(), "each of these is written by some call above"

@@ -21,15 +21,17 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
 from crawler_lifecycle.domain.manager import Added, JobState
-from crawler_lifecycle.domain.names import manager_subject
+from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Store, TaskRecord
+from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Owner, Store, TaskRecord
 from crawler_lifecycle.ports.store.managers import PlanRow
 from tests.adapters.database.plans import Plans
+from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
 from tests.support.databases import wait_patiently
@@ -131,6 +133,7 @@ def _explain(url: str) -> tuple[Plans, set[str]]:
             short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
             managing(World(watched, filled.clock))  # type: ignore[arg-type]
+            graphs(World(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
             plans.doing = "control"
@@ -304,6 +307,52 @@ def managing(world: World) -> None:
     world.store.plans.register_plans("w1", [])
     world.store.plans.list_plans()
     world.store.plans.get_plan("a:B")
+
+
+def graphs(world: World) -> None:
+    """A graph of 5,000 functions and 100 crawls, from its pages to its end and once more."""
+    store = world.store.graphs
+    steps = [step(f"f{n}", max_attempts=3) for n in range(5000)]
+    fan = [group("fan"), *(step(f"fan/{n}") for n in range(1000))]
+    more = [step("graft", graft=True), step("all", "fan", *(f"f{n}" for n in range(5000)))]
+    graphed = Graphed.made(world, [*more, *fan, *steps, *(crawl(f"c{n}") for n in range(100))], context={"a": 1})
+    picked = graphed.advance()
+    work = [one for batch in picked.batches[:3] for one in graphed.work(batch.number)]
+    graphed.begin(*work)
+    spec = GraphSpec([step(f"g{n}") for n in range(500)])
+    store.begin_graft(graphed.id, 0, 1, spec, "d")
+    store.record(graphed.fence, [graphed.end(one, result=b"{}") for one in work])
+    runs = graphed.begin_runs()
+    for fence in runs.values():
+        world.finish(fence)
+    graphed.advance(*(batch.number for batch in picked.batches))
+    store.load(graphed.id)
+    store.count_steps(graphed.id)
+    store.list_graphs(7, name="x")
+    store.list_graphs(7, state="completed")
+    store.find_graph(graphed.row.key)
+    store.list_steps(graphed.id, 3000, states=[StepState.COMPLETED])
+    store.list_steps(graphed.id, paths=[f"f{n}" for n in range(700)])
+    numbers = [one.number for one in work]
+    list(store.results(graphed.id, numbers))
+    list(store.result(graphed.id, numbers[0]))
+    store.given(graphed.id, [2, *numbers])
+    store.context(graphed.id, 7)
+    store.cancelled(graphed.id, range(700))
+    store.live_runs(graphed.id)
+    store.live_runs(graphed.id, ending=True)
+    store.live_managers(graphed.id)
+    store.keep_output(graphed.id, "one")
+    store.keep_output(graphed.id, "two")
+    store.graph_output(graphed.id)
+    store.record_graph_stop(graphed.id, world.stop())
+    graphed.advance(*range(1, 1000))
+    store.end_graph(graphed.fence, "stopped")
+    store.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
+    again = Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
+    again.advance()
+    Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
+    world.store.events.events_after(100, subject=graph_subject(KEY))
 
 
 def audits(store: Store, filled: Filled) -> None:

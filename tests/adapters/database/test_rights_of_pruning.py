@@ -14,9 +14,12 @@ import pytest
 
 from crawler_lifecycle.adapters.database import SqlStore, open_pruner, open_store, upgrade
 from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.graph.pages import encode_pages
+from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Details
+from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
 from tests.support.sql_server import SqlServer
@@ -70,6 +73,12 @@ def _leave(store: SqlStore, clock: Clock, name: str) -> None:
     managed = Managed.begun(world, replace(NEW, flow_id=name))
     store.managers.add_jobs(managed.id, [job(1)], "page-1")
     store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+    graphed = Graphed.made(world, [step("a")], name)
+    graphed.execute()
+    store.graphs.keep_output(graphed.id, "some")
+    store.graphs.end_graph(graphed.fence, None)
+    draft, _ = store.graphs.reserve_graph(announced(GraphSpec([step("a")]), f"{name}-draft"))
+    store.graphs.add_page(draft.graph_id, 0, encode_pages(GraphSpec([step("a")]))[0])
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.findings.note_repair(name, "ended")
     clock.forward(100 * 86_400)

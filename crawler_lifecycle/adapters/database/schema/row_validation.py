@@ -39,7 +39,7 @@ _LISTS = frozenset(
         *(("graph_step", "errors"), ("plan", "options")),
     }
 )
-_ENDED = frozenset({GraphState.COMPLETED, GraphState.CANCELLED, GraphState.DISCARDED})
+_ENDED = frozenset(state.value for state in GraphState if state.final)
 _LEAST = {
     **{"attempt": 1, "task_index": 0, "tries": 0, "generation": 0, "position": 0, "next_seq": 1, "seq": 1, "retry": 0},
     **dict.fromkeys(_COUNTED, 0),

@@ -184,20 +184,19 @@ def _apply(
 
 
 def delete_rows(
-    conn: Connection, column: Column[int], index: str, values: Sequence[int], *, run_id: int | None = None
+    conn: Connection, column: Column[int], index: str, values: Sequence[int], *, of: Mapping[str, int] | None = None
 ) -> int:
     """Delete the rows whose ``column``, the first one of ``index``, has one of these values; how many there were.
 
-    With ``run_id`` only those of this run, and ``column`` is the one behind it in ``index``.
+    With ``of`` (a column and its value) only those, and ``column`` is the one behind it in ``index``.
     """
     table, name, gone = column.table.name, column.name, 0
-    of_run = "" if run_id is None else "x.run_id = :run_id AND "
+    only = "".join(f"x.{one} = :{one} AND " for one in of or ())
     for chunk in chunks(values):
         hint = f"x FROM {table} AS x FORCE INDEX ({index})" if conn.dialect.name == "mysql" else f"FROM {table} AS x"
-        statement = text(f"DELETE {hint} WHERE {of_run}x.{name} IN :chosen")
+        statement = text(f"DELETE {hint} WHERE {only}x.{name} IN :chosen")
         statement = statement.bindparams(bindparam("chosen", expanding=True))
-        told = {"chosen": list(chunk)} if run_id is None else {"chosen": list(chunk), "run_id": run_id}
-        gone += conn.execute(statement, told).rowcount
+        gone += conn.execute(statement, {"chosen": list(chunk), **(of or {})}).rowcount
     return gone
 
 

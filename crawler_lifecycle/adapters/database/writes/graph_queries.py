@@ -36,8 +36,10 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
 
 
 def load_graph(conn: Connection, row: Row) -> Graph:
-    """The engine of a graph, out of all its steps. Raises ``RowUnreadable``."""
+    """The engine of a graph, out of all its steps; of one that was pruned it has none. Raises ``RowUnreadable``."""
     graph_id = row["graph_id"]
+    if row["pruned_at"] is not None:
+        return Graph(load_options(row), [])
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
     rows = conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
     return Graph(load_options(row), engine_steps(graph_id, rows), row["next_batch"])

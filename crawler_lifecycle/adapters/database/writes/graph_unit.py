@@ -54,7 +54,7 @@ class GraphUnit(RowUnit):
 
     @property
     def over(self) -> bool:
-        return self.state not in (GraphState.DRAFT, GraphState.EXECUTING)
+        return self.state.final
 
     def counted(self) -> Mapping[StepState, int]:
         if self.counts is None:

@@ -7,11 +7,11 @@ runs: a run that is resumed meanwhile comes before it or after it, and before it
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from sqlalchemy import Column, Connection, Select, Table, insert, select, update
@@ -20,8 +20,6 @@ from crawler_lifecycle.adapters.database.engine import Database, open_engine, pa
 from crawler_lifecycle.adapters.database.schema.tables import (
     audit_finding,
     history_property,
-    manager_addition,
-    manager_item,
     metadata,
     outbox_delivery,
     outbox_event,
@@ -45,16 +43,16 @@ from crawler_lifecycle.domain.retention import (
 from crawler_lifecycle.domain.run import RunStatus
 
 from .bulk import CHUNK, chunks, delete_rows
-from .manager_pruning import (
-    MANAGER_TABLES,
+from .owned_pruning import (
+    OWNED,
     Chunk,
     Leaving,
     Place,
-    held_managers,
-    jobs_of_managers,
-    managers_of,
-    mark_managers,
-    remove_of_managers,
+    held,
+    mark_owners,
+    owners_of,
+    remove_owned,
+    rows_of_owner,
 )
 from .unit_of_work import Clock, utc_now
 
@@ -76,8 +74,7 @@ class Pruner:
             "task_stats": partial(_of_tasks, task_stats),
             "task_observation": _observations,
             "task_finding": _staged_findings,
-            "manager_item": functools.partial(jobs_of_managers, manager_item),
-            "manager_addition": functools.partial(jobs_of_managers, manager_addition),
+            **{name: partial(rows_of_owner, metadata.tables[name]) for name in OWNED},
             "audit_finding": _closed_findings,
         }
 
@@ -104,14 +101,12 @@ class Pruner:
             if table == "audit_finding":
                 return {table: _remove_findings(conn, keys, before)}
             # First, as in every transaction of ours: two of them never wait for each other.
-            managers = held_managers(conn, {one.manager_id for one in leaving if one.manager_id is not None}, before)
-            if table in MANAGER_TABLES:
-                return remove_of_managers(conn, table, leaving, managers, self._clock())
+            owners = held(conn, leaving, before)
+            if table in OWNED:
+                return remove_owned(conn, table, [one for one in leaving if one.owner in owners], self._clock())
             runs = _held(conn, {one.run_id for one in leaving if one.run_id is not None}, before)
             mine = [
-                one
-                for one in sorted(leaving, key=lambda one: one.key)
-                if one.run_id in runs or one.manager_id in managers
+                one for one in sorted(leaving, key=lambda one: one.key) if one.run_id in runs or one.owner in owners
             ]
             if not mine:
                 return {}
@@ -134,7 +129,7 @@ class Pruner:
             if one.run_id is not None and one.key[0] in found:
                 through[one.run_id] = max(one.key[0], through.get(one.run_id, 0))
         self._mark(conn, runs, through)
-        mark_managers(conn, [one for one in mine if one.key[0] in found])
+        mark_owners(conn, [one for one in mine if one.key[0] in found])
         sent = delete_rows(conn, outbox_delivery.c.seq, _BY_SINK, sorted(found))
         gone = delete_rows(conn, e.seq, "PRIMARY", sorted(found))
         return {"outbox_event": gone, "outbox_delivery": sent}
@@ -187,11 +182,16 @@ def _run_stays(row: Mapping[Any, Any], before: datetime) -> Stays | None:
     return run_stays(row["run_status"], row["ended_at"], row["updated_at"], before)
 
 
-def _chunk(rows: Sequence[Mapping[Any, Any]], keys: Sequence[Place], whys: Sequence[Stays | None]) -> Chunk:
+def _chunk(
+    rows: Sequence[Mapping[Any, Any]],
+    keys: Sequence[Place],
+    whys: Sequence[Stays | None],
+    owners: Sequence[tuple[str, int] | None] = (),
+) -> Chunk:
     chunk = Chunk(next=keys[-1] if len(rows) == CHUNK else None)
-    for row, key, why in zip(rows, keys, whys, strict=True):
+    for row, key, why, owner in zip_longest(rows, keys, whys, owners):
         if why is None:
-            chunk.goes.append(Leaving(key, row["run"], row.get("manager_id")))
+            chunk.goes.append(Leaving(key, row["run"], owner))
         else:
             chunk.stays[why] += 1
     return chunk
@@ -236,18 +236,18 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
             sent[seq] += 1
             if status != "delivered":
                 unsent.add(seq)
-    managers = managers_of(conn, [row["subject"] for row in rows if row["run_id"] is None])
-    owners = [row if row["run_id"] is not None else managers.get(row["subject"], row) for row in rows]
+    owners = owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
+    whose = [owners.get(row["subject"]) if row["run_id"] is None else None for row in rows]
     whys = [
-        event_stays(_run_stays(owner, before), row["event_key"], row["created_at"], before)
-        for row, owner in zip(rows, owners, strict=True)
+        event_stays(_run_stays(row, before) if of is None else of[1], row["event_key"], row["created_at"], before)
+        for row, of in zip(rows, whose, strict=True)
     ]
     failed = [why is None and row["seq"] in unsent for row, why in zip(rows, whys, strict=True)]
     again = _sendable(conn, {row["subject"] for row, did in zip(rows, failed, strict=True) if did})
     for place, row in enumerate(rows):
         if failed[place] and row["seq"] in again:
             whys[place] = Stays.UNSENT
-    chunk = _chunk(owners, [(row["seq"], 0) for row in rows], whys)
+    chunk = _chunk(rows, [(row["seq"], 0) for row in rows], whys, [of and of[0] for of in whose])
     for row, why in zip(rows, whys, strict=True):
         if why is None:
             chunk.sent += sent[row["seq"]]
@@ -296,7 +296,7 @@ def _remove_staged(conn: Connection, mine: Sequence[Leaving]) -> int:
     for one in mine:
         tasks.setdefault(one.key[0], []).append(one.key[1])
     column = task_finding.c.task_id
-    return sum(delete_rows(conn, column, "PRIMARY", ids, run_id=run_id) for run_id, ids in tasks.items())
+    return sum(delete_rows(conn, column, "PRIMARY", ids, of={"run_id": run_id}) for run_id, ids in tasks.items())
 
 
 def _remove_findings(conn: Connection, keys: Sequence[Place], before: datetime) -> int:
