@@ -354,7 +354,8 @@ def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed)
     assert (row.state, row.attempt, row.owner_run_id, row.ended_at) == (GraphState.EXECUTING, 2, None, None)
     with pytest.raises(Fenced):
         graphed.advance()
-    again = Graphed.claimed(world, graphed.id, NEXT)
+    again = Graphed.claimed(world, graphed.id, MINE)
+    assert again.fence.attempt == 2, "the workflow that was about to close may go on"
     assert again.execute() == ["a", "b", "z"]
     assert graphs.end_graph(again.fence, None).state is GraphState.COMPLETED
     assert told(world).count(EVENT_GRAPH_ENDED) == 2
@@ -365,6 +366,8 @@ def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) ->
     graphed = Graphed.made(world, [step("a", "later", timeout_s=7)], check_deps=False)
     assert graphed.execute() == []
     assert graphed.step("a").deps == ["later"]
+    assert 'step "a"' in (graphed.row.waiting_for or "")
+    assert "later" in (graphed.row.waiting_for or "")
 
     def append(graph: Graph) -> int:
         return len(graph.add([step("later", backoff_s=3.0)]))

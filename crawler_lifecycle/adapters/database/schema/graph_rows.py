@@ -236,4 +236,5 @@ def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
         snoozed=row["snoozed"],
         run_id=row["run_id"],
         run_attempt=row["run_attempt"],
+        batch=row["batch"],
     )

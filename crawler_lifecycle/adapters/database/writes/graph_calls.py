@@ -284,7 +284,8 @@ def _begins(
         return False
     if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
         return True
-    if step["state"] not in _MAY_BEGIN or step["batch"] is None or step["attempt"] != work.attempt - 1:
+    given = step["batch"] is not None and step["batch"] == work.batch
+    if not given or step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
         return False
     lets = {StepState.COMPLETED.value}
     lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()

@@ -30,9 +30,10 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     StoreUnavailable,
 )
+from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import check_page, decode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent
@@ -225,7 +226,7 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
     write_steps(unit, known, before)
     unit.changed = unit.changed or bool(known.changed)
     unit.counts = known.counts()
-    unit.set(next_batch=known.next_batch)
+    unit.set(next_batch=known.next_batch, waiting_for=_waiting(known))
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
@@ -233,6 +234,16 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
         unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
         # Its workflow may be about to close, and go on then: the attempt alone fences what it began before.
     return answer
+
+
+def _waiting(known: Graph) -> str | None:
+    """What the graph waits for when no step of it is under way: the first one that could be next tells."""
+    working = [step for step in known.steps if step.kind is not StepKind.GRAPH and not step.state.final]
+    if any(step.state is StepState.EXECUTING or step.batch is not None for step in working):
+        return None
+    first = min(working, key=lambda step: step.state is StepState.SUSPENDED, default=None)
+    reason = None if first is None else known.waiting(first.number)
+    return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
 
 
 def _stopped(stop: StopIntent) -> str:
