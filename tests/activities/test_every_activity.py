@@ -16,15 +16,18 @@ from crawler_lifecycle.activities import (
     cancellation,
     completion,
     deployment,
+    graphs,
     managing,
     reconciliation,
 )
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.store.graphs import GraphFence
 from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
 from tests.activities.cases import CASES as OF_RUNS
+from tests.activities.graph_cases import GRAPHS
 from tests.activities.manager_cases import MANAGING
 from tests.activities.world import Breaker, Crash, World, differences
 
@@ -74,6 +77,15 @@ OURS = {
     "stop_manager_runs",
     "end_manager",
     "run_manager_cycle",
+    "open_graph",
+    "advance_graph",
+    "command_graph",
+    "closed_graph_batches",
+    "begin_graph_runs",
+    "stop_graph_runs",
+    "record_graph_stop",
+    "end_graph",
+    "run_graph_batch",
 }
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
 HOW_IT_WAS_FOUND = {"status_transition.evidence"}
@@ -81,7 +93,7 @@ HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
-CASES = [*OF_RUNS, *MANAGING]
+CASES = [*OF_RUNS, *MANAGING, *GRAPHS]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -120,7 +132,7 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         yield
 
     argument = case.prepare(world)
-    for module in (audit, audit_managers, cancellation, completion, deployment, managing, reconciliation):
+    for module in (audit, audit_managers, cancellation, completion, deployment, graphs, managing, reconciliation):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]
@@ -180,7 +192,7 @@ def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]
 
 
 def _with_fence(argument: Any, **changes: Any) -> Any:
-    if isinstance(argument, Fence | ManagerFence):
+    if isinstance(argument, Fence | ManagerFence | GraphFence):
         return dataclasses.replace(argument, **changes)
     return dataclasses.replace(argument, fence=dataclasses.replace(argument.fence, **changes))
 
@@ -198,6 +210,11 @@ def _is_fenced(case: Case) -> bool:
         "record_manager_stop",  # a stop counts, whoever owns the manager
         "stop_manager_runs",  # carries out a stop that is on record
         "run_manager_cycle",  # its order has a fence of its own (test_manager_cycle.py)
+        "open_graph",  # takes the graph: refused to strangers by its workflow id
+        "command_graph",  # a command counts, whoever owns the graph
+        "closed_graph_batches",  # asks Temporal
+        "record_graph_stop",  # a stop counts, whoever owns the graph
+        "stop_graph_runs",  # carries out what is on record
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now

@@ -1,0 +1,218 @@
+"""The same for the activities of a graph's workflow."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from crawler_lifecycle.activities.graphs import (
+    AdvanceGraph,
+    ClosedBatches,
+    CommandGraph,
+    EndGraph,
+    OpenGraph,
+    StopGraph,
+)
+from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.graphs import GraphFence, NewGraph
+from tests.activities.cases import FAILS, Case
+from tests.activities.world import World
+
+GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
+#: A run, or the manager, is told again that it is to stop.
+CRAWL = "graph/nightly/books/1"
+
+
+def _function(path: str, *deps: str, **fields: Any) -> StepSpec:
+    return StepSpec(path, StepKind.FUNCTION, {"call": "shop.steps:work"}, deps, **fields)
+
+
+def _crawl(path: str, *deps: str, crawler: str = "books") -> StepSpec:
+    return StepSpec(path, StepKind.CRAWL, {"crawler": crawler}, deps)
+
+
+def _manager(path: str) -> StepSpec:
+    return StepSpec(path, StepKind.MANAGER, {"name": "stream", "plan": "shop:Stream"})
+
+
+def _made(w: World, *steps: StepSpec) -> int:
+    graphs = w.store.graphs
+    graphs.new_uid = lambda: "uid-of-the-graph"
+    w.store.managers.new_uid = lambda: "uid-of-the-manager"
+    spec = GraphSpec(steps or [_function("a"), _function("b", "a"), _function("c", queue="gpu")])
+    pages = encode_pages(spec)
+    row, _ = graphs.reserve_graph(NewGraph("nightly", fingerprint(spec), len(pages), requested_by="ada"))
+    for number, data in enumerate(pages):
+        graphs.add_page(row.graph_id, number, data)
+    return graphs.make_graph(row.graph_id).graph_id
+
+
+def _claimed(w: World, *steps: StepSpec) -> GraphFence:
+    graph_id = _made(w, *steps)
+    row = w.store.graphs.claim_graph(graph_id, GRAPH)
+    return GraphFence(graph_id, row.attempt, GRAPH.first_run_id)
+
+
+def _advance(w: World, fence: GraphFence) -> None:
+    w.call("advance_graph", AdvanceGraph(fence, room=9))
+
+
+def _states(w: World) -> dict[str, str]:
+    return {one.path: str(one.state) for one in w.store.graphs.list_steps(1)}
+
+
+def _opened(w: World, answer: Any) -> None:
+    assert (answer.key, answer.attempt, answer.state, answer.stop) == ("nightly", 1, "executing", None)
+    row = w.store.graphs.get_graph(1)
+    assert row is not None
+    assert row.owner_run_id == GRAPH.first_run_id
+
+
+def _advanced(w: World, answer: Any) -> None:
+    assert [(one.number, one.queue, one.long) for one in answer.batches] == [(1, None, False), (2, "gpu", False)]
+    assert (answer.state, answer.begin, answer.counts) == ("executing", False, {"available": 2, "suspended": 1})
+
+
+def _what_counts(answer: Any) -> Any:
+    return (answer.state, answer.batches, answer.begin, answer.counts)
+
+
+def _cancel(w: World) -> CommandGraph:
+    _claimed(w)
+    return CommandGraph(1, "c1", cancel=CancelSteps(paths=["a"], requested_by="ada"))
+
+
+def _cancelled(w: World, answer: Any) -> None:
+    assert (answer, _states(w)) == (1, {"a": "cancelled", "b": "cancelled", "c": "available"})
+
+
+def _closed(w: World) -> ClosedBatches:
+    w.directory.open.add(Owner(graph_batch_workflow_id("nightly", 1), "chain-9"))
+    return ClosedBatches("nightly", [1, 2])
+
+
+def _one_is_open(w: World, answer: Any) -> None:
+    assert answer == [2]
+
+
+def _picked(w: World) -> GraphFence:
+    fence = _claimed(w, _crawl("books"), _crawl("nobody", crawler="nobody"), _manager("stream"))
+    _advance(w, fence)
+    return fence
+
+
+def _begun(w: World, answer: Any) -> None:
+    assert [(run.request_id, run.parent) for run in w.store.runs.list_runs()] == [(CRAWL, GRAPH.workflow_id)]
+    assert list(w.directory.begun) == [f"crawl/books/{CRAWL}"]
+    assert w.directory.managers_begun == {"manager/stream/uid-of-the-graph.2": 1}
+    found = {one.path: one for one in w.store.graphs.list_steps(1)}
+    assert (found["books"].run_id, found["stream"].run_id, found["nobody"].outcome) == (1, 1, "deploy_failed")
+    assert "'nobody' is unknown" in str(found["nobody"].reason)
+
+
+def _resumed(w: World) -> GraphFence:
+    """The crawl has failed, and somebody wants it to be tried again."""
+    w.cluster.behaviour = FAILS
+    fence = _claimed(w, _crawl("books"), _function("far", "later", ignore_discarded=True), _function("later"))
+    _advance(w, fence)
+    w.call("begin_graph_runs", fence)
+    w.judged(crawler=None, run_id=1)
+    _advance(w, fence)
+    assert _states(w)["books"] == "discarded"
+    assert w.store.graphs.command(1, "again", RetrySteps(paths=["books"]).apply) == 1
+    _advance(w, fence)
+    w.cluster.behaviour = Behaviour(executes=20)
+    return fence
+
+
+def _goes_on(w: World, answer: Any) -> None:
+    run = w.row()
+    assert (run.attempt, run.status, run.owner_run_id) == (2, "INITIALIZING", None)
+    assert _states(w)["books"] == "executing"
+    assert w.store.graphs.to_begin(GraphFence(1, 1, GRAPH.first_run_id)) == []
+
+
+def _begin_after_stop(w: World) -> GraphFence:
+    fence = _picked(w)
+    w.store.graphs.record_graph_stop(1, StopIntent(w.now))
+    return fence
+
+
+def _none_begun(w: World, answer: Any) -> None:
+    assert answer.stopped
+    assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
+
+
+def _stop(w: World, *, lost: bool = False, step: bool = False) -> StopGraph:
+    w.call("begin_graph_runs", _picked(w))
+    if lost:
+        w.directory.begun.clear()
+    else:
+        w.directory.open.add(Owner(f"crawl/books/{CRAWL}", "chain-of-the-run"))
+        w.directory.open.add(Owner("manager/stream/uid-of-the-graph.2", "chain-of-the-manager"))
+    if step:
+        w.store.graphs.command(1, "c1", CancelSteps().apply)
+        return StopGraph(1, None)
+    intent = StopIntent(w.now, requested_by="ada")
+    w.store.graphs.record_graph_stop(1, intent)
+    return StopGraph(1, intent)
+
+
+def _told(w: World, answer: Any) -> None:
+    assert (answer.live, answer.trouble) == (2, None)
+    assert [str(run.status) for run in w.store.runs.list_runs()] == ["STOPPING"]
+    row = w.store.managers.get_manager(1)
+    assert row is not None
+    assert (row.status, row.stop is not None) == ("STOPPING", True)
+    told = {*w.directory.stopped, *w.directory.begun, *w.directory.managers_begun}
+    assert {f"crawl/books/{CRAWL}", "manager/stream/uid-of-the-graph.2"} <= told
+
+
+def _record(w: World) -> StopGraph:
+    _claimed(w)
+    return StopGraph(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"))
+
+
+def _recorded(w: World, answer: Any) -> None:
+    row = w.store.graphs.get_graph(1)
+    assert row is not None
+    assert (answer.stop, row.state) == (row.stop, "executing")
+    assert set(_states(w).values()) == {"cancelled"}
+
+
+def _over(w: World) -> EndGraph:
+    fence = _claimed(w)
+    w.store.graphs.command(1, "c1", CancelSteps().apply)
+    return EndGraph(fence, "because")
+
+
+def _ended(w: World, answer: Any) -> None:
+    row = w.store.graphs.get_graph(1)
+    assert row is not None
+    assert (answer.state, answer.cause) == (row.state, row.cause) == ("cancelled", "because")
+
+
+def _live(answer: Any) -> Any:
+    return answer.live
+
+
+GRAPHS = [
+    Case("open_graph", "made", lambda w: OpenGraph(_made(w), GRAPH), _opened),
+    Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),
+    Case("command_graph", "cancel", _cancel, _cancelled),
+    Case("closed_graph_batches", "two", _closed, _one_is_open),
+    Case("begin_graph_runs", "picked", _picked, _begun, same=lambda answer: answer.more),
+    Case("begin_graph_runs", "resumed", _resumed, _goes_on, same=lambda answer: answer.more),
+    Case("begin_graph_runs", "stopped", _begin_after_stop, _none_begun),
+    Case("stop_graph_runs", "live", _stop, _told, same=_live),
+    Case("stop_graph_runs", "lost", lambda w: _stop(w, lost=True), _told, same=_live),
+    Case("stop_graph_runs", "steps", lambda w: _stop(w, step=True), _told, same=_live),
+    Case("record_graph_stop", "first", _record, _recorded),
+    Case("end_graph", "over", _over, _ended),
+]
