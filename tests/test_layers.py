@@ -143,12 +143,13 @@ def test_domain_and_runner_need_the_standard_library_alone() -> None:
                 assert known, f"{path}:{line}: imports {module}"
 
 
-def test_importing_the_managers_loads_nothing_heavy() -> None:
-    """Every process that holds a user's class has it, and a user's laptop needs no more to try one."""
-    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio")
+def test_importing_what_users_import_loads_nothing_heavy() -> None:
+    """Every process with users' code has it, and a user's laptop needs no more to try that code."""
+    heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio", "urllib.request", "ssl")
     code = f"""
 import sys
 import crawler_lifecycle.plans.host, crawler_lifecycle.managers, crawler_lifecycle.managers.testing
+import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_lifecycle.graphs.testing
 print(sorted(m for m in {heavy!r} if m in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

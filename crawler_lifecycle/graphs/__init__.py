@@ -1,1 +1,27 @@
-"""Graphs: what users import. It needs nothing beside the standard library and ``domain``."""
+"""Graphs: what users import. It needs nothing beside the standard library and ``domain``.
+
+``graphs.oban`` and ``graphs.chancy`` have the same under the names of Oban Pro and Chancy; ``graphs.testing`` runs it
+in memory.
+"""
+
+from crawler_lifecycle.graphs.job import Job, current_job
+from crawler_lifecycle.graphs.jobs import NewJob, crawl, manager, worker
+from crawler_lifecycle.graphs.platform import PlatformUnavailable
+from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+from crawler_lifecycle.graphs.workflow import Graph, Status, Workflow
+
+__all__ = [
+    "Cancel",
+    "Graph",
+    "Job",
+    "NewJob",
+    "PlatformUnavailable",
+    "Record",
+    "Snooze",
+    "Status",
+    "Workflow",
+    "crawl",
+    "current_job",
+    "manager",
+    "worker",
+]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .platform import Platform, PlatformUnavailable
+from .platform import Platform
 
 T = TypeVar("T")
 
@@ -27,7 +27,9 @@ def use(platform: Platform | None) -> Platform | None:
 def current() -> Platform:
     """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
     if not _current:
-        raise PlatformUnavailable("no gateway is known; name one in LIFECYCLE_GATEWAY__URL")
+        from .client import Gateway  # with its HTTP client, which a function in a worker can do without
+
+        _current.append(Gateway())
     return _current[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -87,9 +88,21 @@ def function(called: Callable[..., Any], style: str, args: Mapping[str, Any] | N
     """A function of a module: ``plain`` (called with ``args`` by name), ``cascade`` or ``item``. Raises
     ``InvalidRequest`` for a lambda or a function within a function, ``NoValue`` for arguments that cannot travel."""
     job: dict[str, Any] = {"call": importable_name(called), "style": style, "label": called.__name__}
+    _check_signature(called, style, args or {})
     if args:
         job["args"] = to_json(dict(args), "args")
     return NewJob(StepKind.FUNCTION, job | more)
+
+
+def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, Any]) -> None:
+    given = {"cascade": ["context"], "item": ["item", "context"]}.get(style, [])
+    try:
+        inspect.signature(called).bind(*given, **(args if style == "plain" else {}))
+    except TypeError as error:
+        how = f"{called.__name__}({', '.join(given or [f'{name}=…' for name in args])})"
+        raise InvalidRequest(f"it is called as {how}: {error}; change its parameters, or what it is given") from None
+    except ValueError:  # some functions written in C tell nothing
+        return
 
 
 def worker(**options: Any) -> Callable[[C], C]:

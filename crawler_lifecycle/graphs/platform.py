@@ -24,7 +24,8 @@ class Platform(Protocol):
         ...
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
-        """Graphs, newest first: ``id``, ``name``, ``state``, ``created_at``, ``updated_at``."""
+        """Graphs, newest first: ``id``, ``name``, ``state``, ``counts``, and the times ``created_at``, ``updated_at``,
+        ``started_at``, ``ended_at``. Nothing of ``states`` or ``keys``: all."""
         ...
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
@@ -49,6 +50,10 @@ class Platform(Protocol):
 
     def append(self, key: str, spec: GraphSpec) -> int:
         """Add steps to a graph, also to one that has ended; how many."""
+        ...
+
+    def prune(self, keys: Sequence[str]) -> int:
+        """Remove steps and results of those of these graphs that have ended; how many rows."""
         ...
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:

@@ -1,7 +1,8 @@
-"""What a function or a worker may return beside a value."""
+"""What a function or a worker may return beside a value, and results as those see them who ask for several."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,3 +37,18 @@ class Record:
     value: Any
     limit: int = RECORD_MAX
     """Most bytes of it; a larger one fails the try."""
+
+
+def nested(recorded: Mapping[str, Any], below: str) -> Any:
+    """Results by path as dicts within dicts, from this path on; the result itself when that is one step."""
+    if below in recorded:
+        return recorded[below]
+    prefix = f"{below}/" if below else ""
+    found: dict[str, Any] = {}
+    for path, value in recorded.items():
+        *above, name = path.removeprefix(prefix).split("/")
+        level = found
+        for one in above:
+            level = level.setdefault(one, {})
+        level[name] = value
+    return found or None

@@ -303,7 +303,9 @@ def _check_job(where: str, step: StepSpec) -> None:
         check_call(f"{where}: call", job.get("call"))
         if job.get("style", "plain") not in STYLES:
             raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
-        _check_fields(where, job, ("call", "style", "args", "item", "label", "meta"))
+        _check_fields(where, job, ("call", "style", "args", "item", "label", "meta", "record"))
+        if not isinstance(job.get("record", True), bool):
+            raise refusal(f"{where}: record", job["record"], "give true or false: whether what it returns is kept")
         _check_objects(where, job, ("args", "meta"))
     elif step.kind is StepKind.CRAWL:
         _check_text(where, job, "crawler")

@@ -85,8 +85,9 @@ class StepSpec:
     job: Mapping[str, Any] = field(default_factory=dict)
     """What it does. ``function``: ``call`` (``module:qualname``), ``style`` (``plain``: called with ``args`` by name;
     ``worker``: ``process(job)`` of a class; ``cascade``: called with the context; ``item``: with ``item`` and the
-    context), ``args``, ``item``, ``label`` (what pictures show). ``crawl``: the fields of a ``RunRequest``.
-    ``manager``: those of a ``NewManager``. ``graph``: ``context``, ``name``."""
+    context), ``args``, ``item``, ``record`` (whether what it returns is kept), ``meta``, ``label`` (what pictures
+    show). ``crawl``: the fields of a ``RunRequest``. ``manager``: those of a ``NewManager``. ``graph``: ``context``,
+    ``name``. Args, items, meta and contexts are as ``domain.values.to_json`` makes them."""
     deps: tuple[str, ...] = ()
     """Names of steps of the same level."""
     ignore_cancelled: bool = False

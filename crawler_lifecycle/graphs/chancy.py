@@ -1,0 +1,475 @@
+"""Graphs under the names of Chancy: ``chancy``, ``chancy.plugins.workflow`` and ``chancy.plugins.leadership`` become
+``crawler_lifecycle.graphs.chancy``.
+
+What only drives Chancy's own loop (``Leadership``, ``polling_interval``, ``max_workflows_per_run``,
+``process_workflow``, ``run``, ``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``) is there and does
+nothing: a graph goes on by itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import abc
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, ClassVar, Self, TextIO, TypeVar
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.graph.spec import GraphSpec
+
+from .asking import answer, current, use
+from .jobs import NewJob, function, job_of
+from .platform import Document, Platform
+from .workflow import Workflow as _Workflow
+from .workflow import new_id
+
+F = TypeVar("F", bound=Callable[..., Any])
+DAY_S = 86_400
+
+
+class Chancy:
+    """``async with Chancy(address, plugins=[…])``: the gateway with this address, else the one that is found."""
+
+    def __init__(self, dsn: str | None = None, *, plugins: abc.Sequence[Any] = (), **_: Any) -> None:
+        self.dsn, self.plugins = dsn, list(plugins)
+        self._former: list[Platform | None] = []
+
+    async def __aenter__(self) -> Self:
+        if self.dsn is not None and self.dsn.startswith(("http://", "https://")):
+            from .client import Gateway  # with its HTTP client
+
+            self._former.append(use(Gateway(self.dsn)))
+        elif self.dsn is not None:
+            scheme = self.dsn.partition(":")[0]  # the rest may hold a password
+            warnings.warn(f"Chancy({scheme}:…): no address of a gateway; the one that is found is used", stacklevel=2)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._former:
+            use(self._former.pop())
+
+
+class Leadership:
+    """Here to be named in ``plugins``; it does nothing."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a job: ``Limit(Limit.Type.TIME, 60)``, in seconds."""
+
+    class Type(Enum):
+        TIME = "time"
+        MEMORY = "memory"
+
+    type_: Type
+    value: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a step calls, with its options."""
+
+    func: Callable[..., Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    queue: str = "default"
+    priority: int = 0
+    """A higher one is first."""
+    max_attempts: int = 1
+    scheduled_at: datetime | None = None
+    limits: abc.Sequence[Limit] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_func(cls, func: Callable[..., Any], **options: Any) -> Self:
+        """The same as ``job(**options)`` makes of a function."""
+        return cls(func, **options)
+
+    def with_kwargs(self, **kwargs: Any) -> Self:
+        """Called with these."""
+        return replace(self, kwargs=kwargs)
+
+    def __getattr__(self, name: str) -> Callable[[Any], Self]:
+        """``with_queue``, ``with_priority`` and so on: the same job with another value of that field."""
+        if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
+            return lambda value: replace(self, **{name.removeprefix("with_"): value})
+        raise AttributeError(f"a Job has no {name!r}")
+
+    def new(self) -> NewJob:
+        """The same for a graph. What it returns is not recorded, as there."""
+        times = [limit.value for limit in self.limits if limit.type_ is Limit.Type.TIME]
+        if len(times) != len(self.limits):
+            raise refusal("limits", self.limits, "give limits of time; LIFECYCLE_PLANS__PROCESS_MEMORY limits memory")
+        made = function(
+            self.func, "plain", self.kwargs, record=False, **({"meta": dict(self.meta)} if self.meta else {})
+        )
+        chosen: dict[str, Any] = {"queue": self.queue, "max_attempts": self.max_attempts}
+        chosen["priority"] = min(9, max(0, 5 - self.priority))
+        if self.scheduled_at is not None:
+            chosen["not_before"] = self.scheduled_at
+        if times:
+            chosen["timeout_s"] = min(times)
+        return made.having(**chosen)
+
+
+_JOB_FIELDS = ("queue", "priority", "max_attempts", "scheduled_at", "limits", "meta")
+
+
+def job(**options: Any) -> Callable[[F], F]:
+    """A decorator: the function can be a step, and ``function.job`` is its ``Job``."""
+
+    def decorated(func: F) -> F:
+        func.job = Job(func, **options)  # type: ignore[attr-defined]
+        return func
+
+    return decorated
+
+
+def _new_job(thing: Any) -> NewJob:
+    found = thing if isinstance(thing, NewJob) else getattr(thing, "job", thing)
+    return found.new() if isinstance(found, Job) else job_of(found)
+
+
+# --- workflows -------------------------------------------------------------------------------------------------------
+
+
+class StepState(Enum):
+    """States of a step (there ``QueuedJob.State``)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+#: Ours -> theirs. A cancelled step that had not begun has no state.
+_STEP_STATES = {
+    "suspended": StepState.PENDING,
+    "scheduled": StepState.PENDING,
+    "available": StepState.PENDING,
+    "executing": StepState.RUNNING,
+    "retryable": StepState.RETRYING,
+    "completed": StepState.SUCCEEDED,
+    "discarded": StepState.FAILED,
+}
+_COLOURS = {"pending": "lightblue", "running": "yellow", "succeeded": "lightgreen", "failed": "lightpink"}
+
+
+@dataclass
+class WorkflowStep:
+    """A step: what it does, and what became of it when the workflow was fetched."""
+
+    job: Any
+    step_id: str
+    dependencies: list[str] = field(default_factory=list)
+    state: StepState | None = StepState.PENDING
+    job_id: str | None = None
+    """Set once it has begun."""
+
+
+class _AnyOrder(_Workflow):
+    _any_order = True
+
+
+@dataclass
+class Workflow:
+    """A graph of steps, as built or as fetched."""
+
+    class State(Enum):
+        PENDING = "pending"
+        RUNNING = "running"
+        COMPLETED = "completed"
+        FAILED = "failed"
+
+    name: str
+    steps: dict[str, WorkflowStep] = field(default_factory=dict)
+    state: State = State.PENDING
+    id: str = field(default_factory=new_id)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    def add(self, step_id: Any, job: Any, dependencies: abc.Sequence[str] | None = None) -> Self:
+        """Add a step, or replace the one with this id. Step and job may be the other way round."""
+        if not isinstance(step_id, str):
+            step_id, job = job, step_id
+        if not isinstance(step_id, str):
+            raise refusal("step_id", step_id, "give a text")
+        self.steps[step_id] = WorkflowStep(job, step_id, list(dependencies or []))
+        return self
+
+    def add_group(self, jobs: abc.Sequence[tuple[Any, Any]], dependencies: abc.Sequence[str] | None = None) -> Self:
+        """Add several steps with the same dependencies."""
+        for step_id, one in jobs:
+            self.add(step_id, one, dependencies)
+        return self
+
+    def __iadd__(self, step: WorkflowStep) -> Self:
+        self.steps[step.step_id] = step
+        return self
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[tuple[str, WorkflowStep]]:
+        return iter(self.steps.items())
+
+    def __getitem__(self, step_id: str) -> WorkflowStep:
+        return self.steps[step_id]
+
+    def __delitem__(self, step_id: str) -> None:
+        del self.steps[step_id]
+
+    @property
+    def is_complete(self) -> bool:
+        """Completed, or failed."""
+        return self.state in (Workflow.State.COMPLETED, Workflow.State.FAILED)
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is Workflow.State.RUNNING
+
+    @property
+    def steps_by_state(self) -> dict[StepState | None, list[WorkflowStep]]:
+        """State -> its steps; states that no step has are left out."""
+        found: dict[StepState | None, list[WorkflowStep]] = {}
+        for step in self.steps.values():
+            found.setdefault(step.state, []).append(step)
+        return found
+
+    def spec(self, there: Collection[str] = ()) -> GraphSpec:
+        """The graph as it is sent, or what is to be added to the steps that are there: nothing more starts once a step
+        has failed. Raises ``InvalidRequest``."""
+        found = _AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
+        for step in (one for one in self.steps.values() if one.step_id not in there):
+            found.add(step.step_id, _new_job(step.job), step.dependencies)
+        return found.spec()
+
+
+class Sequence:
+    """Steps ``step_0``, ``step_1``, …, each after the one before."""
+
+    def __init__(self, name: str, jobs: abc.Sequence[Any] | None = None) -> None:
+        self.name, self.jobs = name, list(jobs or [])
+        self.id = new_id()
+
+    def add(self, job: Any) -> Self:
+        """Add a step at the end."""
+        self.jobs.append(job)
+        return self
+
+    def push(self, chancy: Chancy) -> Any:
+        """Start it; its id."""
+        workflow = Workflow(self.name, id=self.id)
+        for n, one in enumerate(self.jobs):
+            workflow.add(f"step_{n}", one, [f"step_{n - 1}"] if n else [])
+        return WorkflowPlugin.push(chancy, workflow)
+
+
+# --- the plugin ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which ended workflows are removed, by the seconds since their end. Rules are joined by ``&`` and ``|``."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+    def __and__(self, other: Rule) -> Rule:
+        return Rule(f"({self.text} AND {other.text})", lambda age: self.holds(age) and other.holds(age))
+
+    def __or__(self, other: Rule) -> Rule:
+        return Rule(f"({self.text} OR {other.text})", lambda age: self.holds(age) or other.holds(age))
+
+    def to_sql(self) -> str:
+        """The rule as a condition, to be read; nothing executes it."""
+        return self.text
+
+
+class Age:
+    """``Age() > 3600``."""
+
+    def __gt__(self, seconds: float) -> Rule:
+        return Rule(f"age > {seconds:g}", lambda age: age > seconds)
+
+    def __lt__(self, seconds: float) -> Rule:
+        return Rule(f"age < {seconds:g}", lambda age: age < seconds)
+
+
+class WorkflowPlugin:
+    """Workflows of a gateway. Every method that is awaited there can be a plain call here as well."""
+
+    class Rules:
+        """What a ``pruning_rule`` is made of."""
+
+        Age: ClassVar[type[Age]] = Age
+
+    def __init__(
+        self,
+        *,
+        polling_interval: int = 1,
+        max_workflows_per_run: int = 1000,
+        pruning_rule: Rule = Age() > DAY_S,  # noqa: B008 - it never changes
+    ) -> None:
+        self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
+        self.pruning_rule = pruning_rule
+
+    @classmethod
+    def push(cls, chancy: Chancy, workflow: Workflow) -> Any:
+        """Start a workflow, or add to the one with this id the steps that it does not have; the id. Raises
+        ``InvalidRequest`` for a dependency that is no step, and for a cycle."""
+
+        def push() -> str:
+            platform = current()
+            if platform.find(states=(), keys=[workflow.id], limit=1):
+                more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
+                if more.steps:
+                    platform.append(workflow.id, more)
+            else:
+                platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
+            found = _fetched(workflow.id)
+            workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
+            return workflow.id
+
+        return answer(push)
+
+    @classmethod
+    def fetch_workflow(cls, chancy: Chancy, id_: str) -> Any:
+        """``Workflow`` as it is now; ``None`` when there is none."""
+
+        def fetch() -> Workflow | None:
+            try:
+                return _fetched(id_)
+            except KeyError:
+                return None
+
+        return answer(fetch)
+
+    @staticmethod
+    def fetch_workflows(
+        chancy: Chancy, *, states: Collection[str] | None = None, ids: abc.Sequence[str] | None = None, limit: int = 100
+    ) -> Any:
+        """List of ``Workflow``, newest first, in one of these states and with one of these ids."""
+        wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
+
+        def fetch() -> list[Workflow]:
+            if ids is not None and not ids:
+                return []
+            ours = {one for state in wanted for one in _GRAPH_STATES[state]}
+            rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
+            found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
+            return [one for _, one in zip(range(limit), found, strict=False)]
+
+        return answer(fetch)
+
+    @classmethod
+    def wait_for_workflow(
+        cls, chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
+    ) -> Any:
+        """``Workflow`` once it has ended, also by a failure. Raises ``KeyError`` and ``TimeoutError``."""
+
+        def wait() -> Workflow:
+            current().wait(workflow_id, timeout)
+            return _fetched(workflow_id)
+
+        return answer(wait)
+
+    @staticmethod
+    def generate_dot(workflow: Workflow, output: TextIO) -> None:
+        """Write a workflow for Graphviz."""
+        name, lines = _escaped(workflow.name), []
+        for step_id, step in workflow:
+            state = step.state.value if step.state else "unstarted"
+            text, colour = _escaped(step_id), _COLOURS.get(state, "lightgray")
+            lines.append(f'"{text}" [label="{text}\\n({state})", fillcolor={colour}];')
+        for step_id, step in workflow:
+            lines += [f'"{_escaped(dep)}" -> "{_escaped(step_id)}";' for dep in step.dependencies]
+        output.write(f'digraph "{name}" {{\n  rankdir=TB;\n')
+        output.write('  node [shape=box, style="rounded,filled", fontname="Arial"];\n')
+        output.writelines(f"  {line}\n" for line in lines)
+        output.write(f'  labelloc="t";\n  label="Workflow: {name}\\nState: {workflow.state.value}";\n}}\n')
+
+    def cleanup(self, chancy: Chancy) -> Any:
+        """Remove steps and results of ended workflows by ``pruning_rule``; how many rows, ``None`` for none."""
+
+        def cleanup() -> int | None:
+            now, platform = datetime.now(UTC), current()
+            ended = platform.find(states=("completed", "cancelled", "discarded"), keys=(), limit=10_000)
+            old = [one["id"] for one in ended if self.pruning_rule.holds((now - _time(one["ended_at"])) / _SECOND)]
+            return platform.prune(old) or None if old else None
+
+        return answer(cleanup)
+
+    async def process_workflow(self, chancy: Chancy, workflow: Workflow) -> None:
+        """Nothing: a graph goes on by itself."""
+
+    async def run(self, worker: Any, chancy: Chancy) -> None:
+        """Nothing: workers of the role ``plans`` execute steps."""
+
+    @classmethod
+    def get_scope(cls) -> None:
+        """Nothing: there is no loop that it could run in."""
+
+    def migrate_key(self) -> None:
+        """Nothing: ``crawlctl db upgrade`` makes the tables."""
+
+    def migrate_package(self) -> None:
+        """Nothing, likewise."""
+
+    def api_plugin(self) -> None:
+        """Nothing: the gateway has ``/v1/graphs``."""
+
+
+_SECOND = timedelta(seconds=1)
+#: Theirs -> states of graphs that may be meant. A graph may execute still when a step of it has failed.
+_GRAPH_STATES = {
+    "pending": ("executing",),
+    "running": ("executing",),
+    "completed": ("completed",),
+    "failed": ("executing", "cancelled", "discarded"),
+}
+
+
+def _fetched(workflow_id: str) -> Workflow:
+    rows = current().find(states=(), keys=[workflow_id], limit=1)
+    if not rows:
+        raise KeyError(f"no workflow has the id {workflow_id!r}")
+    return _workflow(rows[0])
+
+
+def _workflow(row: Document) -> Workflow:
+    found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
+    found.created_at, found.updated_at = _time(row["created_at"]), _time(row["updated_at"])
+    for one in current().jobs(row["id"], None):
+        state, begun = one["state"], bool(one["attempt"])
+        theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
+        job_id = f"{row['id']}/{one['path']}" if begun else None
+        found.steps[one["path"]] = WorkflowStep(_kept(one), one["path"], list(one["deps"]), theirs, job_id)
+    return found
+
+
+def _state(row: Document) -> Workflow.State:
+    if row["state"] == "completed":
+        return Workflow.State.COMPLETED
+    if row["state"] != "executing" or row["counts"].get("discarded"):
+        return Workflow.State.FAILED
+    return Workflow.State.RUNNING if row["started_at"] else Workflow.State.PENDING
+
+
+def _kept(one: Document) -> NewJob:
+    return NewJob(one["kind"], one["job"])
+
+
+def _time(value: Any) -> datetime:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,262 @@
+"""``Platform`` over HTTP: the gateway's routes below ``/v1/graphs``.
+
+The gateway is found as ``crawlctl`` finds it: ``LIFECYCLE_GATEWAY__URL``, the file ``LIFECYCLE_CONFIG``, or the
+``crawlctl dev`` of this folder or one above it. A command has a key of its own, so that a repeat does nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from crawler_lifecycle import dev_json
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, LifecycleError, NotInThisState
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.domain.loopback import leads_here
+from crawler_lifecycle.domain.values import of_json
+
+from .platform import Document, PlatformUnavailable
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 30.0
+#: The longest that one question may wait for an end, and the pauses between tries while the gateway is away.
+WAIT_S, PAUSES_S = 30.0, (0.5, 1.0, 2.0, 4.0)
+#: Paths that one question names; of more, everything is asked for and the rest left out here.
+PATHS_MAX = 50
+PAGE_SIZE = 500
+
+_ERRORS: Mapping[str, type[LifecycleError]] = {
+    "idempotency_mismatch": DuplicateRequest,
+    "not_in_this_state": NotInThisState,
+}
+
+
+class Gateway:
+    """One gateway; ``None``: the one that is found. Raises ``PlatformUnavailable`` when there is none."""
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        if url is None:
+            url, token = found()
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise PlatformUnavailable(f"{url!r} is no address of a gateway; give one such as http://127.0.0.1:8500")
+        self.url = url.rstrip("/")
+        self._headers = {"User-Agent": "crawler-lifecycle-graphs"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        here = [ProxyHandler({})] if leads_here(url) else []  # no proxy leads to this machine
+        self._opener: OpenerDirector = build_opener(_NoRedirects, *here)
+
+    def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
+        pages = encode_pages(spec)
+        body = {"id": key, "fingerprint": fingerprint(spec), "pages": len(pages), "options": asdict(spec.options)}
+        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags)})
+        if draft["state"] != "draft":
+            return False
+        for number, page in enumerate(pages):
+            self._call("PUT", f"{_graph(key)}/pages/{number}", page)
+        self._call("POST", f"{_graph(key)}/start")
+        return True
+
+    def status(self, key: str) -> Document | None:
+        try:
+            return self._call("GET", f"{_graph(key)}/status")
+        except KeyError:
+            return None
+
+    def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
+        rows: list[Document] = []
+        for page in self._pages("/v1/graphs", {"state": sorted(states), "id": list(keys)}, min(limit, PAGE_SIZE)):
+            rows += page["graphs"]
+            if len(rows) >= limit:
+                break
+        return rows[:limit]
+
+    def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
+        try:
+            pages = list(self._pages(f"{_graph(key)}/steps", _named(paths)))
+        except KeyError:
+            return []
+        wanted = _wanted(paths)
+        return [one for page in pages for one in page["steps"] if one["kind"] != "graph" and wanted(one["path"])]
+
+    def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
+        try:
+            pages = list(self._pages(f"{_graph(key)}/results", _named(paths)))
+        except KeyError:
+            return {}
+        wanted = _wanted(paths)
+        return {path: of_json(value) for page in pages for path, value in page["results"].items() if wanted(path)}
+
+    def context(self, key: str, path: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] | None = of_json(self._call("GET", f"{_graph(key)}/context", path=path)["context"])
+        except KeyError:
+            return None
+        return found
+
+    def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
+        return self._command(key, "cancel", {"names": paths, "reason": reason})
+
+    def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
+        return self._command(key, "retry", {"names": paths, "cascade": cascade, "fresh": fresh})
+
+    def append(self, key: str, spec: GraphSpec) -> int:
+        return sum(self._command(key, "append", page) for page in encode_pages(spec))
+
+    def prune(self, keys: Sequence[str]) -> int:
+        return sum(self._command(key, "prune", {}) for key in keys)
+
+    def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
+        raise InvalidRequest(f"step {path!r}: only the function that runs as this step may graft; append instead")
+
+    def cancelled(self, key: str, path: str, attempt: int) -> bool:
+        return any(one["path"] == path and (one["attempt"], one["state"]) != (attempt, "executing")
+                   for one in self.jobs(key, [path]))  # fmt: skip
+
+    def wait(self, key: str, timeout_s: float | None) -> Document:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = WAIT_S if until is None else max(0.0, min(WAIT_S, until - time.monotonic()))
+            status = self._call("GET", f"{_graph(key)}/status", wait=round(left, 3))
+            if status["state"] not in ("executing", "draft"):
+                return status
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"graph {key!r} has not ended within {timeout_s:g} s; it goes on")
+
+    # --- transport -------------------------------------------------------------------------------------------------
+
+    def _command(self, key: str, name: str, body: Document | bytes) -> int:
+        count: int = self._call("POST", f"{_graph(key)}/{name}", body)["count"]
+        return count
+
+    def _pages(self, path: str, params: Mapping[str, Any], size: int = PAGE_SIZE) -> Iterator[Document]:
+        more: dict[str, Any] = {}
+        while True:
+            page = self._call("GET", path, **params, page_size=size, **more)
+            yield page
+            if not page.get("next_page_token"):
+                return
+            more = {"page_token": page["next_page_token"]}
+
+    def _call(self, method: str, path: str, body: Document | bytes | None = None, /, **params: Any) -> Document:
+        query = urlencode({name: one for name, one in params.items() if one not in (None, [])}, doseq=True)
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        headers = dict(self._headers)
+        if method == "POST":
+            headers["Idempotency-Key"] = uuid.uuid4().hex  # the same in every try of this call
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        elif method != "GET":
+            data = b""
+        url = f"{self.url}{path}{f'?{query}' if query else ''}"
+        for pause in (*PAUSES_S, None):
+            try:
+                request = Request(url, data, headers, method=method)  # noqa: S310 - the scheme was checked
+                with self._opener.open(request, timeout=REQUEST_TIMEOUT_S + WAIT_S) as answer:
+                    return _document(answer.read(), self.url)
+            except HTTPError as error:
+                with error:
+                    problem = _problem(error)
+                if error.code not in (429, 502, 503, 504) or pause is None:
+                    raise _refused(error.code, problem, f"{method} {path}") from None
+            except (URLError, OSError) as error:
+                if pause is None:
+                    why = getattr(error, "reason", error)
+                    text = (
+                        f"the gateway at {self.url} cannot be reached: {why}; start it, or set LIFECYCLE_GATEWAY__URL"
+                    )
+                    raise PlatformUnavailable(text) from None
+            time.sleep(pause)
+        raise AssertionError  # the last turn returns or raises
+
+
+def found() -> tuple[str, str | None]:
+    """Address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+    url, token = os.environ.get("LIFECYCLE_GATEWAY__URL"), os.environ.get("LIFECYCLE_GATEWAY__TOKEN")
+    if file := os.environ.get("LIFECYCLE_CONFIG"):
+        import tomllib  # few have such a file
+
+        try:
+            section = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("gateway", {})
+        except (OSError, ValueError) as error:
+            cure = "name a TOML file, or unset it"
+            raise PlatformUnavailable(f"LIFECYCLE_CONFIG: {file!r} cannot be read: {error}; {cure}") from None
+        url, token = url or section.get("url"), token or section.get("token")
+    if url:
+        return url, token
+    stack = dev_json.nearest(log.warning)
+    if stack is not None and stack.known.get("gateway"):
+        return str(stack.known["gateway"]), None  # it asks for no token, and gets none
+    cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
+    raise PlatformUnavailable(f"no gateway is known; {cure}")
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """The token goes to the address that was named and to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _graph(key: str) -> str:
+    return f"/v1/graphs/{quote(key, safe='')}"
+
+
+def _named(paths: Sequence[str] | None) -> dict[str, Any]:
+    return {"path": list(paths)} if paths is not None and len(paths) <= PATHS_MAX else {}
+
+
+def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
+    """Whether a step is one of these or in one of these."""
+    if paths is None:
+        return lambda path: True
+    chosen = set(paths)
+
+    def wanted(path: str) -> bool:
+        parts = path.split("/")
+        return any("/".join(parts[:n]) in chosen for n in range(1, len(parts) + 1))
+
+    return wanted
+
+
+def _document(content: bytes, url: str) -> Document:
+    try:
+        found = json.loads(content) if content else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise PlatformUnavailable(f"{url} is no gateway of ours; check LIFECYCLE_GATEWAY__URL")
+    return found
+
+
+def _problem(error: HTTPError) -> Document:
+    try:
+        found = json.loads(error.read(1024 * 1024))
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _refused(status: int, problem: Document, what: str) -> Exception:
+    """The problem document of an answer as the error that a ``Platform`` raises."""
+    text = str(problem.get("detail") or problem.get("title") or f"{what}: HTTP {status}")
+    if status == 404:
+        return KeyError(text)
+    if status in (409, 410):
+        return _ERRORS.get(str(problem.get("code")), NotInThisState)(text)
+    if 400 <= status < 500 and status not in (401, 403, 408, 429):
+        return InvalidRequest(text)
+    return PlatformUnavailable(text)

@@ -1,0 +1,81 @@
+"""Graphs under the names of Oban Pro: ``oban`` and ``oban_pro`` become ``crawler_lifecycle.graphs.oban``.
+
+``Workflow`` has Oban's order of parameters and its defaults: a job is tried twenty times, and a retry leaves cancelled
+dependents alone. Everything else is ``crawler_lifecycle.graphs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from crawler_lifecycle.domain.bounds import refusal
+
+from .job import Job
+from .jobs import worker
+from .results import Cancel, Record, Snooze
+from .workflow import Graph, Status
+from .workflow import Workflow as _Workflow
+
+WorkflowStatus = Status
+__all__ = [
+    "Cancel",
+    "Graph",
+    "Job",
+    "Record",
+    "Snooze",
+    "Workflow",
+    "WorkflowStatus",
+    "enqueue_many",
+    "worker",
+]
+
+
+class Workflow(_Workflow):
+    """A graph as Oban's users write it."""
+
+    _defaults: ClassVar[Mapping[str, Any]] = {"max_attempts": 20, "backoff_s": 15.0}
+    _cascade: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        id: str | None = None,
+        name: str | None = None,
+        check_deps: bool = True,
+        ignore_cancelled: bool = False,
+        ignore_discarded: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            id=id,
+            check_deps=check_deps,
+            ignore_cancelled=ignore_cancelled,
+            ignore_discarded=ignore_discarded,
+            **more,
+        )
+
+    @staticmethod
+    def apply_graft(job: Job, sub_workflow: _Workflow) -> Graft:
+        """What ``enqueue_many`` attaches below the running job."""
+        return Graft(job, sub_workflow)
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """A graph that is to be attached."""
+
+    job: Job
+    sub: _Workflow
+
+    def start(self) -> Any:
+        """Attach it."""
+        return _Workflow.apply_graft(self.job, self.sub)
+
+
+def enqueue_many(workflow: _Workflow | Graft) -> Any:
+    """Start a graph, wholly or not at all, and once for its id; or attach one. Answers the workflow."""
+    if not isinstance(workflow, _Workflow | Graft):
+        raise refusal("workflow", workflow, "give a Workflow, or what apply_graft gave; a single job goes into one")
+    return workflow.start()

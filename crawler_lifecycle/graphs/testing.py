@@ -1,0 +1,328 @@
+"""Graphs in memory, for tests: the real rules, functions called right here, and a clock that jumps.
+
+    with in_memory(crawls={"shops": "failed"}):
+        workflow = build().start()
+        assert workflow.wait().state == "discarded"
+
+Crawls and managers are not started: they end at once as ``crawls`` says. ``wait`` is what lets a graph go on.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
+from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd
+from crawler_lifecycle.domain.graph.pages import fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.graph.status import status_document
+from crawler_lifecycle.domain.values import decode, encode, of_json
+
+from .asking import use
+from .calling import Returned, call, load
+from .job import Job
+from .platform import Document
+from .results import nested
+
+#: When every simulation begins.
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+#: Good ends of a crawl; every other text is how it failed.
+_GOOD = "finished"
+#: How a crawl ends: its outcome, or a dict with ``outcome``, ``status``, ``pages``, ``items``, ``errors``, ``archive``.
+Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass
+class _Row:
+    """A step as it is told to people."""
+
+    step: Step
+    spec: StepSpec
+    errors: list[Document] = field(default_factory=list)
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    snoozed: int = 0
+    result: bytes | None = None
+    graft: str | None = None
+    """Fingerprint of what this attempt has attached."""
+
+    @property
+    def path(self) -> str:
+        return self.step.path
+
+    @property
+    def kind(self) -> StepKind:
+        return self.step.kind
+
+    @property
+    def state(self) -> StepState:
+        return self.step.state
+
+    @property
+    def ending(self) -> bool:
+        return self.step.ending
+
+    @property
+    def job(self) -> Mapping[str, Any]:
+        return self.spec.job
+
+
+class _Graph:
+    """One graph: its engine and its rows."""
+
+    def __init__(self, key: str, spec: GraphSpec, name: str | None, at: datetime) -> None:
+        self.key, self.name, self.context, self.at = key, name, spec.context, at
+        self.fingerprint = fingerprint(spec)
+        self.engine = Graph.of(spec)
+        self.rows: list[_Row] = []
+        self.take_added()
+
+    def take_added(self) -> None:
+        self.rows += [_Row(step, spec) for step, spec in self.engine.added]
+        self.engine.added.clear()
+
+    def numbers(self, paths: Sequence[str] | None) -> list[int] | None:
+        return None if paths is None else self.engine.numbers(paths)
+
+    def inside(self, paths: Sequence[str] | None) -> list[_Row]:
+        """These steps and all in them, graphs left out; a path that is not there is nothing."""
+        above = None if paths is None else set(paths)
+        jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
+        return [row for row in jobs if above is None or any(one in above for one in _with_above(row.path))]
+
+    def state(self) -> str:
+        return self.engine.state.value
+
+    def document(self) -> Document:
+        """The graph as one of many."""
+        status = status_document(self.name, self.rows)
+        own = {"id": self.key, "created_at": self.at, "updated_at": status["stopped_at"] or self.at}
+        times = {"started_at": status["started_at"], "ended_at": status["stopped_at"]}
+        return own | times | {name: status[name] for name in ("name", "state", "counts")}
+
+
+class Memory:
+    """``Platform`` in memory. ``crawls``: crawler or plan -> how it ends, or a function of the request."""
+
+    def __init__(self, crawls: Ends | None = None) -> None:
+        self.now = BEGINNING
+        self.calls: list[str] = []
+        """Paths of steps in the order in which they were executed."""
+        self._crawls: Ends = crawls or {}
+        self._graphs: dict[str, _Graph] = {}
+        self._runs = 0
+
+    # --- Platform --------------------------------------------------------------------------------------------------
+
+    def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
+        known = self._graphs.get(key)
+        if known is None:
+            self._graphs[key] = _Graph(key, spec, name, self.now)
+        elif known.fingerprint != fingerprint(spec):
+            raise DuplicateRequest(f"id {key!r}: another graph has it; give this one an id of its own, or append to it")
+        return known is None
+
+    def status(self, key: str) -> Document | None:
+        graph = self._graphs.get(key)
+        return None if graph is None else status_document(graph.name, graph.rows)
+
+    def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
+        chosen = [one for key, one in self._graphs.items() if not keys or key in keys]
+        found = [one for one in chosen if not states or one.state() in states]
+        return [one.document() for one in reversed(found[-limit:])]
+
+    def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
+        graph = self._graphs.get(key)
+        return [_document(row) for row in graph.inside(paths)] if graph else []
+
+    def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
+        graph = self._graphs.get(key)
+        rows = graph.inside(paths) if graph else []
+        return {row.path: decode(row.result) for row in rows if row.result is not None}
+
+    def context(self, key: str, path: str) -> dict[str, Any] | None:
+        graph = self._graphs.get(key)
+        if graph is None:
+            return None
+        jobs = {row.path: row.job for row in graph.rows}
+        levels = [graph.context, *(jobs.get(one, {}).get("context", {}) for one in _with_above(path) if path)]
+        return of_json({name: value for level in levels for name, value in level.items()}) or None
+
+    def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
+        graph = self._known(key)
+        return graph.engine.cancel(graph.numbers(paths), reason or "cancelled by a person")
+
+    def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
+        graph = self._known(key)
+        return graph.engine.retry(graph.numbers(paths), cascade=cascade, fresh=fresh)
+
+    def append(self, key: str, spec: GraphSpec) -> int:
+        graph = self._known(key)
+        count = len(graph.engine.add(spec.steps))
+        graph.take_added()
+        return count
+
+    def prune(self, keys: Sequence[str]) -> int:
+        ended = [one for one in map(self._known, keys) if one.state() != "executing"]
+        count = sum(len(one.rows) for one in ended)
+        for one in ended:
+            one.rows.clear()
+        return count
+
+    def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
+        graph = self._known(key)
+        row = graph.rows[graph.engine.numbers([path])[0]]
+        if (row.step.attempt, row.state) != (attempt, StepState.EXECUTING):
+            raise Fenced(f"step {path!r}: its attempt {attempt} does not execute; only the running step may graft")
+        if row.graft == fingerprint(spec):
+            return
+        if row.graft is not None:
+            raise DuplicateRequest(f"step {path!r}: it has attached another graph in this attempt; attach one")
+        graph.engine.add(spec.steps, row.step.number)
+        row.spec = StepSpec(path, row.kind, {**row.job, "context": spec.context}, row.spec.deps, graft=True)
+        row.graft = fingerprint(spec)
+        graph.take_added()
+
+    def cancelled(self, key: str, path: str, attempt: int) -> bool:
+        step = self._known(key).rows[self._known(key).engine.numbers([path])[0]].step
+        return (step.attempt, step.state) != (attempt, StepState.EXECUTING)
+
+    def wait(self, key: str, timeout_s: float | None) -> Document:
+        graph = self._known(key)
+        until = None if timeout_s is None else self.now + timedelta(seconds=timeout_s)
+        while self.turn(key, until):
+            pass
+        if graph.state() == "executing":
+            waiting = [row.path for row in graph.inside(None) if not row.state.final]
+            raise TimeoutError(f"graph {key!r} has not ended; these steps wait: {', '.join(waiting[:20])}")
+        return status_document(graph.name, graph.rows)
+
+    # --- how it goes on --------------------------------------------------------------------------------------------
+
+    def _known(self, key: str) -> _Graph:
+        if key not in self._graphs:
+            raise KeyError(f"no graph has the id {key!r}; start it first")
+        return self._graphs[key]
+
+    def turn(self, key: str, until: datetime | None = None) -> bool:
+        """Execute the next call of a graph, or let the clock jump to it; whether anything happened."""
+        graph = self._known(key)
+        picked = graph.engine.pick(self.now, batches=1, begin=1)
+        for batch in picked.batches:
+            for number in batch.steps:
+                row = graph.rows[number]
+                if row.state is StepState.AVAILABLE and row.step.batch == batch.number:
+                    row.step.state = StepState.EXECUTING
+                    row.step.attempt, row.step.tries = row.step.attempt + 1, row.step.tries + 1
+                    self._end(graph, row, self._execute(graph, row))
+            graph.engine.released([batch.number])
+        for number in picked.begin:
+            self._end(graph, graph.rows[number], self._run(graph.rows[number]))
+        if picked.batches or picked.begin:
+            return True
+        if picked.again_at is None or (until is not None and picked.again_at > until):
+            return False
+        self.now = picked.again_at
+        return True
+
+    def _execute(self, graph: _Graph, row: _Row) -> StepEnd:
+        step, job = row.step, Job.of(graph.key, _document(row))
+        self._began(row)
+        try:
+            code = load(row.job["call"])
+            returned = call(code, job, row.job, self._given(graph, row), graft=step.graft)
+            return self._judged(graph, row, returned)
+        except Exception as error:
+            traceback.print_exc()
+            return self._failed(row, f"{type(error).__name__}: {error}")
+
+    def _judged(self, graph: _Graph, row: _Row, returned: Returned) -> StepEnd:
+        step = row.step
+        if returned.cancel is not None:
+            return StepEnd(step.number, step.attempt, StepState.CANCELLED, "cancelled", returned.cancel.reason)
+        if returned.snooze is not None:
+            row.snoozed += 1
+            again = self.now + timedelta(seconds=returned.snooze.seconds)
+            return StepEnd(step.number, step.attempt, StepState.SCHEDULED, not_before=again)
+        if returned.record is not None:
+            row.result = encode(returned.record.value, "result", returned.record.limit)
+        if returned.graft is not None:
+            self.graft(graph.key, row.path, step.attempt, returned.graft)
+        return StepEnd(step.number, step.attempt, StepState.COMPLETED)
+
+    def _failed(self, row: _Row, error: str) -> StepEnd:
+        step = row.step
+        row.errors.append({"attempt": step.attempt, "at": self.now.isoformat(), "error": error})
+        if step.tries >= step.max_attempts:
+            return StepEnd(step.number, step.attempt, StepState.DISCARDED, "failed", error)
+        again = self.now + timedelta(seconds=min(3600.0, row.spec.backoff_s * 2.0 ** (step.tries - 1)))
+        return StepEnd(step.number, step.attempt, StepState.RETRYABLE, None, error, again)
+
+    def _run(self, row: _Row) -> StepEnd:
+        self._began(row)
+        self._runs += 1
+        what = row.job.get("crawler") or row.job["plan"]
+        found = self._crawls(row.job) if callable(self._crawls) else self._crawls.get(what, _GOOD)
+        end = {"outcome": found} if isinstance(found, str) else dict(found)
+        good = end["outcome"] == _GOOD
+        run = {"run_id": self._runs, "status": "COMPLETED" if good else "FAILED", "pages": 0, "items": 0, "errors": 0}
+        row.step.run_id, row.result = self._runs, encode({**run, "archive": None, **end})
+        state = StepState.COMPLETED if good else StepState.DISCARDED
+        return StepEnd(row.step.number, row.step.attempt, state, end["outcome"], None, run_attempt=row.step.attempt)
+
+    def _began(self, row: _Row) -> None:
+        self.calls.append(row.path)
+        row.started_at, row.ended_at, row.graft = row.started_at or self.now, None, None
+
+    def _end(self, graph: _Graph, row: _Row, end: StepEnd) -> None:
+        row.ended_at = self.now
+        graph.engine.ended([end])
+
+    def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
+        """The context of a cascade: what is around it, and what its dependencies recorded, by name."""
+        level = row.path.rpartition("/")[0]
+        context = self.context(graph.key, level) or {}
+        for dep in row.spec.deps:
+            path = f"{level}/{dep}" if level else dep
+            found = nested(self.recorded(graph.key, [path]), path)
+            kind = graph.rows[graph.engine.numbers([path])[0]].kind
+            if found is not None or kind is StepKind.GRAPH:
+                context[dep] = {} if found is None else found
+        return context
+
+
+@contextmanager
+def in_memory(crawls: Ends | None = None) -> Iterator[Memory]:
+    """Have every handle ask a new ``Memory``."""
+    memory = Memory(crawls)
+    former = use(memory)
+    try:
+        yield memory
+    finally:
+        use(former)
+
+
+def _with_above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _document(row: _Row) -> Document:
+    step = row.step
+    same = ("path", "attempt", "max_attempts", "outcome", "reason", "ending", "run_id")
+    times = {"not_before": step.not_before, "started_at": row.started_at, "ended_at": row.ended_at}
+    return {
+        **{name: getattr(step, name) for name in same},
+        **{name: None if at is None else at.isoformat() for name, at in times.items()},
+        "kind": step.kind.value,
+        "state": step.state.value,
+        "job": row.job,
+        "deps": list(row.spec.deps),
+        "errors": row.errors,
+        "snoozed": row.snoozed,
+    }

@@ -1,0 +1,454 @@
+"""``Workflow``: builds a graph, and is a handle on one that runs or has ended.
+
+Building is plain and chainable. Every question and command is awaited in async code, and is a plain call elsewhere
+(``platform.answer``).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Self
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph import render
+from crawler_lifecycle.domain.graph.checks import check, check_name, shown
+from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.domain.values import to_json
+
+from .asking import answer, current
+from .job import Job
+from .jobs import NewJob, amount, function, job_of, step_options
+from .platform import Document
+from .results import nested
+
+Names = str | Iterable[str] | None
+#: Options of ``add_cascade`` with items that are the group's; all others are those of its steps.
+_OF_THE_GROUP = ("max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a graph, or a graph within it, has come."""
+
+    id: str
+    name: str | None
+    state: str
+    """``executing``, ``completed``, ``cancelled``, ``discarded``; ``unknown``: there is no such graph."""
+    total: int = 0
+    """Jobs, those of sub-graphs included."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """State -> jobs in it."""
+    duration: timedelta | None = None
+    """From the first start to the last end, once it has ended."""
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
+    subs: Mapping[str, Status] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Steps and dependencies as they were built."""
+
+    vertices: Mapping[str, str | Graph]
+    """Name -> what it does (worker, function, crawler); a sub-graph is a ``Graph``."""
+    edges: Sequence[tuple[str, str]]
+    """A dependency, and who depends on it."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of one level. Its spec has only its own name for a path."""
+
+    spec: StepSpec
+    sub: Workflow | None = None
+
+
+class Workflow:
+    """A graph of steps. ``id`` says which one it is: sent again under the same id, the same graph is found."""
+
+    #: What a job gets that says nothing about it, and what ``retry_jobs`` does that is told nothing.
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    _cascade: ClassVar[bool] = True
+    #: Whether a dependency may be added after the step that names it, before the graph is sent.
+    _any_order: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        id: str | None = None,
+        check_deps: bool = True,
+        ignore_cancelled: bool = False,
+        ignore_discarded: bool = False,
+        fail_fast: bool = False,
+        max_parallel: int | None = None,
+        pools: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """``check_deps``: each dependency must be there when it is named; else it may be appended later. ``ignore_*``:
+        a cancelled (discarded) dependency counts as completed. ``fail_fast``: nothing more starts once a step was
+        discarded. ``pools``: how much there is of each resource."""
+        self.id = new_id() if id is None else id
+        self.name = name
+        self.ignore_cancelled, self.ignore_discarded = ignore_cancelled, ignore_discarded
+        self.tags = list(tags)
+        amounts = {one: amount(one, value) for one, value in (pools or {}).items()}
+        self._options = GraphOptions(check_deps, fail_fast, max_parallel, amounts)
+        self._context: dict[str, Any] | None = None
+        self._steps: dict[str, _Step] = {}
+        self._level = ""
+
+    # --- building --------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        job: Any,
+        deps: Names = None,
+        *,
+        dependencies: Names = None,
+        args: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Add a step: a function (called with ``args``), a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
+        ``Workflow``. ``replace``: instead of the step that has this name. Raises ``InvalidRequest``, ``NoValue``."""
+        if isinstance(job, Workflow):
+            return self.add_workflow(name, job, deps, dependencies=dependencies, replace=replace, **options)
+        return self._add(name, job, deps, dependencies, replace=replace, args=args, **options)
+
+    def add_group(self, jobs: Iterable[tuple[str, Any]], deps: Names = None, *, dependencies: Names = None) -> Self:
+        """Add several steps with the same dependencies."""
+        deps = _names(deps, dependencies)
+        for name, job in jobs:
+            self.add(name, job, deps)
+        return self
+
+    def add_workflow(
+        self, name: str, sub: Workflow, deps: Names = None, *, dependencies: Names = None, **options: Any
+    ) -> Self:
+        """Add a graph as one step: it waits for ``deps``, and whoever depends on it waits for all that is in it."""
+        if not isinstance(sub, Workflow):
+            raise refusal(f"step {name!r}", sub, "give a Workflow")
+        if sub._options.fail_fast or sub._options.pools:
+            raise InvalidRequest(
+                f"step {name!r}: fail_fast and pools hold for a whole graph; give them to the outermost"
+            )
+        job = NewJob(StepKind.GRAPH, {"name": sub.name} if sub.name else {})
+        return self._put(name, job, deps, dependencies, options, sub)
+
+    def add_many(
+        self,
+        name: str,
+        jobs: Iterable[Any] | Mapping[str, Any],
+        deps: Names = None,
+        *,
+        dependencies: Names = None,
+        **options: Any,
+    ) -> Self:
+        """Add jobs as a graph of their own: those of a list are named by their place, those of a dict by their keys.
+        ``max_parallel``: most of them that may execute at once."""
+        named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
+        return self._group(name, [(str(key), job) for key, job in named], deps, dependencies, options)
+
+    def add_cascade(
+        self, name: str, what: Any, deps: Names = None, *, dependencies: Names = None, **options: Any
+    ) -> Self:
+        """Add a function that is called with the context and the results of its dependencies by name; or ``(items,
+        function)``, which is called with each item of a list or dict, and the same. What it returns is recorded."""
+        with _at(name):
+            if not isinstance(what, tuple):
+                return self._add(name, function(what, "cascade"), deps, dependencies, **options)
+            items, called = what
+            own = {one: options.pop(one) for one in _OF_THE_GROUP if one in options}
+            first = function(called, "item").having(**options)
+            named = items.items() if isinstance(items, Mapping) else enumerate(items)
+            each = [
+                (str(key), replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")}))
+                for key, item in named
+            ]
+        return self._group(name, each, deps, dependencies, own)
+
+    def add_graft(self, name: str, job: Any, deps: Names = None, *, dependencies: Names = None, **options: Any) -> Self:
+        """Add a step that may attach a graph below itself while it runs: a worker, or a function, which is called as a
+        cascade. It returns the graph or calls ``apply_graft``; whoever depends on the step waits for both."""
+        with _at(name):
+            grafter = job_of(job, style="cascade")
+        return self._add(name, grafter, deps, dependencies, graft=True, **options)
+
+    def add_context(self, value: Mapping[str, Any]) -> Self:
+        """Lay values over the context that every cascade gets, also in the graphs within this one."""
+        self._context = {**(self._context or {}), **to_json(dict(value), "context")}
+        return self
+
+    def _add(
+        self,
+        name: str,
+        what: Any,
+        deps: Names,
+        dependencies: Names,
+        args: Mapping[str, Any] | None = None,
+        graft: bool = False,
+        **options: Any,
+    ) -> Self:
+        with _at(name):
+            job = job_of(what, args)
+        if job.kind is StepKind.FUNCTION:
+            options = {**self._defaults, **job.options, **options}
+        return self._put(name, job, deps, dependencies, {**job.options, **options}, graft=graft)
+
+    def _group(
+        self, name: str, jobs: list[tuple[str, Any]], deps: Names, dependencies: Names, options: dict[str, Any]
+    ) -> Self:
+        sub = type(self)()
+        sub.ignore_cancelled, sub.ignore_discarded = self.ignore_cancelled, self.ignore_discarded
+        for key, job in jobs:
+            sub._add(key, job, None, None)
+        return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, dependencies, options, sub)
+
+    def _put(
+        self,
+        name: str,
+        job: NewJob,
+        deps: Names,
+        dependencies: Names,
+        options: dict[str, Any],
+        sub: Workflow | None = None,
+        *,
+        graft: bool = False,
+    ) -> Self:
+        with _at(name):
+            replace, named = options.pop("replace", False), _names(deps, dependencies)
+            if name in self._steps and not replace:
+                raise InvalidRequest("there is such a step; choose another name, or say replace=True")
+            if name in named:
+                raise InvalidRequest("it depends on itself; leave that dependency out")
+            unknown = next((one for one in named if one not in self._steps), None)
+            if unknown is not None and self._options.check_deps and not self._any_order:
+                cure = "add it first, or build with Workflow(check_deps=False) and append it later"
+                raise InvalidRequest(f"deps: there is no step {shown(unknown)}; {cure}")
+            own: dict[str, Any] = {"graft": graft, "max_parallel": options.pop("max_parallel", None)}
+            for one in ("ignore_cancelled", "ignore_discarded"):
+                given = options.pop(one, None)
+                own[one] = getattr(self, one) if given is None else bool(given)
+            if sub is not None:
+                own["max_parallel"] = own["max_parallel"] or sub._options.max_parallel
+            self._steps[name] = _Step(StepSpec(name, job.kind, job.job, named, **own, **step_options(options)), sub)
+        return self
+
+    # --- what was built --------------------------------------------------------------------------------------------
+
+    def spec(self) -> GraphSpec:
+        """The whole graph as it is sent. Raises ``InvalidRequest``, naming step, value and cure."""
+        found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
+        check(found)
+        return found
+
+    def _flat(self, above: str, depth: int) -> Iterator[StepSpec]:
+        if depth > DEPTH_MAX:
+            raise InvalidRequest(
+                f"step {shown(above[:-1])}: graphs may be {DEPTH_MAX} levels deep; does it hold itself?"
+            )
+        for name, step in self._steps.items():
+            spec, sub = step.spec, step.sub
+            if sub is not None and sub._context is not None:
+                spec = replace(spec, job={**spec.job, "context": sub._context})
+            yield replace(spec, path=above + name)
+            if sub is not None:
+                yield from sub._flat(f"{above}{name}/", depth + 1)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def to_graph(self) -> Graph:
+        """Names and dependencies as they were built here; a graph within is a ``Graph``."""
+        vertices = {name: s.sub.to_graph() if s.sub else render.label(s.spec) for name, s in self._steps.items()}
+        return Graph(vertices, [(dep, name) for name, s in self._steps.items() for dep in s.spec.deps])
+
+    def to_dot(self) -> str:
+        """What was built here for Graphviz."""
+        return render.to_dot(self.spec().steps, name=self.name)
+
+    def to_mermaid(self) -> str:
+        """What was built here as a Mermaid flowchart."""
+        return render.to_mermaid(self.spec().steps)
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def for_job(cls, job: Job) -> Self:
+        """The graph that a job is in: of one in a sub-graph, that sub-graph."""
+        found = cls(id=job.graph)
+        found._level = job.path.rpartition("/")[0]
+        return found
+
+    def sub(self, name: str) -> Self:
+        """The handle on a graph within this one."""
+        found = type(self)(id=self.id)
+        found._level = self._path(name)
+        return found
+
+    def start(self) -> Any:
+        """Start this graph, once for its id. Answers the workflow. Raises ``DuplicateRequest`` for another graph under
+        an id that is taken."""
+        spec, platform = self.spec(), current()
+
+        def start() -> Any:
+            platform.send(self.id, spec, name=self.name, tags=self.tags)
+            return self
+
+        return answer(start)
+
+    def status(self) -> Any:
+        """``Status``; of a graph that nobody knows its state is ``unknown``."""
+        return answer(self._status)
+
+    def get_job(self, name: str) -> Any:
+        """``Job`` of this name, or ``None``."""
+        path = self._path(name)
+        return answer(lambda: next((one for one in self._jobs([path]) if one.path == path), None))
+
+    def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> Any:
+        """List of ``Job``, in the order in which they were added, those of sub-graphs included. The name of a sub-graph
+        stands for all jobs in it."""
+        return answer(lambda: self._jobs(self._chosen(names, deps_of)))
+
+    def get_recorded(self, name: str) -> Any:
+        """What this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
+        path = self._path(name)
+        return answer(lambda: nested(current().recorded(self.id, [path]), path))
+
+    def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> Any:
+        """Dict of what was recorded by name; sub-graphs are dicts in it."""
+
+        def recorded() -> Any:
+            return nested(current().recorded(self.id, self._chosen(names, deps_of)), self._level) or {}
+
+        return answer(recorded)
+
+    def get_context(self) -> Any:
+        """Dict of what ``add_context`` was given, here and in the graphs around; ``None`` when it was never called."""
+        return answer(lambda: current().context(self.id, self._level))
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """``Status`` of the whole graph once it has ended, however that was. Raises ``KeyError`` for one that nobody
+        knows and ``TimeoutError`` after ``timeout`` seconds."""
+        return answer(lambda: _status(self.id, current().wait(self.id, timeout)))
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> Any:
+        """Cancel jobs, and what depends on them: how many had not ended. One that executes is cancelled at once and
+        asked to end."""
+        return answer(lambda: current().cancel(self.id, self._chosen(names), reason))
+
+    def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> Any:
+        """Let discarded, cancelled and waiting jobs begin anew (completed ones only by name): how many. ``cascade``:
+        with dependents that were cancelled because of them. ``fresh``: a crawl gets a new run and is not resumed."""
+        with_dependents = self._cascade if cascade is None else cascade
+
+        def retry() -> int:
+            return current().retry(self.id, self._chosen(names), cascade=with_dependents, fresh=fresh)
+
+        return answer(retry)
+
+    def append(self, more: Workflow) -> Any:
+        """Add the steps of ``more`` to this graph, which runs or has ended: how many. What they depend on may be here;
+        build ``more`` with ``check_deps=False`` then."""
+        spec = more.spec()
+        if spec.context:
+            raise InvalidRequest("append: steps that are appended get the context that is there; leave add_context out")
+        return answer(lambda: current().append(self.id, spec))
+
+    @staticmethod
+    def apply_graft(job: Job, sub: Workflow) -> Any:
+        """Attach a graph below the running job that grafts, once an attempt; again the same changes nothing. Answers
+        ``sub``. Raises ``InvalidRequest``, ``DuplicateRequest`` for a second graph, ``Fenced`` for another job."""
+        spec = sub.spec()
+
+        def graft() -> Workflow:
+            current().graft(job.graph, job.path, job.attempt, spec)
+            return sub
+
+        return answer(graft)
+
+    # --- behind them -----------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._level}/{name}" if self._level else name
+
+    def _chosen(self, names: Names = None, deps_of: Job | str | None = None) -> list[str] | None:
+        """The paths that are meant; ``None``: all of the whole graph."""
+        if deps_of is None:
+            if names is None:
+                return [self._level] if self._level else None
+            return [self._path(name) for name in _names(names, None)]
+        path = self._path(deps_of) if isinstance(deps_of, str) else deps_of.path
+        own = next((one for one in self._jobs([path]) if one.path == path), None)
+        wanted = None if names is None else set(_names(names, None))
+        level = path.rpartition("/")[0]
+        deps = [name for name in (own.deps if own else ()) if wanted is None or name in wanted]
+        return [f"{level}/{name}" if level else name for name in deps]
+
+    def _jobs(self, paths: list[str] | None) -> list[Job]:
+        if paths is not None and not paths:
+            return []
+        return [Job.of(self.id, one) for one in current().jobs(self.id, paths)]
+
+    def _status(self) -> Status:
+        found = current().status(self.id)
+        for name in self._level.split("/") if self._level else ():
+            found = (found or {}).get("subs", {}).get(name)
+        return Status(self.id, None, "unknown") if found is None else _status(self.id, found)
+
+
+def new_id() -> str:
+    """An id that nobody has, in the order of time (as UUIDv7)."""
+    number = (time.time_ns() // 1_000_000 << 80) | (uuid.uuid4().int & ((1 << 80) - 1))
+    return str(uuid.UUID(int=number & ~(0xF << 76) | 0x7 << 76))
+
+
+@contextmanager
+def _at(name: str) -> Iterator[None]:
+    """What is refused is said of this step."""
+    check_name(name, "step")
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        raise InvalidRequest(text if text.startswith("step ") else f"step {shown(name)}: {text}") from None
+
+
+def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
+    given = deps if dependencies is None else dependencies
+    if deps and dependencies:
+        raise InvalidRequest("deps and dependencies mean the same; give one of them")
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (given,)
+    found = tuple(dict.fromkeys(given))
+    if not all(isinstance(one, str) for one in found):
+        raise refusal("deps", found, "give names of steps: a text, or a list of texts")
+    return found
+
+
+def _status(key: str, found: Document) -> Status:
+    started, stopped = _time(found.get("started_at")), _time(found.get("stopped_at"))
+    subs = {name: _status(key, one) for name, one in found.get("subs", {}).items()}
+    took = stopped - started if started and stopped else None
+    name, state, total, counts = found.get("name"), found["state"], found["total"], found["counts"]
+    return Status(key, name, state, total, counts, took, started, stopped, subs)
+
+
+def _time(value: Any) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
