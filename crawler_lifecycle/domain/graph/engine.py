@@ -14,7 +14,7 @@ from datetime import datetime
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import Link, check_cycle, link, shown
-from crawler_lifecycle.domain.graph.picking import Picking
+from crawler_lifecycle.domain.graph.picking import Picking, Room
 from crawler_lifecycle.domain.graph.propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
 from crawler_lifecycle.domain.graph.reasons import waiting
 from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step, StepEnd
@@ -45,14 +45,15 @@ class Graph:
     """
 
     options: GraphOptions
-    steps: list[Step]
+    steps: list[Step] = field(repr=False)
     next_batch: int = 1
-    changed: set[int] = field(default_factory=set)
-    added: list[tuple[Step, StepSpec]] = field(default_factory=list)
+    changed: set[int] = field(default_factory=set, repr=False)
+    added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
     """What ``add`` has appended, to be stored."""
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)
+        self._room: Room | None = None
 
     @staticmethod
     def of(spec: GraphSpec) -> Graph:
@@ -73,7 +74,7 @@ class Graph:
             self._spread.take_back(step)
             step.run_attempt = max(step.run_attempt, end.run_attempt)
             self._end(step, end)
-        self._spread.settle()
+        self._settle()
 
     def _end(self, step: Step, end: StepEnd) -> None:
         self.changed.add(step.number)
@@ -107,7 +108,7 @@ class Graph:
                     reason = f"its worker died {LOST_MAX} times while it executed, or the call did not record its end"
                     self._spread.discard(step.number, "lost", reason)
             self._spread.touch([step.number])
-        self._spread.settle()
+        self._settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
         """What starts now, by priority and number, within ``max_parallel``, resources and these numbers of calls and
@@ -115,6 +116,7 @@ class Graph:
         picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
         picked = picking.run()
         self.next_batch = picking.next_batch
+        self._room = None
         return picked
 
     # --- commands ---
@@ -132,7 +134,7 @@ class Graph:
             self._spread.set(number, StepState.CANCELLED, CANCELLED, reason)
             count += step.kind is not StepKind.GRAPH
         self._spread.touch(chosen)
-        self._spread.settle()
+        self._settle()
         return count
 
     def numbers(self, paths: Collection[str]) -> list[int]:
@@ -187,6 +189,7 @@ class Graph:
         self.steps += new
         self.changed.update(range(first, len(self.steps)))
         self.added += zip(new, specs, strict=True)
+        self._room = None
         self._spread.grow(self._found({step.path: step.number for step in new}, first))
         return new
 
@@ -234,6 +237,7 @@ class Graph:
             if fresh:
                 step.run_id, step.run_attempt = None, 0
         self._spread.reset(chosen)
+        self._room = None
         return sum(self.steps[number].kind is not StepKind.GRAPH for number in chosen)
 
     def _retried(self, numbers: Collection[int] | None) -> list[int]:
@@ -255,17 +259,12 @@ class Graph:
         again = set(chosen)
         for number in chosen:
             again.update(spread.gated_by(number))
+        # What is around them is unfinished again, so that it cancels nothing.
+        unfinished = again.union(*(spread.around(number) for number in chosen))
         for number in sorted(again):
-            if not spread.bad[number]:
-                continue
-            for dep in self.steps[number].deps:
+            for dep in self.steps[number].deps if spread.bad[number] else ():
                 end = spread.end[dep]
-                # A graph is retried with what is in it.
-                if (
-                    end is not None
-                    and not spread.lets_through(number, end)
-                    and not again.intersection(spread.inside([dep]))
-                ):
+                if end is not None and not spread.lets_through(number, end) and dep not in unfinished:
                     text = f"its dependency {shown(self.steps[dep].path)} was {end}; retry that as well"
                     raise InvalidRequest(f"step {shown(self.steps[number].path)}: {text}")
         if self.options.fail_fast and spread.discarded and chosen:
@@ -297,6 +296,10 @@ class Graph:
                     ways.append(one)
         return sorted(found)
 
+    def _settle(self) -> None:
+        self._room = None
+        self._spread.settle()
+
     # --- what it is ---
 
     @property
@@ -314,7 +317,9 @@ class Graph:
 
     def waiting(self, number: int) -> str | None:
         """One sentence: what an unfinished step waits for; ``None`` for one that executes or has ended."""
-        return waiting(self._spread, self.options, number)
+        if self._room is None:
+            self._room = Room(self._spread, self.options)
+        return waiting(self._spread, self._room, number)
 
     def counts(self) -> dict[StepState, int]:
         """Steps by state, those of the kind ``graph`` left out."""

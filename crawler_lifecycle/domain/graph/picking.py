@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -59,6 +60,10 @@ class Room:
                 return graph
         return None
 
+    def cap(self, graph: int) -> int | None:
+        """The places of a graph; of the whole for ``WHOLE``."""
+        return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
+
     def alternative(self, step: Step) -> int | None:
         """The first alternative of resources that there is enough of; ``None``: there is none."""
         for n, one in enumerate(alternatives(step)):
@@ -79,7 +84,12 @@ class Room:
 
 def alternatives(step: Step) -> Sequence[Mapping[str, Fraction]]:
     """The alternatives of resources as exact numbers."""
-    return [amounts(dict(one)) for one in step.resources]
+    return _exact(step.resources)
+
+
+@functools.lru_cache(maxsize=1024)
+def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mapping[str, Fraction]]:
+    return [amounts(dict(one)) for one in resources]
 
 
 def executes(step: Step) -> bool:

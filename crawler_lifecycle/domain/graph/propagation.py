@@ -297,7 +297,7 @@ class Propagation:
         self.left[dependent] += (before and was_calm) - (after and calm)
         bad = end is not None and not after
         self.bad[dependent] += bad - (was is not None and not before)
-        if bad:
+        if bad and self.bad[dependent] == 1:
             self.culprit[dependent] = number
 
     def _why_doomed(self, number: int) -> str:

@@ -9,13 +9,13 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.picking import WHOLE, Room, alternatives
 from crawler_lifecycle.domain.graph.propagation import Propagation
 from crawler_lifecycle.domain.graph.rows import Step
-from crawler_lifecycle.domain.graph.spec import GraphOptions, StepKind, StepState
+from crawler_lifecycle.domain.graph.spec import StepKind, StepState
 
 #: Names that a sentence lists before it only counts them.
 _SHOWN = 3
 
 
-def waiting(spread: Propagation, options: GraphOptions, number: int) -> str | None:
+def waiting(spread: Propagation, room: Room, number: int) -> str | None:
     """What this step waits for; ``None`` when it executes, or has ended with everything in it."""
     step = spread.steps[number]
     if step.ending:
@@ -29,7 +29,7 @@ def waiting(spread: Propagation, options: GraphOptions, number: int) -> str | No
         at = step.not_before.astimezone(UTC).strftime(" at %Y-%m-%d %H:%M:%S UTC") if step.not_before else ""
         return f"it waits for {what}{at}"
     if step.state is StepState.AVAILABLE:
-        return _room(spread, options, step)
+        return _room(spread, room, step)
     return _dependencies(spread, number)
 
 
@@ -51,16 +51,13 @@ def _dependencies(spread: Propagation, number: int) -> str:
     return f"{whose} waits for {' and for '.join(texts)}"
 
 
-def _room(spread: Propagation, options: GraphOptions, step: Step) -> str:
+def _room(spread: Propagation, room: Room, step: Step) -> str:
     if step.batch is not None:
         return "it was given to a worker, and waits for its turn"
-    room = Room(spread, options)
     full = room.full(step)
     if full is not None:
-        cap, where = options.max_parallel, "the graph"
-        if full != WHOLE:
-            cap, where = spread.steps[full].max_parallel, shown(spread.steps[full].path)
-        return f"it waits for one of the {cap} places of {where}"
+        where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
+        return f"it waits for one of the {room.cap(full)} places of {where}"
     if step.resources and room.alternative(step) is None:
         needs = [
             " and ".join(f"{need} of {name} ({room.free[name]} free)" for name, need in one.items())

@@ -1,0 +1,105 @@
+"""What starts, in which calls, and within which room."""
+
+from __future__ import annotations
+
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.picking import BATCH_STEPS, SPREAD
+from crawler_lifecycle.domain.graph.spec import StepState
+from tests.domain.graph.steps import NOW, begin, crawl, end, graph, group, run, states, step
+
+
+def calls(of: Graph, batches: int = 500) -> list[list[str]]:
+    picked = of.pick(NOW, batches=batches, begin=500)
+    return [[of.steps[number].path for number in batch.steps] for batch in picked.batches]
+
+
+def test_a_chain_is_one_call() -> None:
+    one = graph(step("0"), *(step(str(n), str(n - 1)) for n in range(1, BATCH_STEPS + 5)))
+    assert calls(one) == [[str(n) for n in range(BATCH_STEPS)]]
+    assert calls(one) == []
+
+
+def test_a_call_goes_on_with_what_only_it_makes_ready_and_shares_out_what_fans_out() -> None:
+    one = graph(step("a"), step("b", "a"), step("c", "b"), step("d", "b"), step("e", "c", "d"))
+    assert calls(one) == [["a", "b"]]
+    one = graph(step("a"), step("b"), step("c", "a", "b"))
+    assert calls(one) == [["a"], ["b"]]  # two calls: nobody knows which is last
+    long = graph(step("a"), step("b", "a", timeout_s=61), step("c", "b"))
+    assert calls(long) == [["a"]]
+    graft = graph(step("a"), step("b", "a", graft=True), step("c", "b"))
+    assert calls(graft) == [["a", "b"]]  # c waits for what b grafts
+    pools = graph(step("a"), step("b", "a", queue="big"), crawl("c"))
+    assert calls(pools) == [["a"]]
+
+
+def test_a_wide_set_is_spread_over_calls_and_kept_apart_by_pool_and_length() -> None:
+    one = graph(*(step(str(n)) for n in range(1000)), step("big", queue="big"), step("slow", timeout_s=61))
+    picked = one.pick(NOW, batches=500, begin=500)
+    sizes = [len(batch.steps) for batch in picked.batches if batch.queue is None and not batch.long]
+    assert len(sizes) == SPREAD
+    assert sum(sizes) == 1000
+    assert [(b.queue, b.long, len(b.steps)) for b in picked.batches if b.queue or b.long] == [
+        (None, True, 1),
+        ("big", False, 1),
+    ]
+    assert [one.steps[n].batch for n in picked.batches[0].steps] == [picked.batches[0].number] * len(
+        picked.batches[0].steps
+    )
+
+
+def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for() -> None:
+    one = graph(step("a", priority=5), step("b"), step("c", priority=1), crawl("d"), crawl("e", priority=1), crawl("f"))
+    picked = one.pick(NOW, batches=2, begin=2)
+    assert [one.steps[n].path for batch in picked.batches for n in batch.steps] == ["b", "c"]
+    assert [one.steps[n].path for n in picked.begin] == ["d", "f"]
+    assert (one.steps[3].state, one.steps[3].attempt, one.steps[3].tries) == (StepState.EXECUTING, 1, 1)
+    assert one.waiting(0) == "it waits for a worker"
+    assert one.waiting(1) == "it was given to a worker, and waits for its turn"
+    assert one.waiting(4) == "it waits to be started"
+
+
+def test_caps_hold_for_everything_in_a_graph() -> None:
+    one = graph(
+        *(group("g", max_parallel=2), group("g/h", max_parallel=1), crawl("g/h/1"), crawl("g/h/2"), crawl("g/a")),
+        *(crawl("g/b"), crawl("free")),
+    )
+    picked = one.pick(NOW, batches=9, begin=9)
+    assert [one.steps[n].path for n in picked.begin] == ["g/h/1", "g/a", "free"]
+    assert one.waiting(3) == 'it waits for one of the 1 places of "g/h"'
+    assert one.waiting(5) == 'it waits for one of the 2 places of "g"'
+    one.cancel([2], "no")
+    assert list(one.pick(NOW, batches=9, begin=9).begin) == []  # it may run still
+    end(one, "g/h/1")
+    assert [one.steps[n].path for n in one.pick(NOW, batches=9, begin=9).begin] == ["g/h/2"]
+    whole = graph(crawl("a"), crawl("b"), max_parallel=1)
+    assert run(whole) == ["a", "b"]
+    assert whole.pick(NOW, batches=9, begin=9).begin == []
+
+
+def test_a_call_takes_one_place_however_many_steps_it_has() -> None:
+    one = graph(group("g", max_parallel=2), *(step(f"g/{n}") for n in range(200)))
+    assert [len(steps) for steps in calls(one)] == [7, 7]
+    assert one.waiting(50) == 'it waits for one of the 2 places of "g"'
+    one.released([1])
+    assert [len(steps) for steps in calls(one)] == [7]
+    assert states(one)["g"] == "executing"
+
+
+def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
+    """S-81: the amounts of an alternative together, the alternatives one instead of another, exact thirds."""
+    third = ({"db": "1/3"},)
+    one = graph(*(step(str(n), resources=third) for n in range(4)), step("all", resources=({"db": "1"},)))
+    assert calls(one) == [["0"], ["1"], ["2"]]
+    assert one.waiting(3) == "it waits for 1/3 of db (0 free)"
+    begin(one, "0")
+    end(one, "0")
+    assert calls(one) == [["3"]]
+    for path in ("1", "2", "3"):
+        begin(one, path)
+        end(one, path)
+    assert calls(one) == [["all"]]
+    either = graph(*(crawl(n, resources=({"a": "1", "b": "1"}, {"c": "2"})) for n in "xyz"), pools={"c": "3"})
+    assert [either.steps[n].alternative for n in either.pick(NOW, batches=9, begin=9).begin] == [0, 1]
+    assert either.waiting(2) == "it waits for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
+    end(either, "x", StepState.RETRYABLE)
+    assert [either.steps[n].path for n in either.pick(NOW, batches=9, begin=9).begin] == ["x"]
