@@ -1,80 +1,71 @@
-"""Calls the code of a step, and reads what it returned. For host processes and for tests."""
+"""Calls the code of a step, and reads what it returned: in a worker's process, and in a test."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.values import of_json
 
-from .job import Job, executing
+from .job import Job
 from .results import Cancel, Record, Snooze
 from .workflow import Workflow
 
 
+class NotCallable(InvalidRequest):
+    """This code cannot be called as the step says, however often it is tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a call came to. Nothing of it: the step is completed."""
+    """What a call came to. Nothing of it: the step is completed, and records nothing."""
 
     cancel: Cancel | None = None
     snooze: Snooze | None = None
     record: Record | None = None
-    graft: GraphSpec | None = None
+    graft: Workflow | None = None
     """To be attached below the step."""
 
 
-def load(call: str) -> Any:
-    """Import ``module:qualname``. Raises ``InvalidRequest`` when the module has no such thing, and what it raises."""
-    module_name, _, name = call.partition(":")
-    found: Any = importlib.import_module(module_name)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            raise InvalidRequest(f"{call}: the module has no {part!r}; bring it back, or retry with the new name")
-    return found
+def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
+    """What the code returns, when it is called as the job of its spec (``what``) says; async code is run to its end.
 
-
-def call(code: Any, job: Job, what: Mapping[str, Any], context: Mapping[str, Any], *, graft: bool = False) -> Returned:
-    """Call the code of a step (``what``: its job in the spec) as its style says; a coroutine is run to its end.
-
-    Raises what the code raises, and ``InvalidRequest`` for a result that makes no sense.
+    Raises ``NotCallable``, and what the code raises.
     """
     style = what.get("style", "plain")
-    executing(job)
-    try:
-        found = _awaited(_called(code, style, job, what, context))
-    finally:
-        executing(None)
-    return _read(found, style, graft, what.get("record", True))
-
-
-def _called(code: Any, style: str, job: Job, what: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
     if style == "worker":
-        return code().process(job)
-    if style == "item":
-        return code(of_json(what.get("item")), dict(context))
-    if style == "cascade":
-        return code(dict(context))
-    return code(**of_json(what.get("args", {})))
-
-
-def _awaited(found: Any) -> Any:
+        name, args = f"{name}.process", [job]
+        code = getattr(code(), "process", None) if isinstance(code, type) else None
+        if not callable(code):
+            raise NotCallable(f"{name}: it is no class with a method process(self, job); bring that back")
+    elif style == "plain":
+        kwargs = of_json(what.get("args", {}))
+    else:
+        args = [of_json(what.get("item")), context()] if style == "item" else [context()]
+    _check_signature(name, code, args, kwargs)
+    found = code(*args, **kwargs)
     if not inspect.isawaitable(found):
         return found
-    import asyncio  # only who needs it pays for it
+    import asyncio  # whoever writes no async function need not load it
 
-    async def run() -> Any:
+    async def awaited() -> object:
         return await found
 
-    return asyncio.run(run())
+    return asyncio.run(awaited())
 
 
-def _read(found: Any, style: str, graft: bool, record: bool) -> Returned:
+def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Returned:
+    """What is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
+    if inspect.iscoroutine(found):
+        found.close()
+        raise TypeError(f"{name} returned a coroutine, of which nothing was executed; await it")
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        raise TypeError(f"{name} returned a generator, of which nothing was executed; return a list")
     if isinstance(found, Cancel):
         return Returned(cancel=found)
     if isinstance(found, Snooze):
@@ -83,8 +74,23 @@ def _read(found: Any, style: str, graft: bool, record: bool) -> Returned:
         return Returned(record=found)
     if isinstance(found, Workflow):
         if not graft:
-            raise InvalidRequest("it returned a Workflow, and only a step of add_graft may; add it with add_graft")
-        return Returned(graft=found.spec())
-    if style == "worker" or not record or (found is None and style == "plain"):
+            raise TypeError(f"{name} returned a Workflow and is no graft; add it with add_graft")
+        return Returned(graft=found)
+    if found is None or what.get("style") == "worker" or not what.get("record", True):
         return Returned()
+    if graft:
+        cure = "return a Workflow, or None for nothing"
+        raise TypeError(f"{name} grafts, and returned {type(found).__name__}; {cure}")
     return Returned(record=Record(found))
+
+
+def _check_signature(name: str, code: Any, args: list[Any], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(code)
+    except (TypeError, ValueError):  # one that is not written in Python
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join(kwargs) or ("nothing", "one argument", "the item and the context")[len(args)]
+        raise NotCallable(f"{name}{signature}: {error}; the step gives it {given}") from None

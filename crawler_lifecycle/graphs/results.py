@@ -40,12 +40,16 @@ class Record:
 
 
 def nested(recorded: Mapping[str, Any], below: str) -> Any:
-    """Results by path as dicts within dicts, from this path on; the result itself when that is one step."""
-    if below in recorded:
+    """Results by path as dicts within dicts, from this path on; the result itself when that is one step. Of a step that
+    has grafted, what is in it counts and not its own."""
+    holding = {path.rpartition("/")[0] for path in recorded}
+    if below in recorded and below not in holding:
         return recorded[below]
     prefix = f"{below}/" if below else ""
     found: dict[str, Any] = {}
     for path, value in recorded.items():
+        if path in holding or not path.startswith(prefix):
+            continue
         *above, name = path.removeprefix(prefix).split("/")
         level = found
         for one in above:

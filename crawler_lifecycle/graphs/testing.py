@@ -9,6 +9,7 @@ Crawls and managers are not started: they end at once as ``crawls`` says. ``wait
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
-from .calling import Returned, call, load
-from .job import Job
+from .calling import NotCallable, Returned, call, read
+from .job import Job, executing
 from .platform import Document
 from .results import nested
 
@@ -50,6 +51,14 @@ class _Row:
     result: bytes | None = None
     graft: str | None = None
     """Fingerprint of what this attempt has attached."""
+
+    @property
+    def gave(self) -> bool:
+        """Whether those get something of it that depend on it."""
+        return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
+
+    def value(self) -> Any:
+        return None if self.result is None else decode(self.result)
 
     @property
     def path(self) -> str:
@@ -143,7 +152,7 @@ class Memory:
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         graph = self._graphs.get(key)
         rows = graph.inside(paths) if graph else []
-        return {row.path: decode(row.result) for row in rows if row.result is not None}
+        return {row.path: row.value() for row in rows if row.result is not None}
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
         graph = self._graphs.get(key)
@@ -233,13 +242,18 @@ class Memory:
     def _execute(self, graph: _Graph, row: _Row) -> StepEnd:
         step, job = row.step, Job.of(graph.key, _document(row))
         self._began(row)
+        executing(job)
         try:
-            code = load(row.job["call"])
-            returned = call(code, job, row.job, self._given(graph, row), graft=step.graft)
-            return self._judged(graph, row, returned)
+            name = row.job["call"]
+            found = call(name, _imported(name), row.job, job, lambda: self._given(graph, row))
+            return self._judged(graph, row, read(name, found, row.job, graft=step.graft))
+        except NotCallable as error:
+            return self._failed(row, str(error), for_good=True)
         except Exception as error:
             traceback.print_exc()
             return self._failed(row, f"{type(error).__name__}: {error}")
+        finally:
+            executing(None)
 
     def _judged(self, graph: _Graph, row: _Row, returned: Returned) -> StepEnd:
         step = row.step
@@ -252,13 +266,13 @@ class Memory:
         if returned.record is not None:
             row.result = encode(returned.record.value, "result", returned.record.limit)
         if returned.graft is not None:
-            self.graft(graph.key, row.path, step.attempt, returned.graft)
+            self.graft(graph.key, row.path, step.attempt, returned.graft.spec())
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
-    def _failed(self, row: _Row, error: str) -> StepEnd:
+    def _failed(self, row: _Row, error: str, *, for_good: bool = False) -> StepEnd:
         step = row.step
         row.errors.append({"attempt": step.attempt, "at": self.now.isoformat(), "error": error})
-        if step.tries >= step.max_attempts:
+        if for_good or step.tries >= step.max_attempts:
             return StepEnd(step.number, step.attempt, StepState.DISCARDED, "failed", error)
         again = self.now + timedelta(seconds=min(3600.0, row.spec.backoff_s * 2.0 ** (step.tries - 1)))
         return StepEnd(step.number, step.attempt, StepState.RETRYABLE, None, error, again)
@@ -284,16 +298,24 @@ class Memory:
         graph.engine.ended([end])
 
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
-        """The context of a cascade: what is around it, and what its dependencies recorded, by name."""
+        """The context of a cascade: what is around it, and what its dependencies gave, by name."""
         level = row.path.rpartition("/")[0]
         context = self.context(graph.key, level) or {}
         for dep in row.spec.deps:
             path = f"{level}/{dep}" if level else dep
-            found = nested(self.recorded(graph.key, [path]), path)
-            kind = graph.rows[graph.engine.numbers([path])[0]].kind
-            if found is not None or kind is StepKind.GRAPH:
-                context[dep] = {} if found is None else found
+            inside = [one for one in graph.rows if path in _with_above(one.path)]
+            gave = {one.path: one.value() for one in inside if one.gave}
+            if gave or inside[0].kind is StepKind.GRAPH:
+                context[dep] = nested(gave, path) if gave else {}
         return context
+
+
+def _imported(name: str) -> Any:
+    module, _, qualname = name.partition(":")
+    found = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
 
 
 @contextmanager

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crawler_lifecycle.domain import errors, values
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
+from crawler_lifecycle.graphs.calling import NotCallable, Returned, call, read
 from crawler_lifecycle.graphs.job import Job, executing
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 from crawler_lifecycle.plans import loading
 from crawler_lifecycle.plans.wire import Pipes, read_frames, write_frames
 
@@ -36,12 +35,12 @@ class Caller:
         executing(job)
         own = _OwnGraph(self._worker, job.graph)
         use(own)
+        name, what = message["function"], {**message["job"]["job"], "style": message["style"]}
         try:
-            called, arguments = self._wanted(message, job)
-            found = _executed(called, arguments)
+            found = call(name, loading.function(name), what, job, lambda: self._context(message["given"]))
             if os.getpid() == me:
-                return self._kept(found, message, own)
-        except loading.NotUsable as error:
+                return self._kept(read(name, found, what, graft=message["graft"]), message, own)
+        except (loading.NotUsable, NotCallable) as error:
             return {"kind": "failed", "error": str(error), "for_good": True}
         except BaseException as error:  # sys.exit and its like are no reason to leave
             return {"kind": "failed", "error": loading.told(error), "for_good": False}
@@ -49,23 +48,8 @@ class Caller:
             executing(None)
         os._exit(0)  # the user's code forked, and this is the copy
 
-    def _wanted(self, message: Mapping[str, Any], job: Job) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """What is called, and with which arguments. Raises ``NotUsable``."""
-        name, style, what = message["function"], message["style"], message["job"]["job"]
-        called = loading.function(name)
-        if style == "worker":
-            process = getattr(called(), "process", None) if isinstance(called, type) else None
-            if not callable(process):
-                raise loading.NotUsable(f"{name}: it is no class with a method process(self, job); bring that back")
-            return process, _bound(name, process, [job], {})
-        if style == "plain":
-            return called, _bound(name, called, [], values.of_json(what.get("args", {})))
-        context, results = self._context(message["given"])
-        item = [values.of_json(what.get("item"))] if style == "item" else []
-        return called, _bound(name, called, [*item, context | results], {})
-
-    def _context(self, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The contexts laid over one another, and the results of dependencies by name."""
+    def _context(self, size: int) -> dict[str, Any]:
+        """The contexts laid over one another, and over them the results of dependencies by name."""
         context: dict[str, Any] = {}
         results: dict[str, Any] = {}
         for head, value in self._worker.frames(size):
@@ -73,67 +57,23 @@ class Caller:
                 _put(results, head["path"], value)
             else:
                 context |= value
-        return context, results
+        return context | results
 
-    def _kept(self, found: object, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
-        """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``, ``TypeError``."""
-        if inspect.iscoroutine(found):
-            found.close()
-            raise TypeError(f"{message['function']} returned a coroutine, of which nothing was executed; await it")
-        if inspect.isgenerator(found) or inspect.isasyncgen(found):
-            raise TypeError(f"{message['function']} returned a generator, of which nothing was executed; return a list")
-        if isinstance(found, Cancel):
-            return {"kind": "cancel", "reason": str(found.reason)[:REASON_MAX]}
-        if isinstance(found, Snooze):
-            return {"kind": "snooze", "seconds": found.seconds}
-        if isinstance(found, Record):
-            return self._recorded(found.value, min(found.limit, message["limit"]))
-        if found is None:
-            return {"kind": "done"}
-        built = getattr(sys.modules.get("crawler_lifecycle.graphs.workflow"), "Workflow", ())
-        if isinstance(found, built):
-            if not message["graft"]:
-                raise TypeError(f"{message['function']} returned a Workflow and is no graft; add it with add_graft")
-            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.spec())
-            return {"kind": "done"}
-        if message["style"] == "worker":
-            return {"kind": "done"}
-        if message["graft"]:
-            kind = type(found).__name__
-            raise TypeError(
-                f"{message['function']} grafts, and returned {kind}; return a Workflow, or None for nothing"
-            )
-        return self._recorded(found, message["limit"])
+    def _kept(self, found: Returned, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
+        """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``."""
+        if found.cancel is not None:
+            return {"kind": "cancel", "reason": str(found.cancel.reason)[:REASON_MAX]}
+        if found.snooze is not None:
+            return {"kind": "snooze", "seconds": found.snooze.seconds}
+        if found.record is not None:
+            return self._recorded(found.record.value, min(found.record.limit, message["limit"]))
+        if found.graft is not None:
+            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.graft.spec())
+        return {"kind": "done"}
 
     def _recorded(self, value: object, limit: int) -> dict[str, Any]:
         data = values.encode(value, "what it returned", limit)
         return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
-
-
-def _bound(name: str, called: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The arguments, unless the function does not take them."""
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError):  # one that is not written in Python
-        return {"args": args, "kwargs": kwargs}
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        given = ", ".join(kwargs) or ("nothing", "the context", "the item and the context")[len(args)]
-        raise loading.NotUsable(f"{name}{signature}: {error}; the step gives it {given}") from None
-    return {"args": args, "kwargs": kwargs}
-
-
-def _executed(called: Callable[..., Any], arguments: Mapping[str, Any]) -> object:
-    found = called(*arguments["args"], **arguments["kwargs"])
-    if not inspect.isawaitable(found):
-        return found
-    import asyncio  # whoever writes no async function need not load it
-
-    async def awaited() -> object:
-        return await found
-
-    return asyncio.run(awaited())
 
 
 def _read(head: Document, data: bytes) -> Any:
