@@ -14,6 +14,7 @@ from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
+from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
 from crawler_lifecycle.activities.graphs import GraphActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.managers import ManagerActivities
@@ -44,6 +45,7 @@ from crawler_lifecycle.ports import (
     EvidenceKeeper,
     FileArchive,
     FilesPlace,
+    FunctionHosts,
     KnowsRuns,
     LiveFiles,
     Notifier,
@@ -131,6 +133,7 @@ class Parts:
     audit: AuditRules = field(default_factory=AuditRules)
     hosts: PlanHosts | None = None
     """The processes with users' code; whoever serves the role ``plans`` brings them."""
+    functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a manager's source that wait for a slot at most."""
@@ -394,14 +397,15 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ManagerAudit(s.audits, s.findings, p.directory, p.audit),
         ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
         GraphActivities(s.graphs, s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler),
+        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory),
         ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}
 
 
-def activities_of(role: str, parts: Parts) -> list[Callable[..., Any]]:
-    """The activities that a role's queue can be asked for."""
-    queue = ROLES[role]
+def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Callable[..., Any]]:
+    """The activities that a role's queue can be asked for; or that ``queue`` can, which it serves as well."""
+    queue = queue or ROLES[role]
     wanted = {name for name, policy in POLICIES.items() if policy.queue == queue}
     if role == "control":
         wanted |= set(ON_CONTROL_TOO)

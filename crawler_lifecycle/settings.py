@@ -212,7 +212,7 @@ class PlansSettings(_Section):
     """Users' managers: their code, and what their words from Scrapy Cloud mean here."""
 
     modules: list[str] = Field(
-        default_factory=list, description="modules with managers that workers of the role plans offer, as for import"
+        default_factory=list, description="modules whose managers and functions workers of the role plans execute"
     )
     folder: Path = Field(default_factory=Path.cwd, description="where these modules are looked for first")
     environment: list[str] = Field(
@@ -222,6 +222,11 @@ class PlansSettings(_Section):
     page_s: float = Field(default=300.0, gt=0, le=900, description="seconds that a source gets for one page of items")
     processes: int = Field(default=100, ge=1, le=1000, description="processes with users' code at once in one worker")
     memory: str = Field(default="1Gi", description="private memory of one such process")
+    functions: int = Field(default=4, ge=1, le=100, description="functions of graphs at once in one worker")
+    queue: str | None = Field(
+        default=None, description="name of the pool whose functions it executes; none: the common"
+    )
+    result: str = Field(default="64Mi", description="largest result of a function that is recorded")
     buffer: int = Field(default=1000, ge=1, le=100_000, description="items of a source that wait for a slot at most")
     unit_cpu: str | None = Field(default=None, description="processors of one unit; none: units ask for none")
     unit_memory: str = Field(default="1Gi", description="memory of one unit")
@@ -243,6 +248,20 @@ class PlansSettings(_Section):
         for name in value:
             if name.upper().startswith((PREFIX, "TEMPORAL_")):
                 raise ValueError(f"{name!r:.80} is for our own processes; users' code gets none of these")
+        return value
+
+    @field_validator("queue")
+    @classmethod
+    def _queue(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", value, re.ASCII):
+            raise ValueError(f"{value!r:.80} names no pool; give 1 to 50 letters, digits, dots, dashes, underscores")
+        return value
+
+    @field_validator("result")
+    @classmethod
+    def _result(cls, value: str) -> str:
+        if not 1024 <= (parse_memory(value) or 0) <= 2**30:
+            raise ValueError(f"{value!r:.80} is not allowed; give 1Ki to 1Gi")
         return value
 
     @field_validator("unit_cpu", "unit_memory", "memory")

@@ -51,7 +51,17 @@ class Found:
     fingerprint: str
     options: list[dict[str, Any]]
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModule:
+    """A module that was read."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    plans: list[Found]
     files: list[str]
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +75,23 @@ class Loaded:
     on_item_error: str
 
 
-_FOUND = TypeAdapter(list[Found])
+_FOUND = TypeAdapter(FoundModule)
 _LOADED = TypeAdapter(Loaded)
 _OUTCOMES = TypeAdapter(list[str])
 _PAGE = TypeAdapter(Page)
 _DECISION = TypeAdapter(Decision)
 
 
-def found(reply: object) -> list[Found]:
-    """The managers of a module. Raises ``Nonsense``."""
-    plans = _checked(_FOUND, reply)
-    for plan in plans:
+def found(reply: object) -> FoundModule:
+    """What a module has. Raises ``Nonsense``."""
+    module = _checked(_FOUND, reply)
+    _text("fingerprint", module.fingerprint, 64)
+    for plan in module.plans:
         _text("plan", plan.plan, NAME_MAX)
         _text("fingerprint", plan.fingerprint, 64)
         if len(json.dumps(plan.options)) > JOB_BYTES:
             raise Nonsense(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
-    return plans
+    return module
 
 
 def loaded(reply: object) -> Loaded:

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import traceback
 from argparse import SUPPRESS
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -70,12 +71,14 @@ def function(name: str) -> Any:
     return found
 
 
-def find(module_name: str) -> list[dict[str, Any]]:
-    """Every manager that is defined in this module, as ``PlanRow`` has it, with the files it is made of."""
+def find(module_name: str) -> dict[str, Any]:
+    """Every manager that is defined in this module, as ``PlanRow`` has it; the files that it is made of, and what tells
+    them from others."""
     there = module(module_name)
     files = watched()
     own = [one for one in vars(there).values() if _is_plan(one) and one.__module__ == there.__name__]
-    return [_described(f"{module_name}:{one.__name__}", one) | {"files": files} for one in dict.fromkeys(own)]
+    plans = [_described(f"{module_name}:{one.__name__}", one) for one in dict.fromkeys(own)]
+    return {"plans": plans, "files": files, "fingerprint": _digest(files)}
 
 
 def _is_plan(found: object) -> bool:
@@ -128,8 +131,12 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
 
 def fingerprint(cls: type) -> str:
     """Of the source files of the class and its bases, those of this package left out: they change with every build."""
+    return _digest(sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}))
+
+
+def _digest(files: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    for file in sorted({_source(one) for one in cls.__mro__ if not one.__module__.startswith(f"{_OURS}.")} - {""}):
+    for file in files:
         digest.update(os.path.basename(file).encode())
         with open(file, "rb") as source:
             digest.update(hashlib.sha256(source.read()).digest())

@@ -1,4 +1,4 @@
-"""Which plans this worker serves: the managers in the modules that its settings name, on record for whoever starts one.
+"""What this worker has: the modules that its settings name, and the managers in them, on record for whoever starts one.
 
 A module is loaded in a process of its own, with a time limit: one that is broken, ends its process or never returns is
 on record with its error, and the others are served.
@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crawler_lifecycle.background import Loop
+from crawler_lifecycle.domain.manager import BUILT_IN
 from crawler_lifecycle.plans import calls
 from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import START_S, HostProcess, Rules
 from crawler_lifecycle.ports import PlanFailed
-from crawler_lifecycle.ports.store.managers import PlanRow, PlanStore
+from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow, PlanStore
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ SAID_S, LOOKED_S = 60.0, 2.0
 FIRST_S = 60.0
 #: Source files in the folder of users' modules that are looked at.
 FILES_MAX = 500
-
-KIND = "manager"
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Registry:
         """For the worker's health."""
         rows = [row for module in self._modules.values() for row in module.plans]
         return {
-            "plans": sum(row.error is None for row in rows),
+            "plans": sum(row.error is None for row in rows if row.kind == PLAN_MANAGER),
             "broken": {row.plan: row.error for row in rows if row.error is not None},
         }
 
@@ -131,15 +130,18 @@ class Registry:
                 process.kill()
         except (PlanFailed, calls.Nonsense) as why:
             log.warning("module %s cannot be used: %s", name, why)
-            error = PlanRow(plan=name, kind=KIND, name=None, description="", fingerprint="", error=str(why))
+            error = PlanRow(plan=name, kind=PLAN_MODULE, name=None, description="", fingerprint="", error=str(why))
             return _Module([error], frozenset(), before, time.monotonic())
         rows = [
-            PlanRow(one.plan, KIND, one.name, one.description, one.fingerprint, one.options, one.error) for one in found
+            PlanRow(one.plan, PLAN_MANAGER, one.name, one.description, one.fingerprint, one.options, one.error)
+            for one in found.plans
         ]
-        files = frozenset(file for one in found for file in one.files)
+        if name != BUILT_IN.partition(":")[0]:
+            rows.append(PlanRow(name, PLAN_MODULE, None, "", found.fingerprint))
+        files = frozenset(found.files)
         # Files that changed while the module was read are newer than these: it is read again.
         stamps = {**_stamps(self._watched(files)), **before}
-        log.info("module %s has %d managers", name, len(rows))
+        log.info("module %s has %d managers", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())
 
     def _stay(self) -> None:

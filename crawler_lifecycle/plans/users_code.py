@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 
 from crawler_lifecycle.domain.manager import BUILT_IN
 from crawler_lifecycle.domain.run import parse_memory
+from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.plans.registry import Registry
@@ -23,7 +25,12 @@ class UsersCode:
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
         self.hosts = Hosts(worker_id, modules, rules, limits)
-        self.registry = Registry(worker_id, modules, plans, rules, told=self.hosts.retire)
+        self.functions = Functions(settings.modules, rules, parse_memory(settings.result) or 0)
+        self.registry = Registry(worker_id, modules, plans, rules, told=self._told)
+
+    def _told(self, fingerprints: Mapping[str, str]) -> None:
+        self.hosts.retire(fingerprints)
+        self.functions.outdate(fingerprints)
 
     async def registering(self) -> None:
         """Keep the plans on record until it is cancelled."""
@@ -34,9 +41,10 @@ class UsersCode:
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""
-        return {"processes": self.hosts.state(), **self.registry.state()}
+        return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
 
     def close(self) -> None:
         """End all processes."""
         self.registry.leave()
         self.hosts.close()
+        self.functions.close()

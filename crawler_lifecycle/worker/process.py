@@ -47,6 +47,7 @@ from crawler_lifecycle.compose import (
     workflows_of,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.plans.users_code import UsersCode
@@ -363,15 +364,17 @@ def _worker(
     threads: ThreadPoolExecutor,
     deployment: WorkerDeploymentConfig | None,
     queue: str | None = None,
+    functions: int = 0,
 ) -> Worker:
-    """What polls the queue of one role, or another one for the same activities."""
+    """What polls the queue of one role, or another one for the same activities; or, with ``functions``, for so many
+    calls of functions at once."""
     return Worker(
         client,
         task_queue=queue or ROLES[role],
         workflows=workflows_of(role),
-        activities=activities_of(role, parts),
+        activities=activities_of(role, parts, QUEUE_FUNCTIONS if functions else None),
         activity_executor=threads,
-        max_concurrent_activities=settings.threads,
+        max_concurrent_activities=functions or settings.threads,
         graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
         interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
@@ -411,7 +414,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         plans = UsersCode(settings.plans, parts[PLANS].store.plans) if PLANS in parts else None
         if plans is not None:
             stack.callback(plans.close)
-            parts[PLANS].hosts = plans.hosts
+            parts[PLANS].hosts, parts[PLANS].functions = plans.hosts, plans.functions
             health.plans = plans.state
             beside.start(plans.registering())
         workers = []
@@ -423,6 +426,11 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix="plans-own"))
             # Of no deployment: what is called here is the object in this very process, whatever build is current.
             worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, None, plans.hosts.queue)
+            workers.append(await stack.enter_async_context(worker))
+            most, queue = settings.plans.functions, functions_queue(settings.plans.queue)
+            # Whoever calls a function waits for no process: there are as many calls as there may be processes.
+            threads = stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix="functions"))
+            worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, deployment, queue, most)
             workers.append(await stack.enter_async_context(worker))
         also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
         if observer is not None:

@@ -70,7 +70,9 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
     told = {"aliases": [], "help": "Which country.", "default": "de", "type": "str", "required": False}
     assert country == {"name": "--country", **told}
     assert next(option for option in shops.options if option["name"] == "-g")["aliases"] == ["--program"]
-    assert registry.state()["broken"] == {}
+    assert registry.state() == {"plans": 2, "broken": {}}
+    functions = plans.said[-1][name]
+    assert (functions.kind, functions.name, functions.error) == ("module", None, None)
 
 
 def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
@@ -119,7 +121,8 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     registered_by.turn()  # and not a minute later
     first, second = (said[f"{name}:M"].fingerprint for said in plans.said)
     assert first != second
-    assert told == [{f"{name}:M": first}, {f"{name}:M": second}]
+    assert [found[f"{name}:M"] for found in told] == [first, second]
+    assert told[0][name] != told[1][name], "nothing that a process has loaded of any of its files is called again"
     monkeypatch.setattr(registry, "SAID_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"

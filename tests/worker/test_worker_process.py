@@ -27,7 +27,7 @@ from crawler_lifecycle.adapters.database import upgrade
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
-from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
@@ -247,8 +247,8 @@ async def test_every_activity_is_served_where_the_policies_send_it(server: Workf
     async with laboratory(server.client, tmp_path, workers=False) as lab:
         assert set(all_activities(lab.parts)) == set(POLICIES)
         served = {
-            queue: {a.__temporal_activity_definition.name for a in activities_of(role, lab.parts)}
-            for role, queue in ROLES.items()
+            queue: {a.__temporal_activity_definition.name for a in activities_of(role, lab.parts, queue)}
+            for role, queue in [*ROLES.items(), ("plans", QUEUE_FUNCTIONS)]
         }
         assert all(name in served[policy.queue] for name, policy in POLICIES.items())
 

@@ -10,7 +10,7 @@ from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, PLAN_MANAGER, PlanRow
 
 _SHOWN = 5
 
@@ -35,10 +35,10 @@ def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) 
     offered = {plan.plan.partition(":")[0] for plan in plans}
     for module in modules:
         if module not in offered:
-            text = f"LIFECYCLE_PLANS__MODULES names {module}, and no worker offers a manager of it"
+            text = f"LIFECYCLE_PLANS__MODULES names {module}, and no worker has it"
             cure = "start a worker of the role plans with this setting; its log says what it found in the module"
             lines.append(Line("plans", "warn", text, cure))
-    good = len(plans) - len(broken)
+    good = sum(plan.kind == PLAN_MANAGER and plan.error is None for plan in plans)
     return lines or [Line("plans", "ok", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
 
 

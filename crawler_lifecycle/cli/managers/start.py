@@ -167,7 +167,7 @@ def full_name(gateway: Gateway, plan: str) -> str:
 
     What is not registered stays as it is; the gateway knows what to say about it.
     """
-    known = [str(one.get("plan")) for one in gateway.plans().get("plans", [])]
+    known = [str(one.get("plan")) for one in gateway.plans().get("plans", []) if one.get("kind") == "manager"]
     fitting = [name for name in known if name.endswith((f".{plan}", f":{plan}"))]
     if plan in known or not fitting:
         return plan

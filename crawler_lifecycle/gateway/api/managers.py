@@ -189,7 +189,7 @@ def add_manager_readers(
 
     @app.get("/v1/plans", operation_id="listPlans", response_model=PlanList, responses=NOT_MODIFIED)
     def list_plans(request: Request) -> Response:
-        """The classes that plans workers have registered, with the options of their command lines."""
+        """The modules and classes that plans workers have registered, with the options of their command lines."""
         rows = plans.list_plans()
         note = None if rows else NO_WORKER
         return conditional(request, PlanList(plans=[Plan.of(row, clock()) for row in rows], note=note))

@@ -33,7 +33,14 @@ from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
-from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager, PlanRow, PlanStore
+from crawler_lifecycle.ports.store.managers import (
+    PLAN_MANAGER,
+    ManagerRow,
+    ManagerStore,
+    NewManager,
+    PlanRow,
+    PlanStore,
+)
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 
@@ -144,7 +151,8 @@ class ManagerCommands:
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
         """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""
-        known = {row.plan: row for row in await run_in_threadpool(self._plans.list_plans)}
+        rows = await run_in_threadpool(self._plans.list_plans)
+        known = {row.plan: row for row in rows if row.kind == PLAN_MANAGER}
         if body.crawler is not None:
             crawler = await self._crawlers.get(body.crawler)
             # What is required may come with each item, so names and values alone are looked at.
@@ -153,9 +161,11 @@ class ManagerCommands:
             for given in body.options.max_per_key:
                 check_argument(crawler, "options.max_per_key", given)
             effective_settings(crawler, body.options.settings)
-            return None, " ".join(filter(None, (self._crawlers.note(), None if known else NO_WORKER))) or None
-        found = known.get(str(body.plan))
-        if found is None and known:
+            return None, " ".join(filter(None, (self._crawlers.note(), None if rows else NO_WORKER))) or None
+        module = str(body.plan).partition(":")[0]
+        broken = next((row for row in rows if row.plan == module and row.error is not None), None)
+        found = known.get(str(body.plan), broken)
+        if found is None and rows:
             listed = ", ".join(sorted(known))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
             raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])

@@ -337,18 +337,19 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
 
+PLAN_MANAGER, PLAN_MODULE = "manager", "module"
 #: Seconds for which a worker counts that has said what it serves. It says so every minute.
 HEARD_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A class that may be started: one row of ``plan``."""
+    """What workers of the role ``plans`` have of users' code: one row of ``plan``."""
 
     plan: str
-    """``module:Class``."""
+    """``module:Class``; of a module its name."""
     kind: str
-    """``manager``."""
+    """``PLAN_MANAGER``: a class that may be started; ``PLAN_MODULE``: a module whose functions graphs may call."""
     name: str | None
     description: str
     fingerprint: str

@@ -21,13 +21,15 @@ from tests.gateway.gateway_world import World
 OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units")]
 OPTIONS.append({"name": "-c", "aliases": ["--category"]})
 SHOPS = PlanRow("shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", OPTIONS)
+MODULE = PlanRow("shops.managers", "module", None, "", "f1")
+GONE = PlanRow("shops.gone", "module", None, "", "", error="ModuleNotFoundError: No module named 'shops.gone'")
 BROKEN = PlanRow("shops.managers:Old", "manager", None, "", "f1", error="ImportError: no module named scrapinghub")
 ITEMS = {"crawler": "plain", "flow_id": "f-1"}
 
 
 @pytest.fixture
 def registered(world: World) -> None:
-    world.store.plans.register_plans("worker-1", [SHOPS, BROKEN])
+    world.store.plans.register_plans("worker-1", [SHOPS, BROKEN, MODULE, GONE])
 
 
 def row_of(world: World, manager_id: int) -> ManagerRow:
@@ -98,6 +100,11 @@ def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> Non
     unknown = start(client, plan="os:system")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
     assert "known are shops.managers:Old, shops.managers:Shops" in unknown.json()["detail"]
+    module = start(client, plan=MODULE.plan)
+    assert (module.status_code, module.json()["code"]) == (422, "unknown_plan")
+    gone = start(client, plan="shops.gone:Any")
+    assert (gone.status_code, gone.json()["code"]) == (422, "plan_unusable")
+    assert "No module named 'shops.gone'" in gone.json()["detail"]
     unusable = start(client, plan=BROKEN.plan)
     assert (unusable.status_code, unusable.json()["code"]) == (422, "plan_unusable")
     assert "no module named scrapinghub" in unusable.json()["detail"]
@@ -459,7 +466,8 @@ def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClien
 
 @pytest.mark.usefixtures("registered")
 def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient) -> None:
-    old, shops = client.get("/v1/plans").json()["plans"]
+    gone, module, old, shops = client.get("/v1/plans").json()["plans"]
+    assert (gone["kind"], module["kind"], module["error"]) == ("module", "module", None)
     assert (shops["plan"], shops["served"], shops["options"]) == (SHOPS.plan, True, OPTIONS)
     assert old["error"] == BROKEN.error
     world.clock.forward(3600)
