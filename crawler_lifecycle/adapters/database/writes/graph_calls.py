@@ -6,12 +6,13 @@ changes the graph as a whole (``graphs.py``) waits for them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.graph_rows import work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
@@ -29,7 +30,7 @@ from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, StepWork
 from crawler_lifecycle.ports.store.managers import ManagerRow
 
-from .bulk import chunks
+from .bulk import chunks, delete_rows
 from .graph_queries import BEGINNING, BY_STATE
 from .graph_steps import with_error
 from .graph_unit import GraphPart, check_graph_fence
@@ -77,16 +78,16 @@ class SqlGraphCalls(GraphPart):
         return _in_order(work)
 
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
         with self._recording(fence) as (conn, row, now):
-            rows = _locked(conn, fence.graph_id, {*(one.end.number for one in done), *(one.number for one in begin)})
+            steps = _Steps(conn, fence.graph_id, numbers, now)
             for one in done:
-                if (step := rows.get(one.end.number)) is not None:
-                    _record_end(conn, step, one, now)
+                steps.end(one)
             failed = any(one.end.state is StepState.DISCARDED for one in done)
-            if row["stop_requested_at"] is not None or (failed and row["options"].get("fail_fast")):
-                return set()
-            states = _states_of_deps(conn, rows, begin) if begin else {}
-            return {one.number for one in begin if _begins(conn, rows.get(one.number), one, states, now)}
+            over = row["stop_requested_at"] is not None or (failed and row["options"].get("fail_fast"))
+            begun = set() if over else {one.number for one in steps.free(begin) if steps.begin(one)}
+            steps.write()
+            return begun
 
     def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
         with self._db.reading() as conn:
@@ -116,17 +117,18 @@ class SqlGraphCalls(GraphPart):
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
         with self._recording(fence) as (conn, _, now):
-            step = _locked(conn, fence.graph_id, [number]).get(number)
+            steps = _Steps(conn, fence.graph_id, [number], now)
+            step = steps.rows.get(number)
             if step is None or step["kind"] not in BEGINNING:
                 raise InvalidRequest(f"number: {number} is not allowed; graph {fence.graph_id} has no such crawl")
             executes: bool = step["state"] == StepState.EXECUTING
             if executes and error is not None:
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
-                _record_end(conn, step, Done(end, error=error), now)
+                steps.end(Done(end, error=error))
             elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
                 # A step that was cancelled meanwhile has a run all the same, which is to be stopped.
-                values = {"run_id": run_id, "begun_attempt": step["attempt"], "ending": not executes}
-                _update(conn, step, values)
+                steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes)
+            steps.write()
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
@@ -197,114 +199,118 @@ class SqlGraphCalls(GraphPart):
 # --- steps --------------------------------------------------------------------------------------------------------
 
 
-def _locked(conn: Connection, graph_id: int, numbers: Collection[int]) -> dict[int, dict[Any, Any]]:
-    """These steps, locked in their order. Raises ``RowUnreadable``."""
-    found: dict[int, dict[Any, Any]] = {}
-    for chunk in chunks(sorted(numbers)):
-        query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
-        for row in conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql").with_for_update()).mappings():
-            check(graph_step, row)
-            found[row["number"]] = dict(row)
-    return found
+class _Steps:
+    """Steps that are locked, in their order. What changes is collected, and written in few statements."""
 
+    def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
+        self._conn, self._graph_id, self._now = conn, graph_id, now
+        self.rows: dict[int, dict[Any, Any]] = {}
+        self._new = defaultdict[int, dict[str, Any]](dict)
+        self._results: list[dict[str, Any]] = []
+        self._stale: list[int] = []
+        for chunk in chunks(sorted(numbers)):
+            query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
+            for row in conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql").with_for_update()).mappings():
+                check(graph_step, row)
+                self.rows[row["number"]] = dict(row)
 
-def _update(conn: Connection, step: dict[Any, Any], values: Mapping[str, Any]) -> None:
-    mine = (_s.graph_id == step["graph_id"], _s.number == step["number"])
-    conn.execute(update(graph_step).where(*mine).values(**values))
-    step.update(values)
+    def set(self, number: int, **values: Any) -> None:
+        """Change columns of a step."""
+        self.rows[number].update(values)
+        self._new[number].update(values)
 
+    def write(self) -> None:
+        """Write what has changed, steps that change alike in one statement; and the results."""
+        alike = defaultdict[str, list[int]](list)
+        for number, values in self._new.items():
+            alike[repr(sorted(values.items()))].append(number)
+        for numbers in alike.values():
+            for chunk in chunks(sorted(numbers)):
+                these = update(graph_step).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
+                self._conn.execute(these.values(**self._new[numbers[0]]))
+        delete_rows(self._conn, graph_result.c.number, "PRIMARY", self._stale, of={"graph_id": self._graph_id})
+        if self._results:
+            self._conn.execute(insert(graph_result), self._results)
 
-def _record_end(conn: Connection, step: dict[Any, Any], done: Done, now: datetime) -> None:
-    """Write the end of an execution into its step; of one that does not execute any more only that nothing runs."""
-    end = done.end
-    if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
-        raise InvalidRequest(f"state: {end.state} is not allowed; it is no end")
-    if step["attempt"] != end.attempt:
-        return
-    if step["state"] != StepState.EXECUTING:
-        if step["ending"]:
-            _update(conn, step, {"ending": False, "batch": None})
-        return
-    if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
-        raise InvalidRequest(f"not_before: give it with the state {end.state}")
-    values: dict[str, Any] = {
-        "state": end.state.value,
-        "outcome": end.outcome,
-        "reason": end.reason,
-        "not_before": end.not_before,
-        "batch": None,
-        "alternative": None,
-        "ended_at": now if end.state.final else None,
-    }
-    if end.state in (StepState.SCHEDULED, StepState.AVAILABLE):
-        values["tries"] = max(0, step["tries"] - 1)
-        values["snoozed"] = step["snoozed"] + (end.state is StepState.SCHEDULED)
-    if end.state in (StepState.RETRYABLE, StepState.DISCARDED):
-        values["errors"] = with_error(step["errors"], end.attempt, now.isoformat(), done.error or end.reason)
-    if end.state.final:
-        values["result_bytes"] = _keep_result(conn, step, done)
-    _update(conn, step, values)
+    def end(self, done: Done) -> None:
+        """Take the end of an execution in; of one that does not execute any more only that nothing runs."""
+        end, step = done.end, self.rows.get(done.end.number)
+        if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
+            raise InvalidRequest(f"state: {end.state} is not allowed; it is no end")
+        if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
+            raise InvalidRequest(f"not_before: give it with the state {end.state}")
+        if step is None or step["attempt"] != end.attempt:
+            return
+        if step["state"] != StepState.EXECUTING:
+            if step["ending"]:
+                self.set(end.number, ending=False, batch=None)
+            return
+        values: dict[str, Any] = {"state": end.state.value, "not_before": end.not_before}
+        values |= {"outcome": end.outcome, "reason": end.reason, "batch": None, "alternative": None}
+        if end.state in (StepState.SCHEDULED, StepState.AVAILABLE):
+            values["tries"] = max(0, step["tries"] - 1)
+            values["snoozed"] = step["snoozed"] + (end.state is StepState.SCHEDULED)
+        if end.state in (StepState.RETRYABLE, StepState.DISCARDED):
+            values["errors"] = self._errors(step, done.error or end.reason)
+        if end.state.final:
+            values |= {"ended_at": self._now, "result_bytes": self._keep(step, done)}
+        self.set(end.number, **values)
 
+    def _errors(self, step: Row, error: str | None) -> list[Any]:
+        return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
 
-def _keep_result(conn: Connection, step: Row, done: Done) -> int | None:
-    """Keep what the step gave in place of what an earlier execution did; its size."""
-    r, key = graph_result.c, {"graph_id": step["graph_id"], "number": step["number"]}
-    if step["result_bytes"] is not None:
-        conn.execute(delete(graph_result).where(r.graph_id == key["graph_id"], r.number == key["number"]))
-    if done.result is None:
-        return None
-    for part, data in enumerate(done.result):
-        if len(data) > RESULT_PART:
-            raise InvalidRequest(f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one")
-        conn.execute(insert(graph_result).values(**key, part=part, data=data))
-    return done.result_bytes
+    def _keep(self, step: Row, done: Done) -> int | None:
+        """Keep what the step gave in place of what an earlier execution did; its size."""
+        if step["result_bytes"] is not None:
+            self._stale.append(step["number"])
+        if done.result is None:
+            return None
+        for part, data in enumerate(done.result):
+            if len(data) > RESULT_PART:
+                raise InvalidRequest(f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one")
+            key = {"graph_id": self._graph_id, "number": step["number"], "part": part}
+            self._results.append({**key, "data": data})
+        return done.result_bytes
 
+    def free(self, work: Sequence[StepWork]) -> list[StepWork]:
+        """Those of these on whose dependencies none of them waits any more."""
+        known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
+        there = [one for one in work if one.number in self.rows]
+        wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
+        for chunk in chunks(sorted(wanted - known.keys())):
+            query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
+            rest = self._conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
+            known |= {number: (state, ending) for number, state, ending in rest}
+        return [one for one in there if self._lets(self.rows[one.number], known)]
 
-def _states_of_deps(
-    conn: Connection, rows: Mapping[int, Row], begin: Sequence[StepWork]
-) -> Mapping[int, tuple[str, bool]]:
-    """State, and whether anything may run still, of all on which these steps depend."""
-    found = {number: (row["state"], row["ending"]) for number, row in rows.items()}
-    wanted = {dep for one in begin if one.number in rows for dep in _shape(rows[one.number], "deps", ())}
-    for chunk in chunks(sorted(wanted - found.keys())):
-        graph_id = (
-            rows[begin[0].number]["graph_id"] if begin[0].number in rows else next(iter(rows.values()))["graph_id"]
-        )
-        query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == graph_id, _s.number.in_(chunk))
-        rest = conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
-        found |= {number: (state, ending) for number, state, ending in rest}
-    return found
+    @staticmethod
+    def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:
+        """Whether what the step depends on lets it begin."""
+        lets = {StepState.COMPLETED.value}
+        lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
+        lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
+        found = (known.get(dep, ("", True)) for dep in _shape(step, "deps", ()))
+        return all(state in lets and not ending for state, ending in found)
 
-
-def _begins(
-    conn: Connection, step: dict[Any, Any] | None, work: StepWork, states: Mapping[int, tuple[str, bool]], now: datetime
-) -> bool:
-    """Begin this execution, or say that it does not."""
-    if step is None:
-        return False
-    if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
+    def begin(self, work: StepWork) -> bool:
+        """Begin this execution, or say that it does not."""
+        step = self.rows[work.number]
+        if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
+            return True
+        given = step["batch"] is not None and step["batch"] == work.batch
+        if not given or step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
+            return False
+        values: dict[str, Any] = {"outcome": None, "reason": None}
+        if step["state"] == StepState.EXECUTING:
+            error = "the worker that executed it ended, or was not heard of any more"
+            values["errors"] = self._errors(step, error)
+            if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
+                lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "reason": f"{error}, {LOST_MAX} times"}
+                self.set(work.number, **lost, errors=values["errors"], batch=None, alternative=None, ended_at=self._now)
+                return False
+        values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
+        self.set(work.number, **values, not_before=None, started_at=self._now, ended_at=None)
         return True
-    given = step["batch"] is not None and step["batch"] == work.batch
-    if not given or step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
-        return False
-    lets = {StepState.COMPLETED.value}
-    lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
-    lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
-    for dep in _shape(step, "deps", ()):
-        state, ending = states.get(dep, ("", True))
-        if state not in lets or ending:
-            return False
-    values: dict[str, Any] = {"outcome": None, "reason": None}
-    if step["state"] == StepState.EXECUTING:
-        error = "the worker that executed it ended, or was not heard of any more"
-        values["errors"] = with_error(step["errors"], step["attempt"], now.isoformat(), error)
-        if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
-            lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "batch": None, "alternative": None}
-            _update(conn, step, {**values, **lost, "reason": f"{error}, {LOST_MAX} times", "ended_at": now})
-            return False
-    values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
-    _update(conn, step, {**values, "not_before": None, "started_at": now, "ended_at": None})
-    return True
 
 
 def _shape(step: Row, name: str, default: Any) -> Any:
