@@ -93,7 +93,7 @@ class GraphBatchActivities:
         """Put on record what functions printed. It is no part of what they did."""
         if printed:
             try:
-                self.graphs.keep_output(graph_id, printed)
+                self.graphs.keep_graph_output(graph_id, printed)
             except LifecycleError as error:
                 log.warning("what functions of graph %d printed is not kept: %s", graph_id, error)
 

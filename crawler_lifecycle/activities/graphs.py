@@ -265,9 +265,9 @@ class GraphActivities:
         graph_id, stop = order.graph_id, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
         with beating():
-            page = functools.partial(self.graphs.live_runs, graph_id, ending=stop is None)
+            page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=stop is None)
             left = self.children.stop_all(f"graph/{graph_id}", page, intent)
-            for manager in self.graphs.live_managers(graph_id, ending=stop is None):
+            for manager in self.graphs.live_graph_managers(graph_id, ending=stop is None):
                 self._stop_manager(manager, f"graph/{graph_id}", intent)
                 left = replace(left, live=left.live + 1)
             return left

@@ -49,7 +49,7 @@ def _made(w: World, *steps: StepSpec) -> int:
     pages = encode_pages(spec)
     row, _ = graphs.reserve_graph(NewGraph("nightly", fingerprint(spec), len(pages), requested_by="ada"))
     for number, data in enumerate(pages):
-        graphs.add_page(row.graph_id, number, data)
+        graphs.add_graph_page(row.graph_id, number, data)
     return graphs.make_graph(row.graph_id).graph_id
 
 

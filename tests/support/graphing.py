@@ -93,7 +93,7 @@ class GraphLab:
         new = NewGraph(key, fingerprint(spec), len(pages), options=spec.options, parent=parent, requested_by="ada")
         row, _ = graphs.reserve_graph(new)
         for page, data in enumerate(pages):
-            graphs.add_page(row.graph_id, page, data)
+            graphs.add_graph_page(row.graph_id, page, data)
         made: GraphRow = graphs.make_graph(row.graph_id)
         return made
 

@@ -219,7 +219,7 @@ class GraphStore(GraphReader, Protocol):
         that has another fingerprint."""
         ...
 
-    def add_page(self, graph_id: int, page: int, data: bytes) -> None:
+    def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
         """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
         when another one is there, ``NotInThisState`` when it is no draft."""
         ...
@@ -247,9 +247,9 @@ class GraphStore(GraphReader, Protocol):
         ...
 
     def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
-        """Attach steps to the step that grafts, once each attempt; the context of ``spec`` is kept as ``context`` in
-        its job, as that of a sub-graph is. Again the same: nothing more. Raises
-        ``Fenced`` when this attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
+        """Attach steps to the step that grafts, once; the context of ``spec`` is kept as ``context`` in its job, as
+        that of a sub-graph is. Again the same, by a later attempt, too: nothing more. Raises ``Fenced`` when this
+        attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
         ...
 
     def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
@@ -286,13 +286,13 @@ class GraphStore(GraphReader, Protocol):
         """Crawls and managers that were picked and for whose present attempt ``run_begun`` was not called."""
         ...
 
-    def live_runs(
+    def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
         """Runs of the graph (``parent``) that have not ended, by id; ``ending``: those whose step was cancelled."""
         ...
 
-    def live_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+    def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
         """The same of managers, all at once: those of executing or ending steps."""
         ...
 
@@ -306,6 +306,6 @@ class GraphStore(GraphReader, Protocol):
         ``NotInThisState`` while a step is open or ending, or a run of it lives."""
         ...
 
-    def keep_output(self, graph_id: int, text: str) -> None:
+    def keep_graph_output(self, graph_id: int, text: str) -> None:
         """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
         ...

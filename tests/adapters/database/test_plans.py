@@ -65,6 +65,10 @@ MAY = {
     ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
     ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    **{
+        (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
+        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "count_steps", "list_graphs")
+    },
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
 }
 
@@ -339,11 +343,11 @@ def graphs(world: World) -> None:
     store.given(graphed.id, [2, *numbers])
     store.context(graphed.id, 7)
     store.cancelled(graphed.id, range(700))
-    store.live_runs(graphed.id)
-    store.live_runs(graphed.id, ending=True)
-    store.live_managers(graphed.id)
-    store.keep_output(graphed.id, "one")
-    store.keep_output(graphed.id, "two")
+    store.live_graph_runs(graphed.id)
+    store.live_graph_runs(graphed.id, ending=True)
+    store.live_graph_managers(graphed.id)
+    store.keep_graph_output(graphed.id, "one")
+    store.keep_graph_output(graphed.id, "two")
     store.graph_output(graphed.id)
     store.record_graph_stop(graphed.id, world.stop())
     graphed.advance(*range(1, 1000))

@@ -57,7 +57,7 @@ class Graphed:
         graphs = world.store.graphs
         row, _ = graphs.reserve_graph(announced(spec, key, len(pages)))
         for page, data in enumerate(pages):
-            graphs.add_page(row.graph_id, page, data)
+            graphs.add_graph_page(row.graph_id, page, data)
         graphs.make_graph(row.graph_id)
         return cls.claimed(world, row.graph_id, Owner(graph_workflow_id(key), MINE.first_run_id))
 

@@ -57,12 +57,12 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     assert graphs.reserve_graph(new) == (draft, False)
     with pytest.raises(DuplicateRequest, match="use another key"):
         graphs.reserve_graph(replace(new, fingerprint="0" * 64))
-    graphs.add_page(draft.graph_id, 0, first)
-    graphs.add_page(draft.graph_id, 0, first)
+    graphs.add_graph_page(draft.graph_id, 0, first)
+    graphs.add_graph_page(draft.graph_id, 0, first)
     with pytest.raises(DuplicateRequest, match="page 0"):
-        graphs.add_page(draft.graph_id, 0, b'{"context":{"a":1},"steps":[]}')
+        graphs.add_graph_page(draft.graph_id, 0, b'{"context":{"a":1},"steps":[]}')
     with pytest.raises(InvalidRequest, match=f"page: {len(pages)} "):
-        graphs.add_page(draft.graph_id, len(pages), second)
+        graphs.add_graph_page(draft.graph_id, len(pages), second)
     with pytest.raises(InvalidRequest, match=r"page 1 of graph .* is missing"):
         graphs.make_graph(draft.graph_id)
     assert graphs.list_steps(draft.graph_id) == graphs.list_graphs() == []
@@ -75,12 +75,12 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
         with pytest.raises(NotInThisState):
             refused()
     for page, data in enumerate([second, *rest], 1):
-        graphs.add_page(draft.graph_id, page, data)
+        graphs.add_graph_page(draft.graph_id, page, data)
     made = graphs.make_graph(draft.graph_id)
     assert graphs.make_graph(draft.graph_id) == made
     assert (made.state, graphs.count_steps(made.graph_id)) == (GraphState.EXECUTING, {S.AVAILABLE: 1, S.SUSPENDED: 30})
     with pytest.raises(NotInThisState):
-        graphs.add_page(made.graph_id, 0, first)
+        graphs.add_graph_page(made.graph_id, 0, first)
     assert graphs.reserve_graph(new) == (graphs.get_graph(made.graph_id), False)
     [x] = graphs.list_steps(made.graph_id, paths=["g/x"])
     assert x.job["args"] == {"path": "g/x"}
@@ -92,12 +92,12 @@ def test_pages_of_another_graph_make_none(world: World) -> None:
     graphs = world.store.graphs
     row, _ = graphs.reserve_graph(announced(GraphSpec(chain(2)), pages=1))
     [page] = encode_pages(GraphSpec(chain(3)))
-    graphs.add_page(row.graph_id, 0, page)
+    graphs.add_graph_page(row.graph_id, 0, page)
     with pytest.raises(InvalidRequest, match="fingerprint"):
         graphs.make_graph(row.graph_id)
     cycle = GraphSpec([step("a", "b"), step("b", "a")])
     row, _ = graphs.reserve_graph(announced(cycle, "cycle"))
-    graphs.add_page(row.graph_id, 0, encode_pages(cycle)[0])
+    graphs.add_graph_page(row.graph_id, 0, encode_pages(cycle)[0])
     with pytest.raises(InvalidRequest, match='"a" waits for "b"'):
         graphs.make_graph(row.graph_id)
     assert graphs.list_steps(row.graph_id) == []
@@ -115,7 +115,7 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     assert [row.counts for row in graphs.list_graphs(state="executing")] == [{S.AVAILABLE: 1}] * 4
     assert graphs.list_graphs(state="completed") == graphs.list_graphs(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is None
-    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_runs(77), lambda: graphs.cancelled(77, [1])):
+    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(77, [1])):
         with pytest.raises(RunNotFound):
             asked()
 
@@ -395,9 +395,9 @@ def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -
     with pytest.raises(NotInThisState, match="stopping"):
         graphs.command(graphed.id, "r", lambda graph: graph.retry(None, cascade=True))
     assert graphs.record_graph_stop(graphed.id, world.stop(force=True)).stop == world.stop(reason="enough", force=True)
-    assert [one.run_id for one in graphs.live_runs(graphed.id)] == [run.run_id]
-    assert [one.run_id for one in graphs.live_runs(graphed.id, ending=True)] == [run.run_id]
-    assert graphs.live_runs(graphed.id, run.run_id) == []
+    assert [one.run_id for one in graphs.live_graph_runs(graphed.id)] == [run.run_id]
+    assert [one.run_id for one in graphs.live_graph_runs(graphed.id, ending=True)] == [run.run_id]
+    assert graphs.live_graph_runs(graphed.id, run.run_id) == []
     graphed.begin(done=[graphed.end(work[0])])
     graphed.advance()
     assert (graphed.step("a").state, graphed.step("a").ending, graphed.step("c").ending) == (S.CANCELLED, False, True)
@@ -558,6 +558,6 @@ def test_output_is_kept_to_its_end(graphed: Graphed) -> None:
     assert graphs.graph_output(graphed.id) == ""
     for line in range(4000):
         if line in (0, 1, 3999):
-            graphs.keep_output(graphed.id, f"line {line}\n" * 1000)
+            graphs.keep_graph_output(graphed.id, f"line {line}\n" * 1000)
     assert graphs.graph_output(graphed.id).endswith("line 3999\n")
     assert len(graphs.graph_output(graphed.id)) <= 16 * 1024

@@ -39,7 +39,7 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     live = Graphed.made(world, chain(2), "live")
     live.execute()
     graphed.execute(result=b"{}")
-    graphs.keep_output(graphed.id, "some")
+    graphs.keep_graph_output(graphed.id, "some")
     world.clock.forward(100 * 86_400)
     assert prune(pruner, world) == {}, "it is live"
     ended = graphs.end_graph(graphed.fence, "done")
@@ -70,11 +70,11 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
 def test_pages_of_a_draft_that_nobody_starts_go_and_may_be_sent_again(pruner: Pruner, world: World) -> None:
     graphs, spec = world.store.graphs, GraphSpec(chain(3))
     row, _ = graphs.reserve_graph(announced(spec))
-    graphs.add_page(row.graph_id, 0, encode_pages(spec)[0])
+    graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])
     assert prune(pruner, world) == {}
     world.clock.forward(100 * 86_400)
     assert prune(pruner, world) == {"graph_page": 1}
     with pytest.raises(InvalidRequest, match="page 0"):
         graphs.make_graph(row.graph_id)
-    graphs.add_page(row.graph_id, 0, encode_pages(spec)[0])
+    graphs.add_graph_page(row.graph_id, 0, encode_pages(spec)[0])
     assert graphs.make_graph(row.graph_id).state is GraphState.EXECUTING

@@ -157,7 +157,7 @@ class SqlGraphCalls(GraphPart):
                 found += [end for end in ends if end is not None]
         return sorted(found, key=lambda end: end.number)
 
-    def live_runs(
+    def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
         r = run_history.c
@@ -182,7 +182,7 @@ class SqlGraphCalls(GraphPart):
             query_rows = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
             return [listed_run(run) for run in conn.execute(query_rows).mappings()] if ids else []
 
-    def live_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+    def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
         m = manager.c
         cancelled = and_(_s.state == StepState.CANCELLED.value, _s.ending)
         query = (

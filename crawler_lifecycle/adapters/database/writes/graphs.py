@@ -82,7 +82,7 @@ class SqlGraphs(SqlGraphCalls):
                 continue
         raise StoreUnavailable(f"The graph {new.key!r} was inserted and removed at the same time")
 
-    def add_page(self, graph_id: int, page: int, data: bytes) -> None:
+    def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
         check_page(page, data)
         p = graph_page.c
         with self._graph(graph_id) as unit:
@@ -206,7 +206,7 @@ class SqlGraphs(SqlGraphCalls):
             unit.announce(EVENT_GRAPH_ENDED, None if known_before else key)
             return _told(unit)
 
-    def keep_output(self, graph_id: int, text: str) -> None:
+    def keep_graph_output(self, graph_id: int, text: str) -> None:
         self._keep_output(graph_log, graph_id, text, OUTPUT_BYTES)
 
 
