@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
     CancelSteps,
@@ -144,6 +144,8 @@ class GraphStopped:
     """What is on record of a stop. ``None``: the graph had ended before."""
 
     stop: StopIntent | None
+    unreadable: str | None = None
+    """Why nothing could be recorded: what is wrong with the row, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +289,10 @@ class GraphActivities:
         """Write the stop down, and cancel what has not ended. Second execution: it is there, nothing changes."""
         if order.intent is None:
             raise InvalidRequest("intent: missing; say who stops it")
-        return GraphStopped(self.graphs.record_graph_stop(order.graph_id, order.intent).stop)
+        try:
+            return GraphStopped(self.graphs.record_graph_stop(order.graph_id, order.intent).stop)
+        except RowUnreadable as error:
+            return GraphStopped(order.intent, str(error)[:ERROR_MAX])
 
     @activity.defn(name="end_graph", no_thread_cancel_exception=True)
     def end_graph(self, order: EndGraph) -> GraphEnded:

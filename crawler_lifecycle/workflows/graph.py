@@ -110,6 +110,7 @@ class GraphWorkflow:
             self._beside(beside)
         result = await heeding(life, self._s.inbox.want)
         if result is None:
+            self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
         return result
 
@@ -324,10 +325,11 @@ class GraphWorkflow:
             s.inbox.answered = [*s.inbox.answered, number]
 
     async def _look_after(self) -> None:
-        """Now and then: find calls whose own workflow was ended by another hand, so that no signal comes."""
+        """Now and then, and first of all in a new execution, which no event tells how the calls of the former one
+        close: find those whose workflow was ended by another hand, so that no signal comes."""
         s, now = self._s, workflow.now()
-        s.checked_at = s.checked_at or now
-        if not s.apart or now - s.checked_at < timedelta(seconds=LEVEL_S):
+        if not s.apart or (s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)):
+            s.checked_at = s.checked_at or now
             return
         closed = await call(
             GraphActivities.closed_graph_batches, ClosedBatches(s.key, s.apart), wake=lambda: s.inbox.changed
@@ -373,7 +375,7 @@ class GraphWorkflow:
         """Stop the crawls and managers of cancelled steps until they have ended."""
         s, passes = self._s, 0
         while True:
-            await pause(None, lambda: s.ending > 0 and not s.ended)
+            await pause(None, lambda: (s.ending > 0 or s.unrecorded) and not s.ended)
             passes = await self._stop_pass(passes)
 
     async def _stop_pass(self, passes: int) -> int:
@@ -389,7 +391,7 @@ class GraphWorkflow:
                 return passes
 
         def changed() -> bool:
-            return not 0 < s.ending <= known or s.inbox.stop != intent
+            return not (0 < s.ending <= known or s.unrecorded) or s.inbox.stop != intent
 
         s.waiting = s.stopping
         await pause(PASS_LEAST_S, changed, "runs that end")
@@ -410,6 +412,14 @@ class GraphWorkflow:
         except MustLeave:
             s.inbox.changed = True
             raise
+        if told.unreadable is not None:  # what executes ends all the same
+            self.note(f"the stop is not on record yet: {told.unreadable}")
+            s.unrecorded = True
+            self._kill()
+            await pause(PASS_S, lambda: False, "a row that can be written")
+            s.inbox.changed = True
+            return
+        s.unrecorded = False
         if told.stop is None:  # it had ended before
             s.inbox.stop, s.inbox.closed = None, True
             self.note(TOO_LATE)

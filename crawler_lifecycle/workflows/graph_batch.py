@@ -17,7 +17,7 @@ from crawler_lifecycle.domain import names
 
 from .calls import WithoutSignals, reason
 from .policies import config
-from .requests import read_input
+from .requests import invalid, read_input
 
 #: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
 LONG_S = 8 * 86_400.0
@@ -43,7 +43,9 @@ class GraphBatchWorkflow(WithoutSignals):
     async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
         """``graph``: the id of the graph's workflow; ``pool``: of workers. Fails only for an order that is invalid."""
         order = read_input(_ORDER, "order", order)
-        handle = call_batch(order, pool if isinstance(pool, str) else None, LONG_S)
+        if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
+            raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
+        handle = call_batch(order, pool, LONG_S)
         while not handle.done():
             try:
                 await workflow.wait([handle])
@@ -54,6 +56,6 @@ class GraphBatchWorkflow(WithoutSignals):
         except ActivityError as error:
             workflow.logger.warning("batch %d: %s", order.batch, reason(error))
         try:
-            await workflow.get_external_workflow_handle(str(graph)).signal(names.SIGNAL_BATCH_ENDED, order.batch)
+            await workflow.get_external_workflow_handle(graph).signal(names.SIGNAL_BATCH_ENDED, order.batch)
         except ApplicationError as error:
             workflow.logger.warning("%s could not be told: %s", graph, error.message)

@@ -84,6 +84,8 @@ class GraphWork:
     """What came of stopping them."""
     stop_at: datetime | None = None
     """When a stop was put on record."""
+    unrecorded: bool = False
+    """Whether a stop is carried out that could not be recorded."""
     killed: bool = False
     """Whether calls of functions were cancelled since."""
     waiting: str | None = None

@@ -51,7 +51,7 @@ def read_order(value: object) -> ManagerOrder:
     try:
         check_number("manager_id", order.manager_id, LIMITS["run_id"])
     except InvalidRequest as error:
-        raise _invalid(str(error)) from None
+        raise invalid(str(error)) from None
     return order
 
 
@@ -68,7 +68,7 @@ def read_graph_order(value: object) -> GraphOrder:
     try:
         check_number("graph_id", order.graph_id, LIMITS["run_id"])
     except InvalidRequest as error:
-        raise _invalid(str(error)) from None
+        raise invalid(str(error)) from None
     return order
 
 
@@ -92,16 +92,17 @@ def _input(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A
 def _update(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:
     """A value from outside, read strictly."""
     if isinstance(value, Undecoded):
-        raise _invalid(f"{what}: {value}")
+        raise invalid(f"{what}: {value}")
     if value is None:
-        raise _invalid(missing)
+        raise invalid(missing)
     try:
         return _strictly(adapter, value)
     except ValidationError as error:
-        raise _invalid(in_words(error)) from None
+        raise invalid(in_words(error)) from None
 
 
-def _invalid(text: str) -> ApplicationError:
+def invalid(text: str) -> ApplicationError:
+    """The error for an input that can never be carried out."""
     return ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
 
 

@@ -37,6 +37,7 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
+from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.manager import Job
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
@@ -44,6 +45,8 @@ from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+from tests.contracts.store.graphing import chain, step
+from tests.support.graphing import graph_lab
 from tests.support.lab import CRAWLERS, Lab, laboratory, workflow_clock
 from tests.support.managing import manager_lab, quick
 from tests.support.run_refs import run_ref
@@ -529,11 +532,78 @@ async def managed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
-#: Managers and their runs are workflows of their own, each with a clock of its own where time is skipped.
+def _graph_steps() -> list[StepSpec]:
+    slow = StepSpec("slow", StepKind.CRAWL, {"crawler": "quick"}, ("s1",))
+    later = utc_now() + timedelta(seconds=1)
+    return [*chain(3), slow, step("late", not_before=later), step("long", "s0", timeout_s=600), step("shaky")]
+
+
+async def graphed(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A graph to its end: a crawl, a long function, a step cancelled, one retried, and one more."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    g = graph_lab(lab, lambda work: StepState.DISCARDED if (work.path, work.attempt) == ("shaky", 1) else None)
+    g.functions.held["long"] = threading.Event()
+    async with g.working():
+        handle = await g.start(_graph_steps(), parent="nobody")
+        await lab.until(lambda: lab.cluster.alive() and g.states()["shaky"] == "discarded")
+        await handle.execute_update("cancel_steps", {"paths": ["slow"], "requested_by": "ada"})
+        await handle.execute_update("retry_steps", {"paths": ["shaky"]})
+        more = {"path": "more", "kind": "function", "job": {"call": "shop.steps:work"}}
+        await handle.execute_update("append_steps", {"steps": [more]})
+        await lab.until(lambda: g.states()["more"] == "completed" and not g.steps()["slow"].ending)
+        g.functions.held["long"].set()
+        await handle.result()
+    return handle
+
+
+async def graphed_apart(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """One call of functions in a workflow of its own."""
+    g = graph_lab(lab)
+    async with g.working():
+        handle = await g.start([step("long", timeout_s=600)])
+        call = lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
+        await handle.result()
+        first = (await call.describe()).run_id
+        return lab.client.get_workflow_handle(call.id, run_id=first, first_execution_run_id=first)
+
+
+async def graphed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A graph that is stopped while functions and a crawl execute, by force in the end."""
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    g = graph_lab(lab)
+    g.functions.held = {path: threading.Event() for path in ("s2", "long")}
+    async with g.working():
+        handle = await g.start(_graph_steps())
+        await lab.until(lambda: lab.cluster.alive() and g.functions.calls["s2"] and g.functions.calls["long"])
+        await handle.signal("stop", {"requested_by": "ada"})
+        await lab.until(lambda: lab.cluster.signals(1))
+        await handle.signal("force_stop")
+        await handle.result()
+    return handle
+
+
+async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A graph that continues as new while functions execute."""
+    g = graph_lab(lab)
+    g.functions.held["long"] = threading.Event()
+    far = [step(f"x{n}", f"x{n - 1}" if n else "s0", queue="other" if n % 2 else None) for n in range(12)]
+    async with g.working(None, "other"):
+        handle = await g.start([*chain(1), *far, step("long", timeout_s=600)])
+        await lab.until(lambda: g.states()["x11"] == "completed")
+        g.functions.held["long"].set()
+        await lab.client.get_workflow_handle(handle.id).result()
+    return handle
+
+
+#: Managers, graphs and their runs are workflows of their own, each with a clock of its own where time is skipped.
 IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed,
     managed_until_stopped,
     managed_for_long,
+    graphed,
+    graphed_apart,
+    graphed_until_stopped,
+    graphed_for_long,
 ]
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
@@ -637,7 +707,7 @@ async def main(words: list[str]) -> int:
 
 
 async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
-    forgetful = (continued, audited_long, updated_for_long, managed_for_long)
+    forgetful = (continued, audited_long, updated_for_long, managed_for_long, graphed_for_long)
     few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in forgetful else None
     async with temporal_server(skipping=True, dynamic=few) as env:
         real = scenario in IN_REAL_TIME

@@ -7,6 +7,7 @@ poison, and what each kind of it leads to, is in ``test_poison``.
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -27,7 +28,9 @@ from crawler_lifecycle.domain.adoption import WorkflowRecord
 from crawler_lifecycle.domain.manager import AddJobs
 from crawler_lifecycle.domain.run import AddTasks, RunRequest, RunSnapshot, StopRequest
 from crawler_lifecycle.workflows.audit import AuditOrder
+from tests.contracts.store.graphing import chain, step
 from tests.support.examples import examples
+from tests.support.graphing import graph_lab
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick
 from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
@@ -49,7 +52,7 @@ ANY = PAYLOADS | st.sampled_from(list(POISON.values()))
 #: A start that a lost key would open waits for that key (``test_poison``); every other one is answered.
 INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value is not ENCRYPTED])
 KNOWN = ["stop", "force_stop", "look_now", "add_tasks", "status", "record", "__stack_trace", "__temporal_x"]
-KNOWN += ["add_job", "wake", "run_ended"]
+KNOWN += ["add_job", "wake", "run_ended", "batch_ended", "retry_steps", "append_steps"]
 NAMES = st.sampled_from(KNOWN) | st.text(max_size=30)
 CALLS = st.sampled_from(["signal", "update", "query"])
 STEPS = st.lists(st.tuples(CALLS, NAMES, st.lists(ANY, max_size=3)), max_size=8)
@@ -58,6 +61,8 @@ QUEUES = {
     names.EXPORT_WORKFLOW: names.QUEUE_MAIN,
     names.AUDIT_WORKFLOW: names.QUEUE_AUDIT,
     names.MANAGER_WORKFLOW: names.QUEUE_MAIN,
+    names.GRAPH_WORKFLOW: names.QUEUE_MAIN,
+    names.GRAPH_BATCH_WORKFLOW: names.QUEUE_MAIN,
 }
 STARTS = st.lists(st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2)
 
@@ -126,6 +131,27 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
     assert max(m.plan.lives) == 2
 
 
+@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
+    real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
+) -> None:
+    g = graph_lab(real_lab)
+    g.functions.held = {path: threading.Event() for path in ("s0", "long")}
+    key = f"graph {len(real_lab.store.graphs.list_graphs())}"
+    async with g.working():
+        handle = await g.start([*chain(3), step("long", timeout_s=600)], key)
+        await real_lab.until(lambda: sum(g.functions.calls.values()) == 2)
+        for one in steps:
+            await send(handle, *one)
+        if not any(how == "signal" and name in ("stop", "force_stop") for how, name, _ in steps):
+            seen = await g.snapshot_where(handle, lambda s: s.calls == 2)
+            assert (seen.state, seen.stop, seen.counts["suspended"]) == ("executing", None, 2)
+        result = await stopped(real_lab, handle)
+    assert (result.key, result.state) == (key, "cancelled")
+    assert g.functions.calls == {"s0": 1, "long": 1}
+
+
 @settings(max_examples=examples(5), suppress_health_check=list(HealthCheck))
 @given(starts=STARTS, steps=STEPS)
 async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_notices_nothing(
@@ -139,8 +165,8 @@ async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_noti
         name = f"lab/stranger/{lab.count}/{number}"
         strangers.append(await lab.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind]))
     lab.handles += strangers
-    for step in steps:
-        await send(handle, *step)
+    for one in steps:
+        await send(handle, *one)
     run_id = (await lab.snapshot_where(handle, lambda s: s.run_id)).run_id
     assert (await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)).run_id == run_id
     read(lab, run_id)

@@ -7,13 +7,15 @@ import threading
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import RetrySteps
-from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.contracts.store.graphing import chain, group, step
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
@@ -70,6 +72,27 @@ async def test_by_force_functions_are_killed(real_lab: Lab, monkeypatch: pytest.
         await handle.signal("force_stop")
         assert (await g.ended(handle)).state == "cancelled"
     assert sorted(g.functions.killed) == ["long", "s0"]
+
+
+async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoilt(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = Behaviour(executes=None)
+    g = holding(real_lab, "s0")
+
+    def write(state: str) -> None:
+        with real_lab.store.database.writing() as conn:
+            conn.execute(text("UPDATE graph SET state = :state"), {"state": state})
+
+    async with g.working():
+        handle = await g.start([*chain(2), StepSpec("shops", StepKind.CRAWL, {"crawler": "quick"})])
+        await real_lab.until(lambda: g.functions.calls["s0"] and real_lab.cluster.alive())
+        write("dancing")
+        await handle.signal("stop", {"requested_by": "ada"})
+        await real_lab.until(lambda: real_lab.cluster.alive() == [] and g.functions.killed == ["s0"])
+        seen = await g.snapshot_where(handle, lambda s: s.notes)
+        assert "not on record yet" in seen.notes[0]
+        write("executing")
+        result = await g.ended(handle)
+    assert (result.state, result.cause) == ("cancelled", "Stopped by ada")
 
 
 async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None:
