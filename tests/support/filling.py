@@ -155,6 +155,39 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     connection.execute(sa.text("UPDATE outbox_counter SET seq = (SELECT MAX(seq) FROM outbox_event)"))
 
 
+def fill_graphs(connection: sa.Connection) -> None:
+    """A graph that ended when it did for each run that there is, with a step for each task, and a draft of a page."""
+    columns = {
+        "graph_id": "run_id * 2",
+        "graph_uid": "run_uid",
+        "graph_key": _name(connection, "g", "run_id"),
+        "fingerprint": "'0'",
+        "pages": "1",
+        "options": "'{}'",
+        "state": "'completed'",
+        **dict.fromkeys(("attempt", "next_batch"), "1"),
+        **dict.fromkeys(("former_owners", "commands", "tags"), "'[]'"),
+        **dict.fromkeys(("stop_force", "stop_escalated"), "0"),
+        **dict.fromkeys(("created_at", "updated_at", "ended_at"), "ended_at"),
+    }
+    _insert(connection, "graph", columns, "run_history")
+    draft = {"graph_id": "run_id * 2 + 1", "graph_key": _name(connection, "d", "run_id"), "state": "'draft'"}
+    _insert(connection, "graph", columns | draft, "run_history")
+    step = {"graph_id": "run_id * 2", "number": "task_index"}
+    waiting = dict.fromkeys(("attempt", "tries", "snoozed", "run_attempt", "begun_attempt", "ending"), "0")
+    named = {
+        "path": "task_index",
+        "path_hash": "task_index",
+        "kind": "'function'",
+        "job": "'{}'",
+        "state": "'completed'",
+    }
+    _insert(connection, "graph_step", {**step, **named, **waiting}, "task_history")
+    _insert(connection, "graph_result", {**step, "part": "0", "data": "'x'"}, "task_history")
+    _insert(connection, "graph_log", {"graph_id": "graph_id", "log_tail": "'x'"}, "graph")
+    _insert(connection, "graph_page", {"graph_id": "run_id * 2 + 1", "page": "0", "data": "'x'"}, "run_history")
+
+
 def analyze(connection: sa.Connection, tables: list[str]) -> None:
     """Let the optimizer know what there is now."""
     if connection.dialect.name == "mysql":

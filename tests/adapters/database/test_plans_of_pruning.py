@@ -16,7 +16,7 @@ from crawler_lifecycle.adapters.database.engine import Database, open_engine, pa
 from crawler_lifecycle.adapters.database.schema.tables import metadata, task_log
 from crawler_lifecycle.domain.retention import Stays
 from tests.adapters.database.plans import Plans
-from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_records, fill_runs, fill_tasks
+from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_graphs, fill_records, fill_runs, fill_tasks
 from tests.support.servers import EXPLAINED, empty_database
 
 RUNS, EACH = 2_000, 3
@@ -56,6 +56,7 @@ def _fill(url: str) -> None:
         subject = "'run/' || run_id" if conn.dialect.name == "sqlite" else "CONCAT('run/', run_id)"
         source = f"SELECT run_id, {subject}, ended_at, ended_at, {closed} FROM run_history"
         conn.execute(sa.text(f"INSERT INTO audit_finding ({columns}) {source}"))
+        fill_graphs(conn)
         analyze(conn, list(metadata.tables))
 
 
@@ -112,6 +113,7 @@ def test_half_of_it_went_chunk_by_chunk(explained: Explained) -> None:
         "outbox_event": half - unsent, "outbox_delivery": half - unsent, "task_log": half * EACH,
         "task_stats": half * EACH,
         "task_observation": half * EACH, "task_finding": half * EACH, "audit_finding": half,
+        "graph_step": half * EACH, "graph_result": half * EACH, "graph_log": half, "graph_page": half,
     }  # fmt: skip
     assert explained.stays["outbox_event", Stays.ONCE] == half
     # Tables are gone through to their end, and no chunk is read twice.
