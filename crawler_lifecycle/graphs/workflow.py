@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph import render
 from crawler_lifecycle.domain.graph.checks import check, check_name, shown
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
-from crawler_lifecycle.domain.values import to_json
+from crawler_lifecycle.domain.values import NoValue, to_json
 
 from .asking import answer, current
 from .job import Job
@@ -134,12 +134,11 @@ class Workflow:
         self, name: str, sub: Workflow, deps: Names = None, *, dependencies: Names = None, **options: Any
     ) -> Self:
         """Add a graph as one step: it waits for ``deps``, and whoever depends on it waits for all that is in it."""
-        if not isinstance(sub, Workflow):
-            raise refusal(f"step {name!r}", sub, "give a Workflow")
-        if sub._options.fail_fast or sub._options.pools:
-            raise InvalidRequest(
-                f"step {name!r}: fail_fast and pools hold for a whole graph; give them to the outermost"
-            )
+        with _at(name):
+            if not isinstance(sub, Workflow):
+                raise refusal("sub", sub, "give a Workflow")
+            if sub._options.fail_fast or sub._options.pools:
+                raise InvalidRequest("fail_fast and pools hold for a whole graph; give them to the outermost")
         job = NewJob(StepKind.GRAPH, {"name": sub.name} if sub.name else {})
         return self._put(name, job, deps, dependencies, options, sub)
 
@@ -184,7 +183,10 @@ class Workflow:
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
         """Lay values over the context that every cascade gets, also in the graphs within this one."""
-        self._context = {**(self._context or {}), **to_json(dict(value), "context")}
+        try:
+            self._context = {**(self._context or {}), **to_json(dict(value), "context")}
+        except NoValue as error:
+            raise InvalidRequest(str(error)) from None
         return self
 
     def _add(
