@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +34,7 @@ from crawler_lifecycle.ports import (
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
 from crawler_lifecycle.ports.store.managers import PlanStore
 
-from .graph_questions import Questions, given_frames
+from .graph_questions import Frame, Questions, given_frames
 from .shared import Clock, alive, utc_now
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ BEGIN_S = 20.0
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
 #: Seconds that a cancelled function has to end by itself, and after SIGTERM.
 GRACE_S, TERM_S = 15.0, 5.0
+#: How often it is looked whether Temporal wants the call to end. Seconds.
+BEAT_S = 0.5
 #: How often it is looked whether somebody wants a function to end. Seconds.
 LOOKED_S = 1.0
 #: Seconds for which the ends of functions are kept while the database is away. Their work would be done again else.
@@ -106,6 +108,19 @@ class _NotHere(Exception):
     """This worker cannot call a function that another one has."""
 
 
+class _Beat:
+    """Heartbeats of one call, not more of them than anybody needs: each takes as long as a short function."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def alive(self, now: float) -> None:
+        """Raises ``CancelledError``."""
+        if now - self._at >= BEAT_S:
+            self._at = now
+            alive()
+
+
 class _Batch:
     """One call of functions."""
 
@@ -114,6 +129,8 @@ class _Batch:
         self._done: list[Done] = []
         """Ends that are not on record."""
         self._together = 1
+        self._contexts: dict[str, list[bytes]] = {}
+        self._beat = _Beat()
         self.printed = ""
 
     def run(self, work: Sequence[StepWork]) -> None:
@@ -160,7 +177,7 @@ class _Batch:
     def _executed(self, work: StepWork) -> Done:
         """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
         with self._owner.functions.use() as host:
-            watch = _Watch(self._owner, self._row.graph_id, work, host)
+            watch = _Watch(self._owner, self._row.graph_id, work, host, self._beat)
             questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
@@ -200,8 +217,13 @@ class _Batch:
             job=job,
             limit_s=work.timeout_s,
             graft=work.graft,
-            given=given_frames(self._graphs, self._row.graph_id, work) if style in ("cascade", "item") else (),
+            given=self._given(work) if style in ("cascade", "item") else (),
         )
+
+    def _given(self, work: StepWork) -> Iterable[Frame]:
+        # Of a step that has grafted before, the context of what it grafted would be among the others.
+        contexts = {} if work.graft else self._contexts
+        return given_frames(self._graphs, self._row.graph_id, work, contexts)
 
     def _completed(self, work: StepWork, reply: FunctionReply) -> Done:
         state, not_before = StepState.COMPLETED, None
@@ -249,8 +271,10 @@ class _Batch:
 class _Watch:
     """Whether somebody wants a function to end that is executed, and what is done about it."""
 
-    def __init__(self, owner: GraphBatchActivities, graph_id: int, work: StepWork, host: FunctionHost) -> None:
-        self._owner, self._graph_id, self._work, self._host = owner, graph_id, work, host
+    def __init__(
+        self, owner: GraphBatchActivities, graph_id: int, work: StepWork, host: FunctionHost, beat: _Beat
+    ) -> None:
+        self._owner, self._graph_id, self._work, self._host, self._beat = owner, graph_id, work, host, beat
         self._began = self._looked = time.monotonic()
         self._since: float | None = None
         """When it was seen that the step was cancelled."""
@@ -270,8 +294,8 @@ class _Watch:
 
     def alive(self) -> None:
         """Called now and then. Raises ``CancelledError``, and ``_Killed`` when its time to end is over."""
-        alive()
         now = time.monotonic()
+        self._beat.alive(now)
         if self._since is None:
             if now - self._looked >= LOOKED_S:
                 with suppress(StoreUnavailable):  # that is no reason to end a function

@@ -32,15 +32,24 @@ log = logging.getLogger(__name__)
 
 #: A value, behind what it is (``FunctionCall.given``).
 Frame = tuple[Mapping[str, Any], Iterable[bytes]]
+_CONTEXT: Mapping[str, Any] = {"path": []}
 #: Steps that are read at once.
 PAGE = 200
 #: What a question may raise: it goes to the function that asked.
 _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
 
 
-def given_frames(graphs: GraphReader, graph_id: int, work: StepWork) -> Iterator[Frame]:
-    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level."""
-    yield from _contexts(graphs, graph_id, work.number)
+def given_frames(
+    graphs: GraphReader, graph_id: int, work: StepWork, contexts: dict[str, list[bytes]]
+) -> Iterator[Frame]:
+    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level.
+
+    ``contexts``: those that were read, by level; what is read here is added.
+    """
+    above = work.path.rpartition("/")[0]
+    if above not in contexts:
+        contexts[above] = graphs.context(graph_id, work.number)
+    yield from ((_CONTEXT, [data]) for data in contexts[above])
     level = work.path.count("/")
     found = graphs.given(graph_id, work.deps) if work.deps else []
     yield from _values(graphs, graph_id, found, lambda one: one.path.split("/")[level:])
@@ -50,11 +59,6 @@ def job_document(row: StepRow) -> dict[str, Any]:
     """A step as ``graphs.job.Job.of`` reads it."""
     told = asdict(row)
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in told.items()}
-
-
-def _contexts(graphs: GraphReader, graph_id: int, number: int | None) -> Iterator[Frame]:
-    for data in graphs.context(graph_id, number):
-        yield {"path": []}, [data]
 
 
 def _values(
@@ -133,7 +137,7 @@ class Questions:
 
     def _context(self, path: str) -> object:
         number = next((row.number for row in self._named([path])), None) if path else None
-        return self.host.give(_contexts(self.graphs, self._id, number))
+        return self.host.give((_CONTEXT, [data]) for data in self.graphs.context(self._id, number))
 
     def _cancel(self, paths: list[str] | None, reason: str | None) -> object:
         return self._command(CancelSteps(requested_by=self._me, paths=paths, reason=reason).apply)
