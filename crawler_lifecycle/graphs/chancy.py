@@ -2,8 +2,8 @@
 ``crawler_lifecycle.graphs.chancy``.
 
 What only drives Chancy's own loop (``Leadership``, ``polling_interval``, ``max_workflows_per_run``,
-``process_workflow``, ``run``, ``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``) is there and does
-nothing: a graph goes on by itself.
+``process_workflow``, ``run``, ``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``), and what prunes
+(``pruning_rule``, ``cleanup``), is there and does nothing: a graph goes on by itself, and the installation prunes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from collections import abc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Any, ClassVar, Self, TextIO, TypeVar
 
@@ -26,7 +26,6 @@ from .workflow import Workflow as _Workflow
 from .workflow import new_id
 
 F = TypeVar("F", bound=Callable[..., Any])
-DAY_S = 86_400
 
 
 class Chancy:
@@ -277,19 +276,18 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which ended workflows are removed, by the seconds since their end. Rules are joined by ``&`` and ``|``."""
+    """Which ended workflows were to be removed. Here it is only read: the installation prunes."""
 
     text: str
-    holds: Callable[[float], bool]
 
     def __and__(self, other: Rule) -> Rule:
-        return Rule(f"({self.text} AND {other.text})", lambda age: self.holds(age) and other.holds(age))
+        return Rule(f"({self.text} AND {other.text})")
 
     def __or__(self, other: Rule) -> Rule:
-        return Rule(f"({self.text} OR {other.text})", lambda age: self.holds(age) or other.holds(age))
+        return Rule(f"({self.text} OR {other.text})")
 
     def to_sql(self) -> str:
-        """The rule as a condition, to be read; nothing executes it."""
+        """The rule as a condition."""
         return self.text
 
 
@@ -297,10 +295,10 @@ class Age:
     """``Age() > 3600``."""
 
     def __gt__(self, seconds: float) -> Rule:
-        return Rule(f"age > {seconds:g}", lambda age: age > seconds)
+        return Rule(f"age > {seconds:g}")
 
     def __lt__(self, seconds: float) -> Rule:
-        return Rule(f"age < {seconds:g}", lambda age: age < seconds)
+        return Rule(f"age < {seconds:g}")
 
 
 class WorkflowPlugin:
@@ -316,7 +314,7 @@ class WorkflowPlugin:
         *,
         polling_interval: int = 1,
         max_workflows_per_run: int = 1000,
-        pruning_rule: Rule = Age() > DAY_S,  # noqa: B008 - it never changes
+        pruning_rule: Rule = Age() > 86_400,  # noqa: B008 - it never changes
     ) -> None:
         self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
         self.pruning_rule = pruning_rule
@@ -396,16 +394,8 @@ class WorkflowPlugin:
         output.writelines(f"  {line}\n" for line in lines)
         output.write(f'  labelloc="t";\n  label="Workflow: {name}\\nState: {workflow.state.value}";\n}}\n')
 
-    def cleanup(self, chancy: Chancy) -> Any:
-        """Remove steps and results of ended workflows by ``pruning_rule``; how many rows, ``None`` for none."""
-
-        def cleanup() -> int | None:
-            now, platform = datetime.now(UTC), current()
-            ended = platform.find(states=("completed", "cancelled", "discarded"), keys=(), limit=10_000)
-            old = [one["id"] for one in ended if self.pruning_rule.holds((now - _time(one["ended_at"])) / _SECOND)]
-            return platform.prune(old) or None if old else None
-
-        return answer(cleanup)
+    async def cleanup(self, chancy: Chancy) -> None:
+        """Nothing: ``crawlctl db prune`` removes steps and results of what ended long ago."""
 
     async def process_workflow(self, chancy: Chancy, workflow: Workflow) -> None:
         """Nothing: a graph goes on by itself."""
@@ -427,7 +417,6 @@ class WorkflowPlugin:
         """Nothing: the gateway has ``/v1/graphs``."""
 
 
-_SECOND = timedelta(seconds=1)
 #: Theirs -> states of graphs that may be meant. A graph may execute still when a step of it has failed.
 _GRAPH_STATES = {
     "pending": ("executing",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 import uuid
@@ -116,9 +117,6 @@ class Gateway:
     def append(self, key: str, spec: GraphSpec) -> int:
         return sum(self._command(key, "append", page) for page in encode_pages(spec))
 
-    def prune(self, keys: Sequence[str]) -> int:
-        return sum(self._command(key, "prune", {}) for key in keys)
-
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         raise InvalidRequest(f"step {path!r}: only the function that runs as this step may graft; append instead")
 
@@ -130,7 +128,7 @@ class Gateway:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = WAIT_S if until is None else max(0.0, min(WAIT_S, until - time.monotonic()))
-            status = self._call("GET", f"{_graph(key)}/status", wait=round(left, 3))
+            status = self._call("GET", f"{_graph(key)}/status", wait=math.ceil(left))
             if status["state"] not in ("executing", "draft"):
                 return status
             if until is not None and time.monotonic() >= until:
@@ -255,8 +253,8 @@ def _refused(status: int, problem: Document, what: str) -> Exception:
     text = str(problem.get("detail") or problem.get("title") or f"{what}: HTTP {status}")
     if status == 404:
         return KeyError(text)
-    if status in (409, 410):
-        return _ERRORS.get(str(problem.get("code")), NotInThisState)(text)
+    if kind := _ERRORS.get(str(problem.get("code"))):
+        return kind(text)
     if 400 <= status < 500 and status not in (401, 403, 408, 429):
         return InvalidRequest(text)
     return PlatformUnavailable(text)

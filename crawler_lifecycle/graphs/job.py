@@ -61,7 +61,7 @@ class Job:
             args=of_json(what.get("args", {})),
             meta=meta | {"snoozed": found.get("snoozed", 0)},
             worker=what.get("call") or what.get("crawler") or what.get("plan"),
-            deps=list(found.get("deps", ())),
+            deps=[dep.rpartition("/")[2] for dep in found.get("deps", ())],
             errors=[{**one, "at": _time(one.get("at"))} for one in found.get("errors", ())],
             **told,
             **times,

@@ -52,10 +52,6 @@ class Platform(Protocol):
         """Add steps to a graph, also to one that has ended; how many."""
         ...
 
-    def prune(self, keys: Sequence[str]) -> int:
-        """Remove steps and results of those of these graphs that have ended; how many rows."""
-        ...
-
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         """Attach steps to the step that grafts, which executes this attempt."""
         ...

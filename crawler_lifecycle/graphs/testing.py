@@ -176,13 +176,6 @@ class Memory:
         graph.take_added()
         return count
 
-    def prune(self, keys: Sequence[str]) -> int:
-        ended = [one for one in map(self._known, keys) if one.state() != "executing"]
-        count = sum(len(one.rows) for one in ended)
-        for one in ended:
-            one.rows.clear()
-        return count
-
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         graph = self._known(key)
         row = graph.rows[graph.engine.numbers([path])[0]]

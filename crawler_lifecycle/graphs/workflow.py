@@ -95,6 +95,7 @@ class Workflow:
         a cancelled (discarded) dependency counts as completed. ``fail_fast``: nothing more starts once a step was
         discarded. ``pools``: how much there is of each resource."""
         self.id = new_id() if id is None else id
+        check_name(self.id, "id")
         self.name = name
         self.ignore_cancelled, self.ignore_discarded = ignore_cancelled, ignore_discarded
         self.tags = list(tags)
@@ -333,7 +334,8 @@ class Workflow:
         """Dict of what was recorded by name; sub-graphs are dicts in it."""
 
         def recorded() -> Any:
-            return nested(current().recorded(self.id, self._chosen(names, deps_of)), self._level) or {}
+            paths = self._chosen(names, deps_of)
+            return {} if paths == [] else nested(current().recorded(self.id, paths), self._level) or {}
 
         return answer(recorded)
 
@@ -351,15 +353,18 @@ class Workflow:
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> Any:
         """Cancel jobs, and what depends on them: how many had not ended. One that executes is cancelled at once and
         asked to end."""
-        return answer(lambda: current().cancel(self.id, self._chosen(names), reason))
+        paths = self._chosen(names)
+        return answer(lambda: current().cancel(self.id, paths, reason) if paths != [] else 0)
 
     def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> Any:
         """Let discarded, cancelled and waiting jobs begin anew (completed ones only by name): how many. ``cascade``:
         with dependents that were cancelled because of them. ``fresh``: a crawl gets a new run and is not resumed."""
         with_dependents = self._cascade if cascade is None else cascade
 
+        paths = self._chosen(names)
+
         def retry() -> int:
-            return current().retry(self.id, self._chosen(names), cascade=with_dependents, fresh=fresh)
+            return current().retry(self.id, paths, cascade=with_dependents, fresh=fresh) if paths != [] else 0
 
         return answer(retry)
 

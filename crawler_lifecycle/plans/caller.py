@@ -169,9 +169,6 @@ class _OwnGraph:
     def find(self, **_: Any) -> list[Document]:
         raise _elsewhere("list graphs")
 
-    def prune(self, keys: Sequence[str]) -> int:
-        raise _elsewhere("remove graphs")
-
     def wait(self, key: str, timeout_s: float | None) -> Document:
         raise _elsewhere("wait for a graph")
 

@@ -40,7 +40,6 @@ class FakeGateway:
             "results": lambda: self.results(key, query),
             "context": lambda: {"context": to_json(self.memory.context(self.known(key), query.get("path", [""])[0]))},
             "append": lambda: {"count": self.memory.append(key, decode_pages([body], GraphOptions()))},
-            "prune": lambda: {"count": self.memory.prune([key])},
         }
         if what in found:
             return found[what]()
@@ -91,7 +90,7 @@ def page(name: str, rows: list[Any], query: dict[str, list[str]]) -> dict[str, A
     return {name: rows[start : start + size], "next_page_token": more}
 
 
-_STATUSES = {KeyError: 404, DuplicateRequest: 409, NotInThisState: 409, InvalidRequest: 422}
+_STATUSES = {KeyError: 404, DuplicateRequest: 422, NotInThisState: 409, InvalidRequest: 422}
 _CODES = {DuplicateRequest: "idempotency_mismatch", NotInThisState: "not_in_this_state"}
 
 

@@ -244,6 +244,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a bad limit": (lambda: crawl("shops", limits={"run_time": 1}), r"limits: .*it has start_check_s"),
     "a worker without process": (lambda: worker()(Holder), r"Holder: it has no method process"),
     "a worker's option": (lambda: worker(tires=4), "tires: 4 is not allowed"),
+    "an id with a slash": (lambda: W(id="a/b"), "id: 'a/b' is not allowed"),
     "a context to append": (lambda: W().append(W().add_context({"a": 1})), "append: .*leave add_context out"),
 }
 
