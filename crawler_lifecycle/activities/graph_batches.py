@@ -20,7 +20,7 @@ from temporalio.exceptions import CancelledError
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd
 from crawler_lifecycle.domain.graph.retries import after_failure
-from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.values import NoValue
 from crawler_lifecycle.ports import (
@@ -238,7 +238,9 @@ class _Batch:
     def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> Done:
         state, not_before = StepState.DISCARDED, None
         if not failed.for_good:
-            state, not_before = after_failure(work.tries, work.max_attempts, work.backoff_s, self._owner.clock())
+            # A process that was ended from outside is lost like one of a worker that died.
+            most = work.max_attempts + (LOST_MAX if failed.struck else 0)
+            state, not_before = after_failure(work.tries, most, work.backoff_s, self._owner.clock())
         outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
         text = str(failed)
         end = StepEnd(work.number, work.attempt, state, outcome, text[:REASON_MAX], not_before)

@@ -104,6 +104,7 @@ class HostProcess:
         self._unread, self._calls = bytearray(), 0
         self._ending = threading.Lock()
         self._gone: str | None = None
+        self._struck = False
         assert self._process.stdout is not None  # it was asked for
         self.output = Output(label, self._process.stdout.fileno())
 
@@ -146,7 +147,7 @@ class HostProcess:
     def _failed(self, text: str, lives: bool = False) -> PlanFailed:
         where, item_id = self.at or (None, None)
         place = f" in {where}" if where and not lives else ""
-        return PlanFailed(f"{self.label}{place}: {text}"[:TEXT_MAX], item_id=item_id, lives=lives)
+        return PlanFailed(f"{self.label}{place}: {text}"[:TEXT_MAX], item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
         """Let it end by itself, for a moment, then see to it."""
@@ -188,6 +189,7 @@ class HostProcess:
                 if self._process.stdout is not None:
                     self._process.stdout.close()
                 self._gone = "was killed" if killed else _ended(code)
+                self._struck = not killed and code in (-signal.SIGKILL, -signal.SIGTERM)
             return self._gone
 
     # --- the pipes, for a call

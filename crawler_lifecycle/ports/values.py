@@ -671,9 +671,11 @@ class PlanFailed(Exception):
         lives: bool = False,
         for_good: bool = False,
         missing: bool = False,
+        struck: bool = False,
     ) -> None:
         """``item_id``: the job whose hooks were at work. ``lives``: its process is still there. ``for_good``: another
         try leads to the same until the code or the options change. ``missing``: the class could not be loaded on this
-        worker; another one may have it."""
+        worker; another one may have it. ``struck``: its process was ended from outside (SIGKILL, SIGTERM)."""
         super().__init__(text)
         self.item_id, self.lives, self.for_good, self.missing = item_id, lives, for_good, missing
+        self.struck = struck

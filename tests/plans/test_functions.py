@@ -256,7 +256,7 @@ def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, nam
     with pytest.raises(PlanFailed, match=said) as failed, bench.functions.use() as host:
         host.call(bench.order(name, limit_s=limit_s), no_answer, nothing)
     assert f"{bench.module}:{name}" in str(failed.value)
-    assert not failed.value.missing
+    assert (failed.value.missing, failed.value.struck) == (False, name == "kills")
     assert bench.call("add", args={"a": 1}) == 2
 
 

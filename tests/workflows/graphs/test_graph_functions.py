@@ -1,0 +1,139 @@
+"""Graphs as users write them, with the functions of a module in processes of their own."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
+from crawler_lifecycle.domain.values import decode, unpacked
+from crawler_lifecycle.graphs import Workflow
+from crawler_lifecycle.plans.functions import Functions
+from crawler_lifecycle.plans.process import Rules
+from tests.plans.plans_support import module
+from tests.support.graphing import GraphLab, graph_lab
+from tests.support.lab import Lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BODY = """
+import asyncio
+from datetime import datetime, timezone
+from crawler_lifecycle.graphs import Record, Workflow, worker
+
+async def extract(context):
+    return {"records": [context["source"], 2, 3], "at": datetime(2026, 11, 22, tzinfo=timezone.utc)}
+async def square(number, context):
+    return {"square": number * number, "source": context["source"]}
+def merge(context):
+    return {"at": context["extract"]["at"], "sum": sum(one["square"] for one in context["squares"].values())}
+
+@worker()
+class Notify:
+    async def process(self, job):
+        workflow = Workflow.for_job(job)
+        merged = await workflow.get_recorded("merge")
+        status = await workflow.status()
+        inner = Workflow()
+        for user in job.args["users"]:
+            inner.add(str(user), Tell.new({"user": user, "sum": merged["sum"]}))
+        await Workflow.apply_graft(job, inner)
+        return Record({"seen": status.counts["completed"]})
+
+@worker()
+class Tell:
+    def process(self, job): return Record(f"{job.args['user']}: {job.args['sum']}")
+
+def summary(context): return context["notify"]
+
+def patient():
+    from crawler_lifecycle.graphs import current_job
+    with open("ledger", "a") as ledger: ledger.write("begun\\n")
+    while not current_job().cancelled(): time.sleep(0.02)
+    with open("ledger", "a") as ledger: ledger.write("told\\n")
+def dies_once():
+    with open("ledger", "a") as ledger: ledger.write(f"{os.getpid()}\\n")
+    while len(open("ledger").readlines()) < 2: time.sleep(0.02)
+    return "again"
+"""
+
+
+@asynccontextmanager
+async def functions_of(lab: Lab, folder: Path, name: str) -> AsyncIterator[tuple[GraphLab, Functions]]:
+    """Workers that call the functions of this module."""
+    functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_lab(lab)
+    real: Any = GraphBatchActivities(lab.store.graphs, lab.store.plans, functions, lab.parts.directory, grace_s=60.0)
+    g.functions = real
+    try:
+        async with g.working(threads=2):
+            yield g, functions
+    finally:
+        functions.close()
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, as its author has it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module(module(tmp_path, BODY))
+
+
+def value(g: GraphLab, path: str) -> Any:
+    return decode(b"".join(unpacked(g.lab.store.graphs.result(1, g.steps()[path].number))))
+
+
+async def test_cascades_fan_outs_workers_and_a_graft(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+    workflow = (
+        Workflow(id="nightly")
+        .add_context({"source": 1})
+        .add_cascade("extract", users.extract)
+        .add_cascade("squares", ([1, 2, 3], users.square), deps="extract")
+        .add_cascade("merge", users.merge, deps=["extract", "squares"])
+        .add_graft("notify", users.Notify.new({"users": ["ada", "bob"]}), deps="merge")
+        .add_cascade("summary", users.summary, deps="notify")
+    )
+    spec = workflow.spec()
+    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+        result = await g.ended(await g.start(spec.steps, context=spec.context))
+    assert (result.state, result.cause) == ("completed", None)
+    assert value(g, "merge") == {"at": datetime(2026, 11, 22, tzinfo=UTC), "sum": 14}
+    assert value(g, "squares/1") == {"square": 4, "source": 1}
+    assert value(g, "notify") == {"seen": 5}
+    assert value(g, "summary") == {"ada": "ada: 14", "bob": "bob: 14"}
+
+
+async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+    spec = (
+        Workflow(id="nightly")
+        .add("patient", users.patient, timeout_s=3600)
+        .add("after", users.patient, "patient")
+        .spec()
+    )
+    ledger = tmp_path / "ledger"
+    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+        handle = await g.start(spec.steps)
+        await real_lab.until(ledger.exists)
+        assert await handle.execute_update("cancel_steps", {"paths": ["patient"], "reason": "enough"})
+        result = await g.ended(handle)
+    assert (result.state, g.states()) == ("cancelled", {"patient": "cancelled", "after": "cancelled"})
+    assert ledger.read_text().split() == ["begun", "told"]
+
+
+async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab, users: Any, tmp_path: Path) -> None:
+    spec = Workflow(id="nightly").add("dies", users.dies_once, backoff_s=0.1).spec()
+    async with functions_of(real_lab, tmp_path, users.__name__) as (g, functions):
+        handle = await g.start(spec.steps)
+        await real_lab.until((tmp_path / "ledger").exists)
+        for host in functions._taken:
+            host.process.strike(signal.SIGKILL)
+        assert (await g.ended(handle)).state == "completed"
+    step = g.steps()["dies"]
+    assert (value(g, "dies"), step.attempt) == ("again", 2)
+    assert "its process was ended by SIGKILL" in step.errors[0]["error"]
