@@ -50,6 +50,8 @@ class Gateway:
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         if url is None:
             url, token = found()
+        elif token is None:
+            _, token = _settings()
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise PlatformUnavailable(f"{url!r} is no address of a gateway; give one such as http://127.0.0.1:8500")
@@ -181,8 +183,8 @@ class Gateway:
         raise AssertionError  # the last turn returns or raises
 
 
-def found() -> tuple[str, str | None]:
-    """Address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+def _settings() -> tuple[str | None, str | None]:
+    """Address and token of the environment, else of the file that ``LIFECYCLE_CONFIG`` names."""
     url, token = os.environ.get("LIFECYCLE_GATEWAY__URL"), os.environ.get("LIFECYCLE_GATEWAY__TOKEN")
     if file := os.environ.get("LIFECYCLE_CONFIG"):
         import tomllib  # few have such a file
@@ -193,6 +195,12 @@ def found() -> tuple[str, str | None]:
             cure = "name a TOML file, or unset it"
             raise PlatformUnavailable(f"LIFECYCLE_CONFIG: {file!r} cannot be read: {error}; {cure}") from None
         url, token = url or section.get("url"), token or section.get("token")
+    return url, token
+
+
+def found() -> tuple[str, str | None]:
+    """Address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+    url, token = _settings()
     if url:
         return url, token
     stack = dev_json.nearest(log.warning)

@@ -20,6 +20,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd
 from crawler_lifecycle.domain.graph.pages import fingerprint
+from crawler_lifecycle.domain.graph.retries import after_failure
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
@@ -34,7 +35,8 @@ from .results import nested
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: Good ends of a crawl; every other text is how it failed.
 _GOOD = "finished"
-#: How a crawl ends: its outcome, or a dict with ``outcome``, ``status``, ``pages``, ``items``, ``errors``, ``archive``.
+#: Crawler or plan -> how its runs end: an outcome, a dict with ``outcome``, ``pages``, ``items``, ``errors``,
+#: ``archive``, or a list of these, one for each try; or a function of the step's job that answers one of them.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
 
 
@@ -116,7 +118,7 @@ class _Graph:
 
 
 class Memory:
-    """``Platform`` in memory. ``crawls``: crawler or plan -> how it ends, or a function of the request."""
+    """``Platform`` in memory. ``crawls``: see ``Ends``; every other crawl ends as ``finished``."""
 
     def __init__(self, crawls: Ends | None = None) -> None:
         self.now = BEGINNING
@@ -262,25 +264,30 @@ class Memory:
             self.graft(graph.key, row.path, step.attempt, returned.graft.spec())
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
-    def _failed(self, row: _Row, error: str, *, for_good: bool = False) -> StepEnd:
-        step = row.step
+    def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:
+        step, tries = row.step, row.spec.max_attempts if for_good else row.step.tries
         row.errors.append({"attempt": step.attempt, "at": self.now.isoformat(), "error": error})
-        if for_good or step.tries >= step.max_attempts:
-            return StepEnd(step.number, step.attempt, StepState.DISCARDED, "failed", error)
-        again = self.now + timedelta(seconds=min(3600.0, row.spec.backoff_s * 2.0 ** (step.tries - 1)))
-        return StepEnd(step.number, step.attempt, StepState.RETRYABLE, None, error, again)
+        state, again = after_failure(tries, row.spec.max_attempts, row.spec.backoff_s, self.now)
+        if state is StepState.DISCARDED:
+            outcome = outcome or "failed"
+        return StepEnd(step.number, step.attempt, state, outcome, error, again, run_attempt=step.attempt)
 
     def _run(self, row: _Row) -> StepEnd:
         self._began(row)
         self._runs += 1
-        what = row.job.get("crawler") or row.job["plan"]
+        step, what = row.step, row.job.get("crawler") or row.job["plan"]
         found = self._crawls(row.job) if callable(self._crawls) else self._crawls.get(what, _GOOD)
+        if isinstance(found, list):
+            found = found[min(step.tries, len(found)) - 1]
         end = {"outcome": found} if isinstance(found, str) else dict(found)
-        good = end["outcome"] == _GOOD
-        run = {"run_id": self._runs, "status": "COMPLETED" if good else "FAILED", "pages": 0, "items": 0, "errors": 0}
-        row.step.run_id, row.result = self._runs, encode({**run, "archive": None, **end})
-        state = StepState.COMPLETED if good else StepState.DISCARDED
-        return StepEnd(row.step.number, row.step.attempt, state, end["outcome"], None, run_attempt=row.step.attempt)
+        good, step.run_id = end["outcome"] == _GOOD, self._runs
+        if row.kind is StepKind.CRAWL:
+            counters = {"pages": 0, "items": 0, "errors": 0, "archive": None}
+            run = {"run_id": self._runs, "status": "COMPLETED" if good else "FAILED"}
+            row.result = encode({**run, **counters, **end})
+        if not good:
+            return self._failed(row, f"its run ended as {end['outcome']}", outcome=end["outcome"])
+        return StepEnd(step.number, step.attempt, StepState.COMPLETED, _GOOD, run_attempt=step.attempt)
 
     def _began(self, row: _Row) -> None:
         self.calls.append(row.path)

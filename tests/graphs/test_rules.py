@@ -222,6 +222,10 @@ def test_crawls_and_managers_are_steps() -> None:
         merged = workflow.get_recorded("merge")
     assert (merged["shops"]["items"], merged["shops"]["run_id"], merged["shops"]["status"]) == (7, 1, "COMPLETED")
     assert merged["bad"]["outcome"] == "banned"
+    with in_memory(crawls={"shops": ["banned", "finished"]}):
+        again = Workflow().add("shops", crawl("shops"), max_attempts=2).start()
+        assert again.wait().state == "completed"
+        assert again.get_job("shops").attempt == 2
 
 
 def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory) -> None:
