@@ -173,9 +173,7 @@ named = (
     assert memory.calls == ["fetch/users", "fetch/orders", "merge"]
 
 
-def test_o05_an_etl_pipeline(memory: Memory) -> None:
-    """What a function returns is recorded, and comes back as what it was: here a ``datetime``."""
-    module = play("""
+ETL = """
 from oban_pro import Workflow
 
 saved = []
@@ -210,7 +208,12 @@ workflow = (
     .add_cascade("load", load, deps="transform")
 )
 await oban.enqueue_many(workflow)
-""")
+"""
+
+
+def test_o05_an_etl_pipeline(memory: Memory) -> None:
+    """What a function returns is recorded, and comes back as what it was: here a ``datetime``."""
+    module = play(ETL)
     assert module.workflow.wait().state == "completed"
     assert module.saved == ["API-0", "API-1", "API-2"]
     assert type(module.workflow.get_recorded("extract")["extracted_at"]) is datetime
@@ -358,9 +361,7 @@ each = (Workflow()
     assert [one.state for one in each.all_jobs()] == ["cancelled", "discarded", "completed"]
 
 
-def test_o08_introspection(memory: Memory, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every question of the document, awaited within a running job."""
-    module = play("""
+ASKING = """
 told = {}
 
 @worker()
@@ -388,7 +389,15 @@ flow = (
     .add("later", Worker.new({}), deps="mine")
 )
 await oban.enqueue_many(flow)
-await flow.wait()
+
+"""
+
+
+def test_o08_introspection(memory: Memory, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every question of the document, awaited within a running job."""
+    module = play(
+        ASKING
+        + """await flow.wait()
 
 workflow = Workflow(id="known-workflow-id")
 status = await workflow.status()
@@ -400,7 +409,8 @@ print(status.started_at) # When the first job started
 print(status.stopped_at) # When the last job finished (if complete)
 print(status.subs) # Dict of sub-workflow statuses
 unknown = await Workflow(id="nobody's").status()
-""")
+"""
+    )
     told = module.told
     assert told["status"].state == "executing"
     assert (told["status"].duration, told["status"].stopped_at) == (None, None)
