@@ -26,13 +26,15 @@ from crawler_lifecycle.gateway.api.corrections import add_ledger
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.events import add_stream
 from crawler_lifecycle.gateway.api.files import add_files
+from crawler_lifecycle.gateway.api.graphs import add_graph_commands, add_graph_readers
 from crawler_lifecycle.gateway.api.logs import add_logs
 from crawler_lifecycle.gateway.api.managers import add_manager_commands, add_manager_readers
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.api.runs import add_readers
 from crawler_lifecycle.gateway.api.uploads import Uploads
+from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.figures import count_managers
+from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -78,6 +80,7 @@ def create_app(
     crawlers = Crawlers(scheduler)
     commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
     manager_commands = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
+    graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
     metrics = Metrics()
     feed = Feed(store.events, store.runs, metrics, clock)
     reader = LogReader(store.runs, store.tasks, logs, metrics)
@@ -90,8 +93,9 @@ def create_app(
     if catalogue_s is not None:
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
     if sweep_s is not None:
-        readers = (store.sweep, store.runs, store.managers)
-        tasks.append(Sweep(*readers, workflows, commands, manager_commands, every_s=sweep_s, clock=clock).run)
+        readers = (store.sweep, store.runs, store.managers, store.graphs)
+        commanding = (commands, manager_commands, graph_commands)
+        tasks.append(Sweep(*readers, workflows, *commanding, every_s=sweep_s, clock=clock).run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -124,11 +128,14 @@ def create_app(
     add_readers(app, store, blocked, feed, clock)
     add_logs(app, reader, store.runs, store.tasks)
     add_files(app, files, store.runs, store.tasks)
-    add_stream(app, feed, store.runs, store.managers)
+    add_stream(app, feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, workflows)
     add_manager_commands(app, manager_commands)
     add_manager_readers(app, store.managers, store.plans, blocked, clock)
+    add_graph_commands(app, graph_commands)
+    add_graph_readers(app, store.graphs, blocked, feed)
     metrics.refreshed_by.append(functools.partial(count_managers, store.managers, metrics))
+    metrics.refreshed_by.append(functools.partial(count_graphs, store.graphs, metrics))
     _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)

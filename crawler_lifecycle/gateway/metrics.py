@@ -77,6 +77,11 @@ class Metrics:
         self.manager_jobs_live = Gauge(
             "lifecycle_manager_jobs_live", "Jobs of theirs that hold a slot", registry=self.registry
         )
+        self.graphs = Gauge(
+            "lifecycle_graphs",
+            "Graphs that have not ended; NaN while the database does not answer",
+            registry=self.registry,
+        )
         self.refreshed_by: list[Callable[[], None]] = []
         """What brings other figures up to date before they are told; may block, never raises."""
         self.readers.labels("waits")

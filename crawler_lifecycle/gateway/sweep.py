@@ -19,9 +19,11 @@ from crawler_lifecycle.activities.run_commands import workflow_ids
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunStatus, StopRequest
+from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
+from crawler_lifecycle.ports.store.graphs import GraphReader, GraphRow
 from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow
 from crawler_lifecycle.temporal.client import Workflows
 
@@ -42,12 +44,14 @@ class _Left:
     """Something that did not reach Temporal."""
 
     what: str
-    row: RunRow | ManagerRow
+    row: RunRow | ManagerRow | GraphRow
     bring: Callable[[], Awaitable[object]]
 
     def __str__(self) -> str:
         if isinstance(self.row, RunRow):
             return f"the {self.what} of run {self.row.run_id}"
+        if isinstance(self.row, GraphRow):
+            return f"the {self.what} of graph {self.row.graph_id}"
         return f"the {self.what} of manager {self.row.manager_id}"
 
 
@@ -59,9 +63,11 @@ class Sweep:
         sweep: SweepStore,
         runs: RunReader,
         managers: ManagerReader,
+        graphs: GraphReader,
         workflows: Workflows,
         commands: Commands,
         manager_commands: ManagerCommands,
+        graph_commands: GraphCommands,
         *,
         every_s: float = 15.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -69,9 +75,11 @@ class Sweep:
         self._sweep = sweep
         self._runs = runs
         self._managers = managers
+        self._graphs = graphs
         self._workflows = workflows
         self._commands = commands
         self._manager_commands = manager_commands
+        self._graph_commands = graph_commands
         self._every_s = every_s
         self._clock = clock
         self._tried: dict[str, tuple[datetime, timedelta]] = {}
@@ -85,7 +93,7 @@ class Sweep:
         await self.once()
 
     async def once(self) -> int:
-        """One round; how many runs and managers it started or told. Raises ``LifecycleError``."""
+        """One round; how many runs, managers and graphs it started or told. Raises ``LifecycleError``."""
         found = await run_in_threadpool(self._found)
         names = {str(one) for one in found}
         self._tried = {name: value for name, value in self._tried.items() if name in names}
@@ -99,7 +107,9 @@ class Sweep:
         new = [row for row in self._all(RunStatus.INITIALIZING) if row.owner_run_id is None]
         found += [_Left("start", row, partial(tell, row)) for row in new if row.updated_at <= due]
         stopping = self._all(RunStatus.STOPPING)
-        return found + [_Left("stop", row, partial(tell, row)) for row in stopping if row.updated_at <= due]
+        found += [_Left("stop", row, partial(tell, row)) for row in stopping if row.updated_at <= due]
+        graphs, tell_graph = self._graphs.untold_graphs(due), self._graph_commands.tell
+        return found + [_Left("stop" if row.stop else "start", row, partial(tell_graph, row)) for row in graphs]
 
     def _all(self, status: RunStatus) -> list[ManagerRow]:
         found: list[ManagerRow] = []

@@ -173,11 +173,27 @@ CODES: Mapping[str, Kind] = {
     "manager_not_found": Kind(
         (404,), "Manager not found", "No crawl manager has this id.", "`GET /v1/managers` lists what there is."
     ),
+    "graph_not_found": Kind(
+        (404,), "Graph not found", "No graph has this id.", "`GET /v1/graphs` lists what there is."
+    ),
+    "step_not_found": Kind(
+        (404,),
+        "Step not found",
+        "The graph has no step of this path, or its steps were removed long after its end.",
+        "`GET /v1/graphs/{id}/steps` lists its steps.",
+    ),
+    "result_not_found": Kind(
+        (404,),
+        "Result not found",
+        "The step has recorded nothing: it has not completed, or what it does gives no result.",
+        "`state` and `result_bytes` of `GET /v1/graphs/{id}/step` say whether there will be one.",
+    ),
     "unknown_plan": Kind(
         (422,),
         "Unknown plan",
-        "No plans worker has registered this class. Nothing else can be started, whatever a request names.",
-        "`GET /v1/plans` lists the classes; `LIFECYCLE_PLANS__MODULES` of the worker names their modules.",
+        "No plans worker has registered this class, or the module of this function. Nothing else can be started, "
+        "whatever a request names.",
+        "`GET /v1/plans` lists what there is; `LIFECYCLE_PLANS__MODULES` of the worker names the modules.",
     ),
     "plan_unusable": Kind(
         (422,),
@@ -194,8 +210,8 @@ CODES: Mapping[str, Kind] = {
     "idempotency_mismatch": Kind(
         (422,),
         "Idempotency mismatch",
-        "This `Idempotency-Key` was used before with another body. Nothing was changed.",
-        "Use a new key for a new request, and the same body for a repeat.",
+        "This `Idempotency-Key`, or this id of a graph, was used before with another body. Nothing was changed.",
+        "Use a new key or id for a new request, and the same body for a repeat.",
     ),
     "duplicate_request": Kind(
         (409, 422),

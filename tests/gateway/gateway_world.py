@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -75,6 +76,7 @@ class FakeWorkflows:
     audits: list[bool] = field(default_factory=list)
     report: AuditReport | None = None
     managers: list[tuple[str, int]] = field(default_factory=list)
+    graphs: list[tuple[str, int]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
     down: bool = False
     lose_answers: int = 0
@@ -93,6 +95,16 @@ class FakeWorkflows:
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"
             self.managers.append((workflow_id, manager_id))
+        await self._lose()
+        return self.open[workflow_id]
+
+    async def start_graph(self, graph_id: int, workflow_id: str) -> str:
+        await self._reach()
+        if workflow_id not in self.open:
+            self.open[workflow_id] = f"chain-{next(self.numbers)}"
+            self.graphs.append((workflow_id, graph_id))
+        else:
+            self.woken.append(workflow_id)
         await self._lose()
         return self.open[workflow_id]
 
@@ -189,8 +201,11 @@ class World:
         managers = ManagerCommands(
             self.store.managers, self.store.plans, self.workflows, Crawlers(self.scheduler), self.clock
         )
-        readers = (self.store.sweep, self.store.runs, self.store.managers)
-        return Sweep(*readers, self.workflows, commands, managers, every_s=15, clock=self.clock)
+        graphs = GraphCommands(
+            self.store.graphs, self.store.plans, self.workflows, Crawlers(self.scheduler), self.clock
+        )
+        readers = (self.store.sweep, self.store.runs, self.store.managers, self.store.graphs)
+        return Sweep(*readers, self.workflows, commands, managers, graphs, every_s=15, clock=self.clock)
 
     # --- what a workflow would do -------------------------------------------------------------------------------
 

@@ -124,9 +124,14 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
     return GraphSpec(steps, options, context)
 
 
+def decode_page(number: int, data: bytes) -> list[StepSpec]:
+    """The steps of one page of a draft. Raises ``InvalidRequest`` for one that cannot be, naming it."""
+    return [step_from_json(one) for one in _page(number, data)["steps"]]
+
+
 def check_page(number: int, data: bytes) -> int:
-    """How many steps the page of a draft holds. Raises ``InvalidRequest`` for one that cannot be, naming it."""
-    return sum(1 for _ in map(step_from_json, _page(number, data)["steps"]))
+    """How many steps it holds. Raises ``InvalidRequest``."""
+    return len(decode_page(number, data))
 
 
 def fingerprint(spec: GraphSpec) -> str:

@@ -12,12 +12,15 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
-from crawler_lifecycle.domain.names import manager_subject, run_subject
+from crawler_lifecycle.domain.graph.spec import NAME_MAX
+from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
+from crawler_lifecycle.gateway.graphs.commands import not_found as graph_not_found
 from crawler_lifecycle.gateway.managers.commands import not_found as manager_not_found
 from crawler_lifecycle.gateway.runs.commands import not_found as run_not_found
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports import RunReader
+from crawler_lifecycle.ports.store.graphs import GraphReader
 from crawler_lifecycle.ports.store.managers import ManagerReader
 from crawler_lifecycle.web.problems import FieldError, Problem
 
@@ -32,17 +35,24 @@ class StreamChoice(BaseModel):
     after: int | None = Field(default=None, ge=0, le=ID_MAX)
     run_id: int | None = Field(default=None, ge=1, le=ID_MAX)
     manager: int | None = Field(default=None, ge=1, le=ID_MAX)
+    graph: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
 
     def subject(self) -> str | None:
         """What the stream is about, if it is about one thing. Raises ``InvalidRequest`` for two."""
-        if self.run_id is not None and self.manager is not None:
-            raise InvalidRequest("manager: goes without run_id; open a stream for each, or one for everything")
+        given: list[tuple[str, str]] = []
+        if self.run_id is not None:
+            given.append(("run_id", run_subject(self.run_id)))
         if self.manager is not None:
-            return manager_subject(self.manager)
-        return None if self.run_id is None else run_subject(self.run_id)
+            given.append(("manager", manager_subject(self.manager)))
+        if self.graph is not None:
+            given.append(("graph", graph_subject(self.graph)))
+        if len(given) > 1:
+            first, second = given[0][0], given[1][0]
+            raise InvalidRequest(f"{second}: goes without {first}; open a stream for each, or one for everything")
+        return given[0][1] if given else None
 
 
-def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReader) -> None:
+def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReader, graphs: GraphReader) -> None:
     """Add ``GET /v1/events``."""
 
     @app.get(
@@ -58,10 +68,10 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReade
         """Events as they are committed: ``hello``, then those after ``Last-Event-ID`` or ``after`` (default: new ones).
 
         ``id`` is the event's number, ``event`` its type, ``data`` the whole of it as JSON. Nothing is left out or
-        repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run,
-        ``manager`` to one manager. ``hello`` tells where
-        the stream begins; with ``reset`` it is not where the client left off, because what followed was removed or
-        belongs to another database: it should read everything anew. Such a ``hello`` may come later, too. ``after=0``
+        repeated when a client comes back with the last id it saw. ``run_id`` keeps to one run, ``manager`` to one
+        manager, ``graph`` to the graph of this id. ``hello`` tells where the stream begins; with ``reset`` it is not
+        where the client left off, because what followed was removed or belongs to another database: it should read
+        everything anew. Such a ``hello`` may come later, too. ``after=0``
         begins with the oldest event that is on record.
         """
         after = _last(last_event_id) if last_event_id else choice.after
@@ -70,6 +80,8 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReade
             await _check(lambda: runs.get_run(choice.run_id or 0), run_not_found(choice.run_id))
         if choice.manager is not None:
             await _check(lambda: managers.get_manager(choice.manager or 0), manager_not_found(choice.manager))
+        if choice.graph is not None:
+            await _check(lambda: graphs.find_graph(choice.graph or ""), graph_not_found(choice.graph))
         return Streamed(
             feed.stream(after, subject),
             "text/event-stream",

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, Steered, not_found
+from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, Steered, not_found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.requests import same_id
@@ -155,7 +155,11 @@ def add_manager_readers(
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
         left = runs_left(page)
         answers = [
-            Manager.of(row, waiting=blocked.listed_manager(row) or waiting(row), **left.get(row.manager_id, {}))
+            Manager.of(
+                row,
+                waiting=blocked.listed_workflow(workflow_id_of(row)) or waiting(row),
+                **left.get(row.manager_id, {}),
+            )
             for row in page
         ]
         return conditional(request, ManagerPage(managers=answers, next_page_token=token))
@@ -166,7 +170,8 @@ def add_manager_readers(
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
         row = await run_in_threadpool(found, manager_id)
-        why = await blocked.of_manager(row) or waiting(row)
+        is_open = row.status not in ENDED
+        why = await blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
         left = await run_in_threadpool(runs_left, [row])
         more = left.get(row.manager_id, {})
         return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more))

@@ -23,6 +23,8 @@ A token of the gateway's tokens file. A crawler's own token (`CRAWL_TOKEN`) is e
 its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its own task.
 """
 
+_CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
+
 #: Bodies that work as they are on `crawlctl dev` with its example crawlers.
 EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "startRun": {
@@ -84,6 +86,36 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "leave": {"summary": "Its runs go on", "value": {"leave": True}},
     },
     "capManager": {"ten": {"summary": "At most ten at once", "value": {"cap": 10}}},
+    "startGraph": {
+        "small": {
+            "summary": "All of a small graph",
+            "value": {
+                "id": "nightly-2026-11-22",
+                "steps": [
+                    {"path": "books", "kind": "crawl", "job": {"crawler": "plain"}},
+                    {"path": "prices", "kind": "crawl", "job": {"crawler": "plain"}, "deps": ["books"]},
+                ],
+            },
+        },
+        "large": {
+            "summary": "A draft, whose pages follow",
+            "value": {"id": "wide-2026-11-22", "pages": 3, "fingerprint": "9f86d081884c7d65" * 4},
+        },
+    },
+    "addGraphPage": {"page": {"summary": "The steps of one page", "value": {"steps": [_CRAWL]}}},
+    "appendSteps": {"one": {"summary": "One more step", "value": {"steps": [_CRAWL | {"deps": ["books"]}]}}},
+    "cancelSteps": {
+        "some": {"summary": "One step, and what depends on it", "value": {"names": ["prices"], "reason": "wrong day"}},
+        "all": {"summary": "Whatever has not ended", "value": {}},
+    },
+    "retrySteps": {
+        "failed": {"summary": "All that failed, with their dependents", "value": {}},
+        "anew": {"summary": "One step, with a new run", "value": {"names": ["prices"], "fresh": True}},
+    },
+    "stopGraph": {
+        "graceful": {"summary": "With its runs", "value": {"reason": "wrong list"}},
+        "force": {"summary": "At once", "value": {"force": True}},
+    },
     "audit": {
         "tell": {"summary": "Say what does not agree", "value": {}},
         "repair": {"summary": "Put right what is due", "value": {"repair": True}},
@@ -123,13 +155,13 @@ _PROBLEMS: Mapping[str, _Expected] = {
     ),
     "NotFound": _Expected(
         404,
-        "There is no such run, task, manager, log or archive",
+        "There is no such run, task, manager, graph, step, log or archive",
         "run_not_found",
         "run 4711 does not exist; GET /v1/runs lists what there is",
     ),
     "Conflict": _Expected(
         409,
-        "The state of the run or manager does not allow this",
+        "The state of the run, manager or graph does not allow this",
         "not_in_this_state",
         "run 7 is PROCESSING and its workflow works on it; stop it or wait for its end",
     ),
@@ -175,7 +207,10 @@ _STREAM_EVENT = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
-        "event": {"type": "string", "examples": ["hello", "run.changed", "run.ended", "manager.changed"]},
+        "event": {
+            "type": "string",
+            "examples": ["hello", "run.changed", "manager.changed", "graph.changed"],
+        },
         "data": {"type": "string", "contentMediaType": "application/json"},
         "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
     },
@@ -205,7 +240,7 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
     else:
         operation["security"] = [{"bearer": [access.role.value]}]
         names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
-        if "{run_id}" in path or "{manager_id}" in path:
+        if any(one in path for one in ("{run_id}", "{manager_id}", "/graphs/{id}")):
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []
     responses = operation["responses"]

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.gateway.access.operations import check_own
 from crawler_lifecycle.gateway.cursors import decode
@@ -36,6 +37,7 @@ from .answers import (
 )
 from .etags import NOT_MODIFIED, conditional
 from .long_poll import WAIT_MAX_S, next_answer
+from .manager_answers import ENDED
 from .paging import CorrectionFilters, CorrectionsOfRunFilters, Paging, RunFilters, TaskFilters, cut, id_before
 from .run_waits import told_by_tasks
 
@@ -96,7 +98,9 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
             row = await run_in_threadpool(found, store.runs, run_id)
             return await run_in_threadpool(detail_of, row, await blocked.of(row))
 
-        return await next_answer(request, feed, run_id, wait, read) if wait else conditional(request, await read())
+        if not wait:
+            return conditional(request, await read())
+        return await next_answer(request, feed, run_subject(run_id), wait, read, lambda run: run.status in ENDED)
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:

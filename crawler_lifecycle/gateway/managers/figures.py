@@ -1,4 +1,4 @@
-"""Figures of crawl managers for Prometheus, out of the database."""
+"""Figures of crawl managers and graphs for Prometheus, out of the database."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.ports.store.graphs import GraphReader
 from crawler_lifecycle.ports.store.managers import ManagerReader
 
 
@@ -20,3 +21,11 @@ def count_managers(managers: ManagerReader, metrics: Metrics) -> None:
         metrics.managers.labels(status).set(math.nan if found is None else found.by_status.get(status, 0))
     metrics.managers_failing.set(math.nan if found is None else found.failing)
     metrics.manager_jobs_live.set(math.nan if found is None else found.jobs)
+
+
+def count_graphs(graphs: GraphReader, metrics: Metrics) -> None:
+    """The same of graphs."""
+    try:
+        metrics.graphs.set(graphs.count_graphs())
+    except LifecycleError:
+        metrics.graphs.set(math.nan)

@@ -19,12 +19,9 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
-from crawler_lifecycle.domain.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import RunRow
-from crawler_lifecycle.ports.store.managers import ManagerRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
@@ -33,7 +30,6 @@ FRESH_S, PATIENCE_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 WORDS_MAX = 300
-_OPEN = frozenset(status for status in RunStatus if not status.terminal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +84,13 @@ class Blocked:
         """Why this run does not go on, as far as the last query told."""
         return self._listed(*_names(row))
 
-    def listed_manager(self, row: ManagerRow) -> str | None:
-        """The same for a manager."""
-        return self._listed(manager_workflow_id(row.name, row.flow_id))
+    def listed_workflow(self, name: str) -> str | None:
+        """The same for the workflow of a manager or a graph."""
+        return self._listed(name)
 
-    async def of_manager(self, row: ManagerRow) -> str | None:
-        """As ``of``, for a manager."""
-        name = manager_workflow_id(row.name, row.flow_id)
-        why = None if row.status not in _OPEN else await self._explain(name)
-        return why or self._listed(name)
+    async def of_workflow(self, name: str, *, is_open: bool) -> str | None:
+        """As ``of``, for the workflow of a manager or a graph that has not ended."""
+        return (await self._explain(name) if is_open else None) or self._listed(name)
 
     def _listed(self, *names: str) -> str | None:
         for name in names:

@@ -23,7 +23,6 @@ from pydantic_core import to_json
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import Event, EventReader, RunReader
@@ -169,11 +168,11 @@ class Feed:
             await self.heard(self._news, within_s)
         return self._head or 0
 
-    def told(self, run_id: int, place: int) -> tuple[int, bool]:
-        """The place up to which is known now, and whether anything of the run stands after ``place``."""
+    def told(self, subject: str, place: int) -> tuple[int, bool]:
+        """The place up to which is known now, and whether anything about the subject stands after ``place``."""
         if self._head is None or self._head <= place:
             return place, False
-        first, subject = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq), run_subject(run_id)
+        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
         return self._head, place < self._since or any(frame.subject == subject for frame in self._ring[first:])
 
     async def stream(self, after: int | None, subject: str | None) -> AsyncGenerator[bytes, None]:

@@ -104,6 +104,20 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOutline:
+    """What is needed of a step to say how far its graph has come."""
+
+    path: str
+    kind: StepKind
+    state: StepState
+    ending: bool
+    job: Mapping[str, Any]
+    """Of a step that holds others; empty elsewhere."""
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepWork:
     """A step as whoever executes it needs it."""
 
@@ -163,9 +177,23 @@ class GraphReader(Protocol):
     def find_graph(self, key: str) -> GraphRow | None: ...
 
     def list_graphs(
-        self, before_id: int | None = None, limit: int = 50, *, state: str | None = None, name: str | None = None
+        self,
+        before_id: int | None = None,
+        limit: int = 50,
+        *,
+        states: Collection[GraphState] = (),
+        name: str | None = None,
     ) -> list[GraphRow]:
         """Newest first, drafts left out unless they are asked for."""
+        ...
+
+    def untold_graphs(self, until: datetime, limit: int = 100) -> list[GraphRow]:
+        """Graphs that execute, were last written by ``until``, and that no workflow has taken up, or that are to
+        stop."""
+        ...
+
+    def count_graphs(self) -> int:
+        """How many graphs execute."""
         ...
 
     def list_steps(
@@ -178,6 +206,10 @@ class GraphReader(Protocol):
         paths: Collection[str] = (),
     ) -> list[StepRow]:
         """Steps in their order, behind this number."""
+        ...
+
+    def outline(self, graph_id: int) -> list[StepOutline]:
+        """All steps in their order. Raises ``RowUnreadable``."""
         ...
 
     def count_steps(self, graph_id: int) -> dict[StepState, int]:

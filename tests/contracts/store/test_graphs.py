@@ -66,7 +66,7 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     with pytest.raises(InvalidRequest, match=r"page 1 of graph .* is missing"):
         graphs.make_graph(draft.graph_id)
     assert graphs.list_steps(draft.graph_id) == graphs.list_graphs() == []
-    assert [row.key for row in graphs.list_graphs(state="draft")] == [KEY]
+    assert [row.key for row in graphs.list_graphs(states=[GraphState.DRAFT])] == [KEY]
     for refused in (
         lambda: graphs.claim_graph(draft.graph_id, MINE),
         lambda: graphs.command(draft.graph_id, "r1", lambda graph: graph.cancel(None, "no")),
@@ -112,8 +112,8 @@ def test_graphs_are_found_and_listed(world: World) -> None:
         assert row is not None
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
     assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
-    assert [row.counts for row in graphs.list_graphs(state="executing")] == [{S.AVAILABLE: 1}] * 4
-    assert graphs.list_graphs(state="completed") == graphs.list_graphs(name="x") == []
+    assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
+    assert graphs.list_graphs(states=[GraphState.COMPLETED]) == graphs.list_graphs(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is None
     for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(77, [1])):
         with pytest.raises(RunNotFound):

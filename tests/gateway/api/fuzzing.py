@@ -23,7 +23,7 @@ CHECKS = (
 )
 
 #: How data that does not fit may be refused: too many items may also be too many bytes, before anybody counts them.
-REFUSED = ("400", "401", "404", "405", "406", "409", "413", "415", "422", "503")
+REFUSED = ("400", "401", "404", "405", "406", "409", "413", "414", "415", "422", "503")
 #: Characters of a request that is shown.
 SHOWN_MAX = 2000
 PHASES = ("examples", "coverage", "fuzzing", "stateful")

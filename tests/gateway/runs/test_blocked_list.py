@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -178,9 +177,9 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
 
     blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
     await blocked.once()
-    row = cast(Any, SimpleNamespace(name="shelves", flow_id="f", status="PROCESSING"))
-    other = cast(Any, SimpleNamespace(name="shelves", flow_id="g", status="PROCESSING"))
-    for why in (blocked.listed_manager(row), await blocked.of_manager(row)):
+    name = "manager/shelves/f"
+    for why in (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)):
         assert "its workflow cannot go on" in str(why)
         assert "no match" in str(why)
-    assert (blocked.listed_manager(other), await blocked.of_manager(other)) == (None, None)
+    name = "graph/nightly"
+    assert (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)) == (None, None)

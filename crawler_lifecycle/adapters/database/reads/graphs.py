@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, case, func, select
 
 from crawler_lifecycle.adapters.database.schema.columns import json_text
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, listed_graph, listed_step, whole_graph
@@ -28,7 +29,7 @@ from crawler_lifecycle.adapters.database.writes.row_unit import read_row
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
-from crawler_lifecycle.ports.store.graphs import Given, GraphRow, StepRow
+from crawler_lifecycle.ports.store.graphs import Given, GraphRow, StepOutline, StepRow
 
 #: Bytes of results that are read at once, as they were before compression, and steps.
 PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
@@ -56,16 +57,31 @@ class SqlGraphReads(GraphPart):
             return None if row is None else _counted(conn, [whole_graph(row)])[0]
 
     def list_graphs(
-        self, before_id: int | None = None, limit: int = 50, *, state: str | None = None, name: str | None = None
+        self,
+        before_id: int | None = None,
+        limit: int = 50,
+        *,
+        states: Collection[GraphState] = (),
+        name: str | None = None,
     ) -> list[GraphRow]:
         query = select(*GRAPH).order_by(_g.graph_id.desc()).limit(limit)
-        query = query.where(_g.state == state if state is not None else _g.state != GraphState.DRAFT.value)
+        query = query.where(_g.state.in_(sorted(states)) if states else _g.state != GraphState.DRAFT.value)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
         if name is not None:
             query = query.where(_g.name == name)
         with self._db.reading() as conn:
             return _counted(conn, [listed_graph(row) for row in conn.execute(query).mappings()])
+
+    def untold_graphs(self, until: datetime, limit: int = 100) -> list[GraphRow]:
+        query = select(*GRAPH).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
+        query = query.where(_g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None))
+        return [listed_graph(row) for row in self._rows(query.order_by(_g.graph_id).limit(limit))]
+
+    def count_graphs(self) -> int:
+        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
+        with self._db.reading() as conn:
+            return int(conn.execute(query).scalar_one())
 
     def list_steps(
         self,
@@ -93,6 +109,21 @@ class SqlGraphReads(GraphPart):
             listed_step(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
             for row, absent in zip(rows, missing, strict=True)
         ]
+
+    def outline(self, graph_id: int) -> list[StepOutline]:
+        holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
+        query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
+        with self._db.reading() as conn:
+            rows = conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
+        try:
+            return [
+                StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
+                for _, path, kind, state, ending, job, started_at, ended_at in rows
+            ]
+        except (KeyError, ValueError):
+            self.load(graph_id)  # names the row that cannot be
+            raise
 
     def count_steps(self, graph_id: int) -> dict[StepState, int]:
         with self._db.reading() as conn:

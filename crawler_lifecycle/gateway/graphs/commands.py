@@ -1,0 +1,244 @@
+"""Commands on graphs: start, cancel, retry, append, stop.
+
+The order is that of managers: first the rows, then a signal, which only wakes, or starts the workflow where none is
+open. What is on record is carried out even if this process dies in the next moment: the sweep tells it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RowUnreadable, TemporalUnavailable
+from crawler_lifecycle.domain.graph.checks import check_options, shown
+from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec
+from crawler_lifecycle.domain.manager import BUILT_IN
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import StopIntent, StopRequest
+from crawler_lifecycle.gateway.managers.commands import LATER
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
+from crawler_lifecycle.ports.store.managers import PlanRow, PlanStore
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.web.problems import FieldError, Problem
+
+from .requests import CancelGraph, ChangedSteps, RetryGraph, StartGraph, StopGraphBody, check_key
+
+logger = logging.getLogger(__name__)
+
+NO_WORKER = (
+    "No plans worker has registered yet: its functions are called as soon as one is there that lists their modules."
+)
+OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A graph after a command. ``fresh`` is false when the command changed nothing."""
+
+    row: GraphRow
+    fresh: bool = True
+    note: str | None = None
+
+
+def not_found(key: str) -> Problem:
+    return Problem(404, "graph_not_found", f"graph {key[:200]!r} does not exist; GET /v1/graphs lists what there is")
+
+
+class GraphCommands:
+    """Start graphs and change them, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
+
+    def __init__(
+        self,
+        graphs: GraphStore,
+        plans: PlanStore,
+        workflows: Workflows,
+        crawlers: Crawlers,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._graphs = graphs
+        self._plans = plans
+        self._workflows = workflows
+        self._crawlers = crawlers
+        self._clock = clock
+
+    async def find(self, key: str) -> GraphRow:
+        """The graph. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(self._graphs.find_graph, key)
+        if row is None:
+            raise not_found(key)
+        return row
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self, body: StartGraph, request_id: str | None) -> Commanded:
+        """Take a whole graph and start it, or make a draft that waits for its pages. The same id is the same graph."""
+        body.check()
+        key = body.id or request_id or uuid.uuid4().hex
+        check_key(key)
+        if body.pages is not None:
+            options = body.graph_options()
+            check_options(options)
+            row, fresh = await run_in_threadpool(
+                self._reserve, body, key, str(body.fingerprint), options, pages=body.pages
+            )
+            return Commanded(row, fresh)
+        spec = await run_in_threadpool(body.spec)
+        note = await self._check_jobs(spec.steps)
+        pages = await run_in_threadpool(encode_pages, spec)
+        whose = fingerprint(spec)
+        row, fresh = await run_in_threadpool(self._reserve, body, key, whose, spec.options, pages=len(pages))
+        if row.state is GraphState.DRAFT:
+            for number, page in enumerate(pages):
+                await run_in_threadpool(self._add_page, row, number, page)
+            row = await run_in_threadpool(self._graphs.make_graph, row.graph_id)
+        later = await self._told(row) if row.owner_run_id is None else None
+        return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
+
+    def _reserve(
+        self, body: StartGraph, key: str, whose: str, options: GraphOptions, *, pages: int
+    ) -> tuple[GraphRow, bool]:
+        new = NewGraph(
+            key=key,
+            fingerprint=whose,
+            pages=pages,
+            name=body.name,
+            options=options,
+            requested_by=body.requested_by,
+            parent=body.parent,
+            tags=body.tags,
+        )
+        with _mismatch("id"):
+            return self._graphs.reserve_graph(new)
+
+    async def add_page(self, key: str, number: int, data: bytes) -> Commanded:
+        """Keep one page of a draft. Again the same: nothing more."""
+        row = await self.find(key)
+        steps = await run_in_threadpool(decode_page, number, data)
+        note = await self._check_jobs(steps)
+        await run_in_threadpool(self._add_page, row, number, data)
+        return Commanded(row, note=note)
+
+    def _add_page(self, row: GraphRow, number: int, data: bytes) -> None:
+        with _mismatch("page"):
+            self._graphs.add_graph_page(row.graph_id, number, data)
+
+    async def start_draft(self, key: str) -> Commanded:
+        """Make a draft that has all its pages a graph, and start it. Again: the same."""
+        before = await self.find(key)
+        row = await run_in_threadpool(self._graphs.make_graph, before.graph_id)
+        note = await self._told(row) if row.owner_run_id is None else None
+        return Commanded(row, before.state is GraphState.DRAFT, note)
+
+    async def _check_jobs(self, steps: Sequence[StepSpec]) -> str | None:
+        """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
+        rows = await run_in_threadpool(self._plans.list_plans)
+        modules = {row.plan: row for row in rows if row.kind == "module"}
+        plans = {row.plan: row for row in rows if row.kind != "module"}
+        functions = False
+        for step in steps:
+            if step.kind is StepKind.FUNCTION:
+                functions = True
+                _check_served(step, "call", str(step.job["call"]).partition(":")[0], modules)
+            elif step.kind is StepKind.MANAGER and step.job["plan"] != BUILT_IN:
+                _check_served(step, "plan", step.job["plan"], plans)
+            elif step.kind is StepKind.CRAWL:
+                try:
+                    await self._crawlers.get(step.job["crawler"])
+                except Problem as problem:
+                    raise _refused(step, problem.code, problem.detail) from None
+        return NO_WORKER if functions and not modules else None
+
+    async def tell(self, row: GraphRow) -> None:
+        """Wake the workflow of a graph whose rows were changed, or start one. Raises ``TemporalUnavailable``."""
+        if row.state is GraphState.EXECUTING:
+            await self._workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
+
+    async def _told(self, row: GraphRow) -> str | None:
+        """The same; what the caller should know when that has to wait."""
+        try:
+            await self.tell(row)
+        except TemporalUnavailable as error:
+            logger.warning("graph %r was changed and its workflow is not told yet: %s", row.key, error)
+            return LATER
+        return None
+
+    # --- commands about steps ---------------------------------------------------------------------------------------
+
+    async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
+        """Cancel steps and what depends on them; how many had not ended."""
+        order = CancelSteps(requested_by=body.requested_by, paths=body.names, reason=body.reason)
+        return await self._command(key, "cancel", request_id, order.apply)
+
+    async def retry(self, key: str, body: RetryGraph, request_id: str | None) -> ChangedSteps:
+        """Let steps begin anew; how many. A graph that has ended goes on as its next attempt."""
+        order = RetrySteps(requested_by=body.requested_by, paths=body.names, cascade=body.cascade, fresh=body.fresh)
+        return await self._command(key, "retry", request_id, order.apply)
+
+    async def append(self, key: str, data: bytes, request_id: str | None) -> ChangedSteps:
+        """Add the steps of a page; how many."""
+        spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
+        if spec.context:
+            raise InvalidRequest("context: what is appended has none; add a sub-graph that has it")
+        note = await self._check_jobs(spec.steps)
+        changed = await self._command(key, "append", request_id, lambda graph: len(graph.add(spec.steps)))
+        return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
+
+    async def _command(self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]) -> ChangedSteps:
+        row = await self.find(key)
+        # The same key under another verb is another command.
+        known = f"{verb}/{request_id or uuid.uuid4().hex}"
+        count = await run_in_threadpool(self._graphs.command, row.graph_id, known, how)
+        row = await self.find(key)
+        return ChangedSteps(id=key, count=count, state=str(row.state), note=await self._told(row))
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    async def stop(self, key: str, body: StopGraphBody) -> Commanded:
+        """Put the stop on record, which cancels every step that has not ended, then wake the workflow."""
+        intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
+        try:
+            before = await self.find(key)
+        except RowUnreadable:
+            # The workflow stops what runs, and records it as soon as the row is mended.
+            order = StopRequest(None, body.requested_by, body.reason, body.force)
+            if await self._workflows.stop(graph_workflow_id(key), order):
+                logger.warning("graph %r was told to stop past its row, which cannot be read", key)
+            raise
+        if before.state not in OPEN:
+            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
+        row = await run_in_threadpool(self._graphs.record_graph_stop, before.graph_id, intent)
+        return Commanded(row, before.stop != row.stop, await self._told(row))
+
+
+def _check_served(step: StepSpec, field: str, name: str, known: dict[str, PlanRow]) -> None:
+    """Raise ``Problem`` 422 when workers have registered, and none this; or it cannot be used."""
+    found = known.get(name)
+    if found is None and known:
+        listed = ", ".join(sorted(known))[:2000]
+        raise _refused(step, "unknown_plan", f"{field}: no plans worker has registered {name!r}; known are {listed}")
+    if found is not None and found.error is not None:
+        raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
+
+
+def _refused(step: StepSpec, code: str, why: str) -> Problem:
+    text = f"step {shown(step.path)}: {why}"
+    return Problem(422, code, text, errors=[FieldError(field="steps", value=repr(step.path)[:120], message=why)])
+
+
+@contextlib.contextmanager
+def _mismatch(field: str) -> Iterator[None]:
+    """Another graph, or another page, under an id that is taken is told as what it is."""
+    try:
+        yield
+    except DuplicateRequest as error:
+        raise Problem(422, "idempotency_mismatch", f"{field}: {error}") from error

@@ -1,0 +1,326 @@
+"""Graphs over HTTP: one row and one workflow for each, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import date
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import StopRequest
+from crawler_lifecycle.domain.values import encode, packed
+from crawler_lifecycle.gateway.api import graphs as routes
+from crawler_lifecycle.gateway.api import long_poll
+from crawler_lifecycle.gateway.sweep import GRACE
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import PlanRow
+from tests.contracts.store.graphing import Graphed, group, step
+from tests.gateway.gateway_world import World
+from tests.gateway.served import served
+
+STEPS = [
+    {
+        "path": "fetch",
+        "kind": "function",
+        "job": {"call": "shop.steps:fetch", "args": {"day": {"$date": "2026-11-22"}}},
+    },
+    {"path": "parse", "kind": "function", "job": {"call": "shop.steps:parse"}, "deps": ["fetch"]},
+]
+MODULE = PlanRow("shop.steps", "module", None, "", "f1")
+BROKEN = PlanRow("shop.old", "module", None, "", "f1", error="ImportError: no module named lxml")
+
+
+def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
+    return client.post("/v1/graphs", json=body, headers={"Idempotency-Key": key} if key else {})
+
+
+def claimed(world: World, key: str) -> Graphed:
+    """The open workflow of the graph claims it."""
+    row = world.store.graphs.find_graph(key)
+    assert row is not None
+    owner = Owner(graph_workflow_id(key), world.workflows.open[graph_workflow_id(key)])
+    return Graphed.claimed(cast(Any, world), row.graph_id, owner)
+
+
+def sent(world: World, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any) -> Graphed:
+    """A graph that was sent in pages, and whose workflow owns it."""
+    spec = GraphSpec(steps, context=more.pop("context", {}))
+    pages = encode_pages(spec)
+    announced = start(client, id=key, pages=len(pages), fingerprint=fingerprint(spec), **more)
+    assert announced.json().get("state") == "draft", announced.text
+    for number, page in enumerate(pages):
+        assert client.put(f"/v1/graphs/{key}/pages/{number}", content=page).status_code == 202
+    assert client.post(f"/v1/graphs/{key}/start").status_code == 202
+    return claimed(world, key)
+
+
+def complete(graphed: Graphed, **results: Any) -> None:
+    """Run whatever waits to be called; what is named records this."""
+    batches = graphed.advance().batches
+    while batches:
+        for work in (one for batch in batches for one in graphed.work(batch.number)):
+            if not graphed.begin(work):
+                continue
+            done = graphed.end(work)
+            if work.path in results:
+                data = encode(results[work.path])
+                done = graphed.end(work, result=b"".join(packed([data])))
+            graphed.begin(done=[done])
+        batches = graphed.advance(*(batch.number for batch in batches)).batches
+
+
+# --- start ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: World, client: TestClient) -> None:
+    answer = start(client, id="nightly 1", name="Nightly", steps=STEPS, context={"k": 1}, tags=["b", "a"])
+    found = answer.json()
+    assert (answer.status_code, answer.headers["Location"]) == (202, "/v1/graphs/nightly%201")
+    assert (found["id"], found["state"], found["total"], found["tags"]) == ("nightly 1", "executing", 2, ["a", "b"])
+    assert "No plans worker has registered" in found["note"]
+    assert world.workflows.graphs == [("graph/nightly 1", found["graph_id"])]
+    again = start(client, id="nightly 1", steps=STEPS, context={"k": 1})
+    assert (again.headers["Idempotency-Replayed"], again.json()["graph_id"]) == ("true", found["graph_id"])
+    other = start(client, id="nightly 1", steps=STEPS, context={"k": 2})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert start(client, "key-1", steps=STEPS).json()["id"] == "key-1"
+    assert client.get("/v1/graphs/nightly 1").json()["counts"] == {"available": 1, "suspended": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "detail"),
+    [
+        ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
+        ({"id": "..", "steps": STEPS}, "invalid_request", "id: '..' is not allowed"),
+        ({"steps": STEPS, "pages": 1}, "invalid_request", "steps: give either the steps, or the number of pages"),
+        ({"pages": 1}, "invalid_request", "fingerprint: goes with pages"),
+        ({"steps": STEPS, "options": {"speed": 1}}, "invalid_request", "options.speed: "),
+        ({"steps": STEPS, "options": {"fail_fast": 1}}, "invalid_request", "options.fail_fast: "),
+        ({"steps": [STEPS[0], STEPS[0]]}, "invalid_request", 'step "fetch"'),
+        ({"steps": [STEPS[1]]}, "invalid_request", 'step "parse"'),
+        ({"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "no"}}]}, "unknown_crawler", 'step "x": '),
+    ],
+)
+def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(
+    world: World, client: TestClient, body: dict[str, Any], code: str, detail: str
+) -> None:
+    answer = start(client, **body)
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert answer.json()["detail"].startswith(detail), answer.text
+    assert world.store.graphs.list_graphs() == []
+
+
+def test_a_function_of_no_registered_module_is_refused(world: World, client: TestClient) -> None:
+    world.store.plans.register_plans("worker-1", [MODULE, BROKEN])
+    assert start(client, steps=STEPS).json()["note"] is None
+    system = [{"path": "x", "kind": "function", "job": {"call": "os:system"}}]
+    unknown = start(client, steps=system)
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
+    assert "known are shop.old, shop.steps" in unknown.json()["detail"]
+    broken = start(client, steps=[{"path": "x", "kind": "function", "job": {"call": "shop.old:run"}}])
+    assert broken.json()["code"] == "plan_unusable"
+    assert "no module named lxml" in broken.json()["detail"]
+    start(client, id="draft", pages=1, fingerprint="0" * 64)
+    assert client.put("/v1/graphs/draft/pages/0", json={"steps": system}).json()["code"] == "unknown_plan"
+
+
+def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClient) -> None:
+    spec = GraphSpec([step("a"), step("b", "a")])
+    [page] = encode_pages(spec)
+    halves = [json.dumps({"steps": [one]}).encode() for one in json.loads(page)["steps"]]
+    announced = start(client, id="d", pages=2, fingerprint=fingerprint(spec)).json()
+    assert (announced["state"], announced["waiting"]) == ("draft", "its 2 pages, and then its start")
+    assert client.put("/v1/graphs/d/pages/1", content=halves[1]).status_code == 202
+    missing = client.post("/v1/graphs/d/start")
+    assert (missing.status_code, "page 0" in missing.json()["detail"]) == (422, True)
+    assert client.put("/v1/graphs/d/pages/1", content=halves[0]).json()["code"] == "idempotency_mismatch"
+    assert client.put("/v1/graphs/d/pages/0", content=b"[]").status_code == 422
+    assert client.put("/v1/graphs/d/pages/0", content=halves[0]).status_code == 202
+    for verb in ("cancel", "retry", "stop"):
+        assert client.post(f"/v1/graphs/d/{verb}").json()["code"] == "not_in_this_state", verb
+    assert client.get("/v1/graphs").json()["graphs"] == []
+    assert [one["id"] for one in client.get("/v1/graphs?state=draft").json()["graphs"]] == ["d"]
+    assert client.post("/v1/graphs/d/start").status_code == 202
+    assert client.post("/v1/graphs/d/start").status_code == 200
+    late = client.put("/v1/graphs/d/pages/0", content=halves[0])
+    assert (late.status_code, late.json()["code"]) == (409, "not_in_this_state")
+
+
+def test_what_temporal_did_not_hear_is_told_by_the_sweep(world: World, client: TestClient) -> None:
+    world.workflows.down = True
+    answer = start(client, id="g", steps=STEPS)
+    assert (answer.status_code, "as soon as Temporal" in answer.json()["note"]) == (202, True)
+    world.workflows.down = False
+    assert asyncio.run(world.sweep().once()) == 0
+    world.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(world.sweep().once()) == 1
+    graphed = claimed(world, "g")
+    world.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(world.sweep().once()) == 0
+    world.workflows.down = True
+    assert client.post("/v1/graphs/g/stop").status_code == 202
+    world.workflows.down = False
+    world.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(world.sweep().once()) == 1
+    assert (world.workflows.woken, graphed.row.stop is not None) == (["graph/g"], True)
+
+
+# --- what it is -------------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: TestClient) -> None:
+    graphed = sent(
+        world,
+        client,
+        [
+            group("g"),
+            step("g/a"),
+            step("g/b", "a"),
+            step("z", "g"),
+            StepSpec("c", StepKind.CRAWL, {"crawler": "plain"}),
+        ],
+    )
+    first = client.get("/v1/graphs/g/steps?page_size=2").json()
+    assert [one["path"] for one in first["steps"]] == ["g", "g/a"]
+    rest = client.get("/v1/graphs/g/steps", params={"page_token": first["next_page_token"]}).json()
+    assert [(one["path"], one["deps"]) for one in rest["steps"]] == [("g/b", ["a"]), ("z", ["g"]), ("c", [])]
+    assert rest["next_page_token"] is None
+    inside = client.get("/v1/graphs/g/steps?path=g&page_size=2").json()
+    assert [one["path"] for one in inside["steps"]] == ["g", "g/a"]
+    inside = client.get("/v1/graphs/g/steps", params={"path": "g", "page_token": inside["next_page_token"]}).json()
+    assert [one["path"] for one in inside["steps"]] == ["g/b"]
+    assert [one["path"] for one in client.get("/v1/graphs/g/steps?state=suspended&path=g").json()["steps"]] == ["g/b"]
+    one = client.get("/v1/graphs/g/step?path=z").json()
+    assert (one["state"], one["job"]["call"]) == ("suspended", "shop.steps:work")
+    assert "g" in one["waiting"]
+    status = client.get("/v1/graphs/g/status").json()
+    assert (status["id"], status["state"], status["total"]) == ("g", "executing", 4)
+    assert status["subs"]["g"]["counts"] == {"available": 1, "suspended": 1}
+    assert graphed.row.state == "executing"
+    for path in ("g/none", ""):
+        assert client.get("/v1/graphs/g/step", params={"path": path}).status_code in (404, 422)
+    assert client.get("/v1/graphs/no/steps").json()["code"] == "graph_not_found"
+
+
+def test_results_come_back_as_they_were_recorded(
+    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphed = sent(world, client, [group("g"), step("g/a"), step("g/b"), step("z", "g"), step("quiet")])
+    values = {"g/a": {"day": date(2026, 11, 22)}, "g/b": ["ü", 1], "z": 3}
+    complete(graphed, **values)
+    assert client.get("/v1/graphs/g/result?path=g/a").json() == {"day": {"$date": "2026-11-22"}}
+    nothing = client.get("/v1/graphs/g/result?path=quiet")
+    assert (nothing.status_code, nothing.json()["code"]) == (404, "result_not_found")
+    found = client.get("/v1/graphs/g/results").json()
+    assert found == {
+        "results": {"g/a": {"day": {"$date": "2026-11-22"}}, "g/b": ["ü", 1], "z": 3},
+        "next_page_token": None,
+    }
+    assert list(client.get("/v1/graphs/g/results?path=g").json()["results"]) == ["g/a", "g/b"]
+    monkeypatch.setattr(routes, "RESULTS_BYTES", 5)
+    pages, token = [], None
+    while True:
+        page = client.get("/v1/graphs/g/results", params={"page_token": token} if token else {}).json()
+        pages.append(list(page["results"]))
+        if (token := page["next_page_token"]) is None:
+            break
+    assert pages == [["g/a"], ["g/b"], ["z"]]
+
+
+def test_a_context_is_laid_over_that_around_it(world: World, client: TestClient) -> None:
+    steps = [group("g", job={"context": {"a": 2}}), step("g/x")]
+    sent(world, client, steps, context={"a": 1, "b": 1})
+    assert client.get("/v1/graphs/g/context").json() == {"context": {"a": 1, "b": 1}}
+    assert client.get("/v1/graphs/g/context?path=g").json() == {"context": {"a": 2, "b": 1}}
+    sent(world, client, [step("x")], key="none")
+    assert client.get("/v1/graphs/none/context").json() == {"context": None}
+
+
+def test_a_picture_folds_what_is_wide(world: World, client: TestClient) -> None:
+    sent(world, client, [group("g"), *(step(f"g/{n}") for n in range(51)), step("z", "g")])
+    found = client.get("/v1/graphs/g/picture").json()
+    assert [(one["path"], one["steps"]) for one in found["nodes"]] == [("g", 51), ("z", None)]
+    assert (found["edges"], found["nodes"][0]["counts"]) == ([["g", "z"]], {"available": 51})
+    for every in ("*", "g"):
+        assert len(client.get(f"/v1/graphs/g/picture?expand={every}").json()["nodes"]) == 53
+    assert client.get("/v1/graphs/g/picture?format=mermaid").text.startswith("flowchart TD\n")
+    assert client.get("/v1/graphs/g/picture?format=dot").text.startswith("digraph")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_commands_count_once_for_each_key_and_wake_the_workflow(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [step("a"), step("b", "a"), step("z")])
+    body = {"names": ["a"], "reason": "wrong day", "requested_by": "ada"}
+    for _ in range(2):
+        answer = client.post("/v1/graphs/g/cancel", json=body, headers={"Idempotency-Key": "k"}).json()
+        assert (answer["count"], answer["state"]) == (1, "executing")
+    assert graphed.states() == {"a": "cancelled", "b": "cancelled", "z": "available"}
+    assert graphed.step("a").reason == "cancelled by ada: wrong day"
+    # The same key under another verb is another command.
+    assert client.post("/v1/graphs/g/retry", headers={"Idempotency-Key": "k"}).json()["count"] == 2
+    more = {"context": {}, "steps": [{"path": "n", "kind": "function", "job": {"call": "a:b"}, "deps": ["z"]}]}
+    assert client.post("/v1/graphs/g/append", json=more).json()["count"] == 1
+    assert client.post("/v1/graphs/g/append", json=more).status_code == 422
+    unknown = client.post("/v1/graphs/g/cancel", json={"names": ["a", "none"]})
+    assert (unknown.status_code, 'step "none"' in unknown.json()["detail"]) == (422, True)
+    assert world.workflows.woken == ["graph/g"] * 4
+
+
+def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [step("a"), step("b", "a")])
+    graphed.execute(state=StepState.DISCARDED)
+    world.store.graphs.end_graph(graphed.fence, "Step 'a' was discarded")
+    del world.workflows.open["graph/g"]
+    over = client.get("/v1/graphs/g").json()
+    assert (over["state"], over["counts"]) == ("discarded", {"cancelled": 1, "discarded": 1})
+    assert client.post("/v1/graphs/g/stop").status_code == 200
+    assert client.post("/v1/graphs/g/cancel").json() == {"id": "g", "count": 0, "state": "discarded", "note": None}
+    assert client.post("/v1/graphs/g/retry", json={"cascade": True}).json()["count"] == 2
+    assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
+    again = claimed(world, "g")
+    assert (again.row.attempt, again.states()) == (2, {"a": "available", "b": "suspended"})
+
+
+def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [step("a")])
+    assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 202
+    assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 200
+    assert client.post("/v1/graphs/g/stop", json={"force": True}).json()["stop"]["force"] is True
+    assert graphed.states() == {"a": "cancelled"}
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE graph SET state = 'FINISHED'"))
+    assert client.post("/v1/graphs/g/stop").json()["code"] == "row_unreadable"
+    [(workflow, stop)] = world.workflows.signals
+    assert (workflow, stop) == ("graph/g", StopRequest(None, None, None, False))
+    [listed] = client.get("/v1/graphs").json()["graphs"]
+    assert (listed["state"], "FINISHED" in listed["unreadable"]) == ("FINISHED", True)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wait_for_the_end_ends_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_poll, "REREAD_S", 10_000.0)
+    with TestClient(world.new_app(), base_url="http://127.0.0.1:8500") as client:
+        graphed = sent(world, client, [step("a"), step("b", "a")])
+    async with served(world.app) as server, httpx.AsyncClient(base_url=server.url, timeout=90) as http:
+        waits = [asyncio.create_task(http.get(f"/v1/graphs/g{what}?wait=60")) for what in ("/status", "/status", "")]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(complete, graphed)
+        changed = await waits[2]
+        assert changed.json()["counts"] != {"available": 1, "suspended": 1}
+        assert not waits[0].done()
+        await asyncio.to_thread(world.store.graphs.end_graph, graphed.fence, None)
+        for answer in await asyncio.gather(*waits[:2]):
+            assert (answer.json()["state"], answer.json()["total"]) == ("completed", 2)
+        assert (await http.get("/v1/graphs/g/status?wait=60")).json()["state"] == "completed"
