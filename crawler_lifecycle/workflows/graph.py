@@ -14,28 +14,16 @@ full, has a workflow of its own, and the execution continues as new when the sho
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import (
-    ActivityError,
-    ApplicationError,
-    ChildWorkflowError,
-    WorkflowAlreadyStartedError,
-    is_cancelled_exception,
-)
-from temporalio.workflow import ParentClosePolicy
+from temporalio.exceptions import ActivityError, ApplicationError
 
-from crawler_lifecycle.activities.graph_batches import BatchOrder
 from crawler_lifecycle.activities.graphs import (
     AdvanceGraph,
-    BatchCall,
-    ClosedBatches,
     CommandGraph,
     EndGraph,
     GraphActivities,
@@ -56,22 +44,18 @@ from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.ports import Owner
 
 from .alarm import Alarm
-from .calls import call, look_away, pause, reason
-from .graph_batch import GraphBatchWorkflow, call_batch
-from .graph_state import LEVEL_S, STOP_S, GraphWork
+from .calls import call, pause, reason
+from .graph_calls import Beside, FunctionCalls
+from .graph_state import GraphWork
 from .leaving import Interrupted, MustLeave, history_full
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S
 from .requests import read_carried, read_command, read_graph_order
 from .state import REASON_MAX, TOO_LATE
 from .steps import heeding, publish, tell
 
-#: Calls of functions that may be under way; and those that may begin while the history is full.
-CALLS_MAX, CALLS_WHEN_FULL = 500, 50
 #: Events after which an execution goes on as another one as soon as its short calls have answered, which takes them
 #: a minute and a half at most: what is begun meanwhile has workflows of its own.
 HISTORY_MAX = 2_000
-#: Seconds until steps are picked again whose call failed on the way.
-FAILED_S = 5.0
 
 _STATE = TypeAdapter(GraphWork)
 
@@ -89,11 +73,8 @@ class GraphWorkflow:
             if workflow.info().continued_run_id:
                 raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
             self._refused = error
-        self._calls: dict[int, workflow.ActivityHandle[Any]] = {}
-        """Short calls of functions that have not answered."""
-        self._starting: set[int] = set()
-        """Calls whose own workflow is about to start."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._beside = Beside()
+        self._calls = FunctionCalls(self._s, self._beside)
         self._alarm = Alarm(lambda: self._s.next_at, "next step")
 
     @workflow.run
@@ -107,18 +88,12 @@ class GraphWorkflow:
         order = read_graph_order(order)
         life = asyncio.create_task(self._live(order))
         for beside in (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping()):
-            self._beside(beside)
+            self._beside.start(beside)
         result = await heeding(life, self._s.inbox.want)
         if result is None:
             self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
         return result
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(look_away)
-        task.add_done_callback(self._tasks.discard)
 
     # --- from outside ----------------------------------------------------------------------------------------------
 
@@ -185,14 +160,11 @@ class GraphWorkflow:
     @workflow.query(name=names.QUERY_STATUS, description="The graph as its workflow sees it now")
     def status(self) -> GraphSnapshot:
         """The graph as its workflow sees it now."""
-        return self._s.snapshot(self._under_way())
+        return self._s.snapshot(self._calls.count)
 
     def note(self, text: str) -> None:
         """Show people a remark, in the snapshot and in Temporal's UI."""
         self._s.inbox.note(text)
-
-    def _under_way(self) -> int:
-        return len(self._calls) + len(self._starting) + len(self._s.apart)
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -203,7 +175,7 @@ class GraphWorkflow:
             return await self._steps(order)
         except MustLeave:
             # Calls end with this execution: what they had begun begins again.
-            s.inbox.answered = [*s.inbox.answered, *self._calls, *self._starting]
+            s.inbox.answered = [*s.inbox.answered, *self._calls.ends_with_us()]
             s.next_at = None
             await workflow.wait_condition(workflow.all_handlers_finished)
             return None
@@ -246,7 +218,7 @@ class GraphWorkflow:
 
     def _may_leave(self) -> bool:
         """Whether to continue as new now: no call ends by that."""
-        return self._full() and not self._calls and not self._starting and workflow.all_handlers_finished()
+        return self._full() and not self._calls.ends_with_us() and workflow.all_handlers_finished()
 
     async def _open(self, order: GraphOrder) -> None:
         s = self._s
@@ -260,20 +232,15 @@ class GraphWorkflow:
         s = self._s
         await self._rest()
         s.inbox.woken, s.advanced_at = False, workflow.now()
-        if s.stop_at is not None and not s.killed:
-            self._kill_late()
-        await self._look_after()
-        room = (CALLS_WHEN_FULL if self._full() else CALLS_MAX) - self._under_way()
-        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, max(room, 0))
+        if s.is_late(workflow.now()):
+            self._calls.kill()
+        await self._calls.look_after(lambda: s.inbox.changed)
+        order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.room(self._full()))
         stopped = s.inbox.stop is not None
         advanced = await call(GraphActivities.advance_graph, order, control=stopped, wake=lambda: s.inbox.changed)
         s.took(advanced, order.answered, workflow.now())
         for batch in advanced.batches:
-            if batch.long or self._full():
-                self._starting.add(batch.number)
-                self._beside(self._call_apart(batch))
-            else:
-                self._beside(self._call(batch))
+            self._calls.begin(batch, apart=self._full())
 
     async def _rest(self) -> None:
         """Wait for the next step forward. Raises ``Interrupted`` when something else is to be done."""
@@ -287,70 +254,6 @@ class GraphWorkflow:
             await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
         if elsewhere():
             raise Interrupted
-
-    # --- calls of functions ----------------------------------------------------------------------------------------
-
-    async def _call(self, batch: BatchCall) -> None:
-        """Call functions, and put on the list that they have answered."""
-        s, number = self._s, batch.number
-        handle = self._calls[number] = call_batch(BatchOrder(s.fence, number), batch.queue)
-        try:
-            await handle
-        except ActivityError as error:
-            if not is_cancelled_exception(error):
-                self.note(f"call {number} of functions failed: {reason(error)}")
-                await workflow.sleep(FAILED_S)
-        del self._calls[number]
-        s.inbox.answered = [*s.inbox.answered, number]
-
-    async def _call_apart(self, batch: BatchCall) -> None:
-        """The same in a workflow of its own, which tells its end by a signal, whichever execution goes on then. How it
-        closed is known to this one alone."""
-        s, number = self._s, batch.number
-        s.apart = [*s.apart, number]
-        try:
-            handle = await workflow.start_child_workflow(
-                GraphBatchWorkflow.run,
-                args=[BatchOrder(s.fence, number), workflow.info().workflow_id, batch.queue],
-                id=names.graph_batch_workflow_id(s.key, number),
-                parent_close_policy=ParentClosePolicy.ABANDON,
-            )
-        except WorkflowAlreadyStartedError:
-            return
-        finally:
-            self._starting.discard(number)
-        with contextlib.suppress(ChildWorkflowError):
-            await handle
-        if number in s.apart and number not in s.inbox.answered:
-            s.inbox.answered = [*s.inbox.answered, number]
-
-    async def _look_after(self) -> None:
-        """Now and then, and first of all in a new execution, which no event tells how the calls of the former one
-        close: find those whose workflow was ended by another hand, so that no signal comes."""
-        s, now = self._s, workflow.now()
-        if not s.apart or (s.checked_at is not None and now - s.checked_at < timedelta(seconds=LEVEL_S)):
-            s.checked_at = s.checked_at or now
-            return
-        closed = await call(
-            GraphActivities.closed_graph_batches, ClosedBatches(s.key, s.apart), wake=lambda: s.inbox.changed
-        )
-        s.checked_at = now
-        s.inbox.answered = [*s.inbox.answered, *(number for number in closed if number not in self._starting)]
-
-    def _kill(self) -> None:
-        """Cancel every call: functions are killed, and calls that no worker has are over."""
-        s = self._s
-        s.killed = True
-        for handle in self._calls.values():
-            handle.cancel()
-        for number in s.apart:
-            workflow_id = names.graph_batch_workflow_id(s.key, number)
-            self._beside(workflow.get_external_workflow_handle(workflow_id).cancel())
-
-    def _kill_late(self) -> None:
-        s = self._s
-        if s.stop_at is not None and workflow.now() - s.stop_at >= timedelta(seconds=STOP_S - 0.002):
-            self._kill()
 
     # --- crawls and managers ---------------------------------------------------------------------------------------
 
@@ -415,7 +318,7 @@ class GraphWorkflow:
         if told.unreadable is not None:  # what executes ends all the same
             self.note(f"the stop is not on record yet: {told.unreadable}")
             s.unrecorded = True
-            self._kill()
+            self._calls.kill()
             await pause(PASS_S, lambda: False, "a row that can be written")
             s.inbox.changed = True
             return
@@ -426,7 +329,7 @@ class GraphWorkflow:
         s.inbox.recorded(told.stop, False)
         s.stop_at, s.next_at = s.stop_at or workflow.now(), None
         if intent.force:
-            self._kill()
+            self._calls.kill()
 
     async def _end(self) -> None:
         """Put the end on record, unless a step was opened again, or a run came to life, meanwhile."""

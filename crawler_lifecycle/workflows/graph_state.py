@@ -23,7 +23,7 @@ from .state import FLOW, PARENT, STATUS
 LEVEL_S = 300.0
 #: Seconds from the beginning of a step forward to that of the next one, and how often the time that it took: a large
 #: graph is not read all the time.
-GAP_S, GAP_FACTOR = 0.2, 2.0
+GAP_S, GAP_FACTOR = 0.2, 3.0
 #: Seconds that functions have to end after a stop; then they are killed.
 STOP_S = 60.0
 
@@ -127,6 +127,12 @@ class GraphWork:
         if self.stop_at is not None and not self.killed:
             at = min(at, max(now, self.stop_at + timedelta(seconds=STOP_S)))
         self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether functions are to be killed that a stop did not end."""
+        if self.stop_at is None or self.killed:
+            return False
+        return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
 
     def gap_left(self, now: datetime) -> float:
         """Seconds until the next step forward may begin that something woke."""

@@ -204,3 +204,19 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
             assert (await g.ended(handle)).state == "completed"
         assert once_each(g)
         assert len(await lab.chain(handle)) > 2
+
+
+async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnvironment, tmp_path: Path) -> None:
+    """A short function that hangs keeps this execution from ending; whatever becomes ready meanwhile begins."""
+    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
+        g = graph_lab(lab)
+        g.functions.held["hangs"] = threading.Event()
+        far = [step(f"x{n}", f"x{n - 1}" if n else "first", queue="other" if n % 2 else None) for n in range(20)]
+        async with g.working(None, "other"):
+            handle = await g.start([step("hangs"), step("first"), *far])
+            await lab.until(lambda: g.states()["x19"] == "completed")
+            assert g.states()["hangs"] == "executing"
+            assert len(await lab.chain(handle)) == 1
+            g.functions.held["hangs"].set()
+            assert (await g.ended(handle)).state == "completed"
+        assert once_each(g)
