@@ -148,7 +148,8 @@ def test_importing_what_users_import_loads_nothing_heavy() -> None:
     heavy = ("temporalio", "sqlalchemy", "pydantic", "httpx", "rich", "cyclopts", "asyncio", "urllib.request", "ssl")
     code = f"""
 import sys
-import crawler_lifecycle.plans.host, crawler_lifecycle.managers, crawler_lifecycle.managers.testing
+import crawler_lifecycle.plans.host, crawler_lifecycle.plans.caller
+import crawler_lifecycle.managers, crawler_lifecycle.managers.testing
 import crawler_lifecycle.graphs.oban, crawler_lifecycle.graphs.chancy, crawler_lifecycle.graphs.testing
 print(sorted(m for m in {heavy!r} if m in sys.modules))
 """

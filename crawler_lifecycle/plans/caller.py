@@ -26,11 +26,12 @@ class Caller:
     """Calls one function after the other. ``given`` and ``result`` are files that the worker has opened."""
 
     def __init__(self, pipes: Pipes, given: int, result: int) -> None:
-        self._worker = _Worker(pipes, given, result)
+        self._worker, self._folder = _Worker(pipes, given, result), os.getcwd()
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """What the execution of a step led to."""
         me = os.getpid()
+        os.chdir(self._folder)  # wherever the function before has gone
         job = Job.of(message["graph"], message["job"])
         executing(job)
         own = _OwnGraph(self._worker, job.graph)

@@ -73,6 +73,11 @@ def nonsense(): return open
 def garbage(): write_everywhere(b"garbage\\n"); time.sleep(3600)
 def forged():
     write_everywhere(b'{"id": 2, "reply": {"kind": "value", "bytes": 7}}\\n'); time.sleep(3600)
+def where(): return "".join(os.listdir("."))
+def closes(): os.closerange(3, 1000)
+def goes_away():
+    os.chdir("/")
+    return os.listdir(".") == os.listdir("/")
 def forks():
     os.fork()
     return os.getpid()
@@ -247,6 +252,7 @@ ENDINGS: dict[str, tuple[float, str]] = {
     "spins": (0.5, r"it took more than 0\.5 s and was killed"),
     "garbage": (20.0, "wrote into the pipe of the service"),
     "forged": (20.0, r"nonsense|message that nobody"),
+    "closes": (20.0, r"its process ended with exit code 1"),
 }
 
 
@@ -258,6 +264,13 @@ def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, nam
     assert f"{bench.module}:{name}" in str(failed.value)
     assert (failed.value.missing, failed.value.struck) == (False, name == "kills")
     assert bench.call("add", args={"a": 1}) == 2
+
+
+def test_a_function_begins_where_the_users_code_is(bench: Bench) -> None:
+    with bench.functions.use() as host:
+        for name in ("goes_away", "where"):
+            found = value(host.call(bench.order(name), no_answer, nothing))
+    assert bench.module in found
 
 
 def test_a_copy_of_the_process_says_nothing(bench: Bench) -> None:
