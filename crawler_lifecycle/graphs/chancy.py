@@ -22,8 +22,7 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec
 from .asking import answer, current, use
 from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
-from .workflow import Workflow as _Workflow
-from .workflow import new_id
+from .workflow import AnyOrder, new_id
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,10 +172,6 @@ class WorkflowStep:
     """Set once it has begun."""
 
 
-class _AnyOrder(_Workflow):
-    _any_order = True
-
-
 @dataclass
 class Workflow:
     """A graph of steps, as built or as fetched."""
@@ -245,7 +240,7 @@ class Workflow:
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
         """The graph as it is sent, or what is to be added to the steps that are there: nothing more starts once a step
         has failed. Raises ``InvalidRequest``."""
-        found = _AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
+        found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
         for step in (one for one in self.steps.values() if one.step_id not in there):
             found.add(step.step_id, _new_job(step.job), step.dependencies)
         return found.spec()

@@ -418,6 +418,12 @@ class Workflow:
         return Status(self.id, None, "unknown") if found is None else _status(self.id, found)
 
 
+class AnyOrder(Workflow):
+    """A graph whose dependencies need only be there when it is sent."""
+
+    _any_order = True
+
+
 def new_id() -> str:
     """An id that nobody has, in the order of time (as UUIDv7)."""
     number = (time.time_ns() // 1_000_000 << 80) | (uuid.uuid4().int & ((1 << 80) - 1))

@@ -1,0 +1,209 @@
+"""shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``: they become a ``Workflow``.
+
+A task is a crawl: of the crawler that has the spider's name, or of one of kind ``command`` that has the script's. What
+several name as their next waits for all of them. What a graph here cannot mean is refused where it is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+from .jobs import NewJob, crawl
+from .workflow import AnyOrder, Workflow, new_id
+
+#: Exit codes of ``run``, as ``crawlctl`` has them.
+_FAILED, _STOPPED = 5, 6
+
+
+class BaseTask:
+    """A node: what it runs is said by ``jobs``."""
+
+    def __init__(
+        self,
+        task_id: str,
+        *,
+        tags: Sequence[str] | None = None,
+        units: int | None = None,
+        retries: int = 1,
+        **unknown: Any,
+    ) -> None:
+        for name in (one for one, value in unknown.items() if value):
+            raise refusal(f"task {task_id!r}: {name}", unknown[name], _INSTEAD.get(name, "there is no such parameter"))
+        if not task_id or task_id == "retry" or "." in task_id:
+            raise refusal("task_id", task_id, 'give a text without a dot, and not "retry"')
+        self.task_id, self.tags, self.units, self.retries = task_id, list(tags or ()), units, retries
+        self.next_tasks: list[BaseTask] = []
+        self.waits_for: list[BaseTask] = []
+        self.required_resources: list[Mapping[str, Any]] = []
+
+    def add_next_task(self, task: BaseTask) -> None:
+        """It runs when this one has ended well."""
+        self.next_tasks.append(task)
+
+    def add_wait_for(self, task: BaseTask) -> None:
+        """This one does not begin before the other has ended, however that was."""
+        self.waits_for.append(task)
+
+    def add_required_resources(self, resources: Mapping[str, Any]) -> None:
+        """One alternative of what it needs; several together take it once."""
+        self.required_resources.append(resources)
+
+    def jobs(self, tags: Sequence[str]) -> list[NewJob]:
+        """Its runs."""
+        raise NotImplementedError
+
+    def _crawl(self, name: str, args: Mapping[str, Any], tags: Sequence[str], **more: Any) -> NewJob:
+        if self.units:
+            more["resources"] = {"memory": f"{self.units}Gi"}
+        return crawl(name, args=args, tags=sorted({*tags, *self.tags}), **more)
+
+
+_INSTEAD = {
+    "on_finish": "let a function choose by the outcome: Workflow.add_graft, with ignore_discarded=True",
+    "wait_time": "give not_before to the step of a Workflow",
+    "retry_args": "leave it out: a retry resumes the run with its own arguments",
+    "project_id": "leave it out: there are no projects; name the crawler",
+}
+
+
+class Task(BaseTask):
+    """A script with options; each line of ``command`` is one of several runs side by side."""
+
+    def __init__(self, task_id: str, command: str, init_args: Iterable[Any] = (), **options: Any) -> None:
+        super().__init__(task_id, **options)
+        if "{{" in command or "{%" in command:
+            raise refusal(f"task {task_id!r}: command", command, "templates are not known; give the lines themselves")
+        self.command, self.init_args = command, [str(word) for word in init_args]
+
+    def jobs(self, tags: Sequence[str]) -> list[NewJob]:
+        lines = [shlex.split(line) for line in self.command.splitlines() if line.strip()]
+        found = []
+        for n, (script, *words) in enumerate(lines):
+            name = script.removeprefix("py:").removesuffix(".py")
+            own = f"{self.task_id}.{n}" if len(lines) > 1 else self.task_id
+            found.append(self._crawl(name, self._args([*words, *self.init_args]), [*tags, f"TASK_ID={own}"]))
+        return found
+
+    def _args(self, words: list[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        left = iter(words)
+        for word in left:
+            name, equals, value = word.partition("=")
+            if not name.startswith("--"):
+                raise refusal(f"task {self.task_id!r}: init_args", word, "give options: --name=value, or --name value")
+            found[name[2:].replace("-", "_")] = value if equals else next(left, "true")
+        return found
+
+
+class SpiderTask(BaseTask):
+    """A spider with its arguments."""
+
+    _OPTIONS = ("tags", "units", "retries", *_INSTEAD)
+
+    def __init__(self, task_id: str, spider: str, job_settings: Mapping[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(task_id, **{name: more.pop(name) for name in self._OPTIONS if name in more})
+        self.spider, self.job_settings, self.spider_args = spider, job_settings or {}, more
+
+    def jobs(self, tags: Sequence[str]) -> list[NewJob]:
+        settings = {"settings": {name: str(value) for name, value in self.job_settings.items()}}
+        more = settings if self.job_settings else {}
+        return [self._crawl(self.spider, self.spider_args, [*tags, f"TASK_ID={self.task_id}"], **more)]
+
+
+class GraphManager:
+    """Derive from it: ``configure_workflow`` makes the tasks and answers the roots."""
+
+    name: str | None = None
+    default_max_jobs = 1000
+
+    def __init__(self, argv: Sequence[str] | None = None) -> None:
+        self.args = self.parser().parse_args(sys.argv[1:] if argv is None else argv)
+        if bool(self.args.root_jobs) == bool(self.args.starting_job):
+            self.parser().error("give either --root-jobs or --starting-job, and not both")
+        self.flow_id = self.args.flow_id or new_id()
+
+    def configure_workflow(self) -> Iterable[BaseTask]:
+        raise NotImplementedError
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The options of the command line."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--root-jobs", action="store_true", help="start with the tasks of configure_workflow")
+        parser.add_argument("--starting-job", "-s", action="append", default=[], help="start with this task")
+        parser.add_argument("--only-starting-jobs", action="store_true", help="no next tasks, and no retries")
+        parser.add_argument("--skip-job", action="append", default=[], help="leave this task and what is after it out")
+        parser.add_argument("--comment", help="is not read")
+        parser.add_argument("--flow-id")
+        parser.add_argument("--children-tag", "-t", action="append", default=[])
+        parser.add_argument("--max-running-jobs", type=int, default=self.default_max_jobs)
+        return parser
+
+    def workflow(self) -> Workflow:
+        """The graph. Raises ``SystemExit`` for a task that is not there, ``InvalidRequest`` for what cannot be."""
+        if not self.name:
+            raise InvalidRequest("name: a GraphManager needs one; set the attribute name of the class")
+        chosen, before = self._reached()
+        tags = [*self.args.children_tag, f"FLOW_ID={self.flow_id}", f"PARENT_NAME={self.name}"]
+        found = AnyOrder(self.name, id=f"{self.name}.{self.flow_id}", max_parallel=self.args.max_running_jobs)
+        for task in chosen.values():
+            deps = [one for one in before.get(task.task_id, ()) if one in chosen]
+            deps += [self._after(found, one) for one in task.waits_for if one.task_id in chosen]
+            self._add(found, task, deps, tags)
+        return found
+
+    def run(self) -> None:
+        """Start the graph and wait for its end. Raises ``SystemExit`` unless it completed."""
+        workflow = self.workflow().start()
+        print(f"graph {workflow.id}", flush=True)
+        state = workflow.wait().state
+        if state != "completed":
+            raise SystemExit(_STOPPED if state == "cancelled" else _FAILED)
+
+    def _reached(self) -> tuple[dict[str, BaseTask], dict[str, list[str]]]:
+        """The tasks that run, by id, and the ids of those that each is the next of."""
+        known, before = dict[str, BaseTask](), dict[str, list[str]]()
+        roots = list(self.configure_workflow())
+        everything = list(roots)
+        for task in everything:  # grows while it is read
+            there = known.setdefault(task.task_id, task)
+            if there is not task:
+                raise InvalidRequest(f"task_id: two tasks have {task.task_id!r}; give one of them another")
+            for one in dict.fromkeys(task.next_tasks):
+                if task.task_id not in before.setdefault(one.task_id, []):
+                    before[one.task_id].append(task.task_id)
+                    everything.append(one)
+        for name in (*self.args.starting_job, *self.args.skip_job):
+            if name not in known:
+                self.parser().error(f"there is no task {name!r}; there are {', '.join(sorted(known))}")
+        begin = [known[name] for name in self.args.starting_job] or roots
+        chosen = dict[str, BaseTask]()
+        for task in begin:  # likewise
+            if task.task_id not in chosen and task.task_id not in self.args.skip_job:
+                chosen[task.task_id] = task
+                begin += [] if self.args.only_starting_jobs else task.next_tasks
+        return chosen, before
+
+    @staticmethod
+    def _after(found: Workflow, task: BaseTask) -> str:
+        """The name of a step that is done when the task has ended, however that was."""
+        name = f"after {task.task_id}"
+        found.add_many(name, [], task.task_id, ignore_cancelled=True, ignore_discarded=True, replace=True)
+        return name
+
+    def _add(self, found: Workflow, task: BaseTask, deps: list[str], tags: list[str]) -> None:
+        jobs = task.jobs(tags)
+        needs = [{name: Fraction(str(n)) / len(jobs) for name, n in one.items()} for one in task.required_resources]
+        tries = 1 if self.args.only_starting_jobs else task.retries + 1
+        jobs = [job.having(max_attempts=tries, **({"resources": needs} if needs else {})) for job in jobs]
+        if len(jobs) == 1:
+            found.add(task.task_id, jobs[0], deps)
+        else:
+            found.add_many(task.task_id, jobs, deps)
