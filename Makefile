@@ -16,7 +16,7 @@ help:
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-servers  what needs a database server (MariaDB, MySQL)"
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
-	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins"
+	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
@@ -80,9 +80,9 @@ fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 # Maven fetches MySQL, which needs the two libraries.
-DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz
 test-deps:
-	@for tool in mariadbd curl jq unzip runc busybox ip mvn; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
 	  [ -x /usr/lib/cni/bridge ] || missing=1; \
 	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check_step
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphState, StepSpec, StepState
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
@@ -133,6 +134,8 @@ class AppendSteps(StepsCommand):
         StepsCommand.__post_init__(self)
         if not 0 < len(self.steps) <= APPENDED_MAX:
             raise InvalidRequest(f"steps: {len(self.steps)} are not allowed; append 1 to {APPENDED_MAX} at once")
+        for step in self.steps:
+            check_step(step)
 
     def apply(self, graph: Graph) -> int:
         return len(graph.add(self.steps))

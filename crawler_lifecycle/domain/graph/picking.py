@@ -223,7 +223,6 @@ class Picking:
             and step.batch is None
             and step.queue == queue
             and not (step.long or step.resources or step.not_before)
-            and not self.spread.bad[number]
             and (parent is None or self.spread.steps[parent].graft or self.spread.gate[parent] is Gate.OPEN)
         )
 

@@ -137,8 +137,6 @@ class Propagation:
             self.discarded += step.state is StepState.DISCARDED and step.kind is not StepKind.GRAPH
         # First the facts, from the inside outwards, then the gates, inwards; only then is anything judged.
         for number in range(count - 1, first - 1, -1):
-            if self.holds(number) and (not self.open[number] or self.steps[number].state.final):
-                self._judge_graph(number)
             self._spread(number)
         for number in range(first, count):
             self._regate(number)

@@ -246,6 +246,23 @@ def test_a_chain_goes_on_only_behind_what_completed(world: World) -> None:
     assert graphed.world.store.graphs.end_graph(graphed.fence, "s1").state is GraphState.DISCARDED
 
 
+def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(world: World) -> None:
+    graphed = Graphed.made(world, chain(2))
+    [batch] = graphed.advance().batches
+    first, second = graphed.work(batch.number)
+    graphed.begin(first)
+    graphed.begin(done=[graphed.end(first)])
+    assert world.store.graphs.command(graphed.id, "again", lambda graph: graph.retry([0], cascade=False)) == 1
+    assert graphed.begin(second) == set(), "it has to wait again"
+    [batch] = graphed.advance().batches
+    first, given = graphed.work(batch.number)
+    graphed.begin(first)
+    assert given.attempt == second.attempt
+    assert graphed.begin(given, done=[graphed.end(first)]) == {1}
+    assert graphed.begin(given) == {1}, "the answer was lost"
+    assert graphed.begin(second) == set(), "the former call comes to it"
+
+
 def test_work_comes_behind_what_it_depends_on_however_it_is_numbered(world: World) -> None:
     steps = [step("c", "b"), step("b", "a"), step("a")]
     assert Graphed.made(world, steps).execute() == ["a", "b", "c"]

@@ -253,6 +253,20 @@ def test_retry_makes_dependents_that_have_not_begun_wait_again() -> None:
     assert run(one) == ["a", "b", "c"]
 
 
+def test_a_call_does_not_go_on_in_a_graph_that_has_to_wait_again() -> None:
+    one = graph(step("up"), group("g", "up"), step("g/a"), step("g/b", "a"))
+    begin(one, "up")
+    end(one, "up")
+    assert one.pick(NOW, batches=9, begin=9).batches[0].steps == (2, 3)
+    begin(one, "g/a")
+    one.retry([0], cascade=False)
+    assert states(one) == {"up": "available", "g": "suspended", "g/a": "executing", "g/b": "suspended"}
+    assert [one.steps[n].batch for n in (2, 3)] == [1, None]
+    end(one, "g/a")
+    assert states(one)["g/b"] == "suspended"
+    assert run(one) == ["up", "g/b"]
+
+
 def test_a_retried_crawl_is_resumed_unless_it_shall_be_fresh() -> None:
     one = graph(crawl("fetch"))
     for attempt, fresh, run_id in ((1, False, 7), (2, True, None)):

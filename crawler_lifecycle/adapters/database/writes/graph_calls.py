@@ -295,10 +295,11 @@ class _Steps:
     def begin(self, work: StepWork) -> bool:
         """Begin this execution, or say that it does not."""
         step = self.rows[work.number]
+        if step["batch"] is None or step["batch"] != work.batch:
+            return False
         if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
             return True
-        given = step["batch"] is not None and step["batch"] == work.batch
-        if not given or step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
+        if step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
             return False
         values: dict[str, Any] = {"outcome": None, "reason": None}
         if step["state"] == StepState.EXECUTING:

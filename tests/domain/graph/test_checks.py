@@ -1,0 +1,183 @@
+"""What is refused, each with its step, its value and a cure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check
+from crawler_lifecycle.domain.graph.commands import AppendSteps
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.pages import decode_pages, encode_pages
+from crawler_lifecycle.domain.graph.spec import DEPS_MAX, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
+from tests.domain.graph.steps import crawl, graph, group, step
+
+GOOD_NAMES = [
+    "a",
+    "A B",
+    "ünï",
+    "日本",
+    "🙂",
+    "a.b",
+    '"',
+    "\\",
+    "'",
+    "%",
+    "x" * 200,
+    "-",
+    " ",
+    "<b>",
+    "${x}",
+    "..",
+    "0",
+]
+BAD_NAMES = ["", "x" * 201, "a/", "/a", "a//b", "a\n", "a\x00", "\x7f", "\x85", "\u2028", "\u2029", "\ud800"]
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_names_of_all_kinds_may_be(name: str) -> None:
+    spec = GraphSpec([group(name), step(f"{name}/{name}"), step("z" * 200 + "z" if name == "z" else "zz", name)])
+    check(spec)
+    assert decode_pages(encode_pages(spec), spec.options) == spec
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="give a text of 1 to 200 characters without / and control characters"):
+        check(GraphSpec([step(name)]))
+
+
+def deep(levels: int) -> list[StepSpec]:
+    return [group("/".join("d" * n)) for n in range(1, levels)] + [step("/".join("d" * levels))]
+
+
+def function(**job: Any) -> StepSpec:
+    return StepSpec("a", StepKind.FUNCTION, {"call": "m:f", **job})
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+NESTED: list[Any] = []
+for _ in range(100_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ([step("a", "a")], r'step "a": it depends on itself'),
+        ([step("a", "b")], r'step "a": deps: there is no step "b" in its level; add it, or build the graph with check'),
+        ([step("a", "g/x"), group("g"), step("g/x")], r'step "a": deps: .g/x. is not allowed'),
+        ([group("g"), step("x"), step("g/y", "x")], r'step "g/y": deps: there is no step "x" in its level'),
+        ([step("a"), step("a")], r'step "a": there is such a step; names are unique in their level'),
+        ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
+        ([step("a"), step("a/b")], r'step "a/b": "a" is no graph'),
+        (deep(21), r"graphs may be 20 levels deep"),
+        ([step("/".join(["d" * 200] * 5) + "/x")], r"at most 1000 characters"),
+        (
+            [step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c")],
+            r'deps: "a" waits for "c" waits for "b" waits for "a": none of them could ever start',
+        ),
+        ([group("g", "b"), step("g/x"), step("b", "g")], r'"g" waits for "b" waits for "g"'),
+        ([step("a", priority=10)], r'step "a": priority: 10 is not allowed'),
+        ([step("a", priority=True)], r"priority: True"),
+        ([step("a", timeout_s=float("nan"))], r"timeout_s: nan"),
+        ([step("a", timeout_s=0)], r"timeout_s: 0"),
+        ([step("a", max_attempts=0)], r"max_attempts: 0"),
+        ([step("a", backoff_s=-1)], r"backoff_s: -1"),
+        ([step("a", not_before=datetime(2026, 1, 1))], r"not_before: '2026-01-01T00:00:00' is not allowed"),
+        ([step("a", queue="a b")], r"queue: 'a b'"),
+        ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
+        ([group("g", max_parallel=0)], r"max_parallel: 0"),
+        ([group("g", resources=({"db": "1"},))], r"resources: 'set' is not allowed; set it at its steps"),
+        ([crawl("a", graft=True)], r"graft: True is not allowed; only a function or a worker may graft"),
+        *(
+            ([step("a", resources=({"db": amount},))], r"resources: db: .* is not allowed; give an amount above 0")
+            for amount in ("0", "1/0", "-1", "0.0", "1e9", "x", "1" * 10, 1, "١")
+        ),
+        ([step("a", resources=({},) * 11)], r"resources: 11 is not allowed"),
+        ([step("a", resources=({"": "1"},))], r"resources: '' is not allowed"),
+        ([function(call="m")], r"call: 'm' is not allowed; give \"module:function\""),
+        ([function(call="m:f.<locals>.g")], r"name a function of a module"),
+        ([function(call="m:<lambda>")], r"name a function of a module"),
+        ([function(call="os.system('x'):f")], r"call: "),
+        ([function(style="shell")], r"style: 'shell' is not allowed; give one of plain, worker, cascade, item"),
+        ([function(args=[1])], r"args: \[1\] is not allowed; give an object"),
+        ([function(argz={})], r"argz: {} is not allowed; there is no such field"),
+        ([function(item=float("nan"))], r'step "a": job: this is no JSON .*; give a JSON object'),
+        ([function(item={1: 2})], r"this would come back as something else"),
+        ([function(item=(1, 2))], r"this would come back as something else"),
+        ([function(item=b"x")], r"this is no JSON"),
+        ([function(item="\ud800")], r"this is no JSON"),
+        ([function(item=CIRCLE)], r"this is no JSON"),
+        ([function(item=NESTED)], r"this is no JSON"),
+        ([function(item="x" * 1024 * 1024)], r"bytes are too many; give at most 1048576"),
+        ([StepSpec("a", StepKind.CRAWL, {})], r"crawler: None is not allowed"),
+        ([StepSpec("a", StepKind.CRAWL, {"crawler": "b", "parent": "x"})], r"parent: 'x' is not allowed; leave it out"),
+        ([StepSpec("a", StepKind.MANAGER, {})], r"plan: None"),
+        ([StepSpec("a", StepKind.GRAPH, {"context": 1})], r"context: 1 is not allowed"),
+        ([step(str(n)) for n in range(STEPS_MAX + 1)], r"steps: 20001 are too many .* put several items into one step"),
+        (
+            [*(step(str(n)) for n in range(500)), *(step(f"b{n}", *map(str, range(500))) for n in range(401))],
+            rf"deps: 200500 are too many; give at most {DEPS_MAX}: depend on a group",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be(steps: list[StepSpec], text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        check(GraphSpec(steps))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (GraphOptions(max_parallel=0), "max_parallel: 0"),
+        (GraphOptions(pools={"db": "none"}), "pools: db: 'none'"),
+    ],
+)
+def test_options_that_cannot_be(options: GraphOptions, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        check(GraphSpec([], options))
+
+
+def test_a_cycle_is_named_in_full_up_to_a_hundred_steps() -> None:
+    ring = [step(str(n), str((n + 1) % 99)) for n in range(99)]
+    with pytest.raises(InvalidRequest) as refused:
+        check(GraphSpec(ring))
+    assert str(refused.value).count(" waits for ") == 99
+    ring = [step(str(n), str((n + 1) % STEPS_MAX)) for n in range(STEPS_MAX)]
+    with pytest.raises(InvalidRequest, match=r"waits for \(19901 more\) waits for") as refused:
+        check(GraphSpec(ring))
+    assert len(str(refused.value)) < 3000
+
+
+def test_too_many_by_growth_and_nothing_has_changed() -> None:
+    one = graph(*(step(str(n)) for n in range(STEPS_MAX - 1)))
+    with pytest.raises(InvalidRequest, match="20001 are too many"):
+        one.add([step("x"), step("y")])
+    with pytest.raises(InvalidRequest, match='there is no step "nobody"'):
+        one.add([step("x", "nobody")])
+    assert len(one.steps) == STEPS_MAX - 1
+    one.add([step("x")])
+    assert Graph(one.options, one.steps).state == one.state
+
+
+def test_what_is_appended_is_checked_when_it_comes_in() -> None:
+    with pytest.raises(InvalidRequest, match=r'step "a": priority: 99'):
+        AppendSteps(steps=[step("a", priority=99)])
+
+
+def test_times_and_numbers_of_all_kinds_may_be() -> None:
+    check(
+        GraphSpec(
+            [
+                step("a", not_before=datetime(2026, 1, 1, tzinfo=UTC), timeout_s=0.5, backoff_s=0, max_attempts=20),
+                step("b", "a", "a", resources=({"db": "1/3", "gpu": "0.5"}, {"other": "2"}), queue="big-1"),
+                step("c", "late"),
+            ],
+            GraphOptions(check_deps=False, pools={"db": "2"}, max_parallel=1),
+        )
+    )
