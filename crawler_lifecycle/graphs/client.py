@@ -6,6 +6,7 @@ The gateway is found as ``crawlctl`` finds it: ``LIFECYCLE_GATEWAY__URL``, the f
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import math
@@ -65,7 +66,7 @@ class Gateway:
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = encode_pages(spec)
         body = {"id": key, "fingerprint": fingerprint(spec), "pages": len(pages), "options": asdict(spec.options)}
-        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags)})
+        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": _user()})
         if draft["state"] != "draft":
             return False
         for number, page in enumerate(pages):
@@ -111,10 +112,11 @@ class Gateway:
         return found
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return self._command(key, "cancel", {"names": paths, "reason": reason})
+        return self._command(key, "cancel", {"names": paths, "reason": reason, "requested_by": _user()})
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        return self._command(key, "retry", {"names": paths, "cascade": cascade, "fresh": fresh})
+        body = {"names": paths, "cascade": cascade, "fresh": fresh, "requested_by": _user()}
+        return self._command(key, "retry", body)
 
     def append(self, key: str, spec: GraphSpec) -> int:
         return sum(self._command(key, "append", page) for page in encode_pages(spec))
@@ -208,6 +210,14 @@ def found() -> tuple[str, str | None]:
         return str(stack.known["gateway"]), None  # it asks for no token, and gets none
     cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
     raise PlatformUnavailable(f"no gateway is known; {cure}")
+
+
+def _user() -> str:
+    """Who calls, for the record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"uid {os.getuid()}"
 
 
 class _NoRedirects(HTTPRedirectHandler):

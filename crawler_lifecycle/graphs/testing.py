@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
+from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd
 from crawler_lifecycle.domain.graph.pages import fingerprint
 from crawler_lifecycle.domain.graph.retries import after_failure
@@ -97,9 +98,6 @@ class _Graph:
         self.rows += [_Row(step, spec) for step, spec in self.engine.added]
         self.engine.added.clear()
 
-    def numbers(self, paths: Sequence[str] | None) -> list[int] | None:
-        return None if paths is None else self.engine.numbers(paths)
-
     def inside(self, paths: Sequence[str] | None) -> list[_Row]:
         """These steps and all in them, graphs left out; a path that is not there is nothing."""
         above = None if paths is None else set(paths)
@@ -165,12 +163,10 @@ class Memory:
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        graph = self._known(key)
-        return graph.engine.cancel(graph.numbers(paths), reason or "cancelled by a person")
+        return CancelSteps(requested_by="a test", paths=_list(paths), reason=reason).apply(self._known(key).engine)
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        graph = self._known(key)
-        return graph.engine.retry(graph.numbers(paths), cascade=cascade, fresh=fresh)
+        return RetrySteps(paths=_list(paths), cascade=cascade, fresh=fresh).apply(self._known(key).engine)
 
     def append(self, key: str, spec: GraphSpec) -> int:
         graph = self._known(key)
@@ -327,6 +323,10 @@ def in_memory(crawls: Ends | None = None) -> Iterator[Memory]:
         yield memory
     finally:
         use(former)
+
+
+def _list(paths: Sequence[str] | None) -> list[str] | None:
+    return None if paths is None else list(paths)
 
 
 def _with_above(path: str) -> list[str]:
