@@ -114,7 +114,7 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
     assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
     assert graphs.list_graphs(states=[GraphState.COMPLETED]) == graphs.list_graphs(name="x") == []
-    assert graphs.get_graph(2**63) is graphs.find_graph("b") is None
+    assert graphs.get_graph(2**63) is graphs.find_graph("b") is graphs.find_graph("a ") is None
     for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(77, [1])):
         with pytest.raises(RunNotFound):
             asked()
@@ -173,6 +173,7 @@ def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
     with pytest.raises(NotInThisState, match="not ended"):
         graphs.end_graph(graphed.fence, None)
     world.clock.forward(5)
+    before = len(told(world))
     assert graphed.execute(result=b"some") == ["a", "b", "g/x", "g/y", "z"]
     assert set(graphed.states().values()) == {S.COMPLETED}
     [z] = graphs.list_steps(graphed.id, 4)
@@ -181,6 +182,8 @@ def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
     given = {one.path: one.result_bytes for one in graphs.given(graphed.id, [1, 2])}
     assert given == {"b": 4, "g": None, "g/x": 4, "g/y": 4}
     assert list(graphs.results(graphed.id, [4, 2, 0])) == [(4, b"some"), (0, b"some")]
+    graphed.advance()
+    assert len(told(world)) - before == 3, "what was picked, what ended, the last end; and nothing more"
     row = graphs.end_graph(graphed.fence, "all done")
     assert graphs.end_graph(graphed.fence, "again") == row == graphed.row
     assert (row.state, row.counts, row.started_at) == (GraphState.COMPLETED, {S.COMPLETED: 5}, world.clock.now)
@@ -549,7 +552,7 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
         ("state", "BANANA", "set one of draft"),
         ("state", "completed", "has ended"),
         ("options", '{"fail_fast": "perhaps"}', "fail_fast of the options"),
-        ("former_owners", "{}", "set a JSON list"),
+        ("tags", "{}", "set a JSON list"),
     ):
         with engine.begin() as conn:
             before = conn.execute(sa.text(f"SELECT {column} FROM graph")).scalar_one()

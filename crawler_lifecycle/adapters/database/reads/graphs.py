@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, select
 
 from crawler_lifecycle.adapters.database.schema.columns import json_text
-from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, listed_graph, listed_step, whole_graph
+from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, LISTED, listed_graph, listed_step, whole_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import (
@@ -49,11 +49,12 @@ class SqlGraphReads(GraphPart):
         return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
 
     def find_graph(self, key: str) -> GraphRow | None:
-        return self._one(_g.graph_key == key)
+        row = self._one(_g.graph_key == key)
+        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end
 
     def _one(self, which: Any) -> GraphRow | None:
         with self._db.reading() as conn:
-            row = conn.execute(select(*GRAPH).where(which)).mappings().one_or_none()
+            row = conn.execute(select(*LISTED).where(which)).mappings().one_or_none()
             return None if row is None else _counted(conn, [whole_graph(row)])[0]
 
     def list_graphs(
@@ -64,7 +65,7 @@ class SqlGraphReads(GraphPart):
         states: Collection[GraphState] = (),
         name: str | None = None,
     ) -> list[GraphRow]:
-        query = select(*GRAPH).order_by(_g.graph_id.desc()).limit(limit)
+        query = select(*LISTED).order_by(_g.graph_id.desc()).limit(limit)
         query = query.where(_g.state.in_(sorted(states)) if states else _g.state != GraphState.DRAFT.value)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)

@@ -29,6 +29,8 @@ _SAME = tuple(
 
 #: All of a graph's row but the context, which may be large.
 GRAPH = [column for column in graph.c if column is not graph.c.context]
+#: What readers see of it.
+LISTED = [column for column in GRAPH if column.name not in ("commands", "former_owners")]
 
 _STATES = {state.value: state for state in StepState}
 _KINDS = {kind.value: kind for kind in StepKind}

@@ -556,7 +556,7 @@ graph = Table(
     Column("options", _Json, nullable=False),
     Column("context", _Json),
     Column("state", String(20), nullable=False),
-    # By state, of a graph that has ended.
+    # Of its steps by state, at the last change of the graph.
     Column("counts", _Json),
     Column("cause", _Long),
     Column("attempt", Integer, nullable=False),

@@ -70,6 +70,7 @@ class SqlGraphCalls(GraphPart):
         with self._db.reading() as conn:
             check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
+        rows = sorted(rows, key=lambda row: int(_shape(row, "priority", 0)))
         work = [
             work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1)
             for row in rows
@@ -319,7 +320,7 @@ def _shape(step: Row, name: str, default: Any) -> Any:
 
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
-    """Each behind those of them that it depends on; else by number."""
+    """Each behind those of them that it depends on; else as they are."""
     open_, order = {one.number: one for one in work}, list[StepWork]()
 
     for first in work:

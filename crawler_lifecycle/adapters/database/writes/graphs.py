@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     outbox_event,
     run_history,
 )
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -72,6 +73,8 @@ class SqlGraphs(SqlGraphCalls):
                         conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
                         found = _found(conn, new.key)
                     assert found is not None, "it was inserted in this transaction"
+                    if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
+                        raise refusal("key", new.key, "leave the spaces at its end out")
                     if found["fingerprint"] != new.fingerprint:
                         raise DuplicateRequest(
                             f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
@@ -191,7 +194,7 @@ class SqlGraphs(SqlGraphCalls):
             unit.counts = known.counts()
             unit.set(
                 state=known.state.value,
-                counts={state.value: n for state, n in unit.counts.items()},
+                counts=_plain(unit.counts),
                 cause=cause,
                 ended_at=unit.now,
                 started_at=unit.row["started_at"] or unit.began(),
@@ -226,14 +229,19 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
     write_steps(unit, known, before)
     unit.changed = unit.changed or bool(known.changed)
     unit.counts = known.counts()
-    unit.set(next_batch=known.next_batch, waiting_for=_waiting(known))
+    # Calls have recorded ends since the last change: that is news, too.
+    unit.set(next_batch=known.next_batch, waiting_for=_waiting(known), counts=_plain(unit.counts))
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
-        again = dict.fromkeys(("counts", "cause", "ended_at", "owner_workflow_id", "owner_run_id"))
+        again = dict.fromkeys(("cause", "ended_at", "owner_workflow_id", "owner_run_id"))
         unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
         # Its workflow may be about to close, and go on then: the attempt alone fences what it began before.
     return answer
+
+
+def _plain(counts: Mapping[StepState, int]) -> dict[str, int]:
+    return {state.value: n for state, n in sorted(counts.items())}
 
 
 def _waiting(known: Graph) -> str | None:
