@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.manager import Added, JobState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
 from crawler_lifecycle.domain.retention import RetentionState
@@ -40,6 +40,7 @@ from tests.support.filling import (
     FILLED_FROM,
     RARE_TAG,
     analyze,
+    fill_graphs,
     fill_records,
     fill_runs,
     fill_tasks,
@@ -53,6 +54,7 @@ RUNS, EACH, LARGE = 20_000, 5, 10_000
 #: (method, what, table) -> why it may.
 MAY = {
     ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
@@ -109,6 +111,7 @@ def _fill(url: str) -> Filled:
         first = fill_runs(connection, RUNS)
         fill_tasks(connection, first, RUNS, EACH)
         fill_records(connection, first, RUNS)
+        fill_graphs(connection)
     row, _ = store.initiation.reserve_run(request(tags=["large"], flow_id="flow-0"), "large", [{}] * LARGE)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
     with store.database.writer.begin() as connection:
@@ -332,8 +335,13 @@ def graphs(world: World) -> None:
     graphed.advance(*(batch.number for batch in picked.batches))
     store.load(graphed.id)
     store.count_steps(graphed.id)
-    store.list_graphs(7, name="x")
-    store.list_graphs(7, state="completed")
+    store.list_graphs(20_007)
+    store.list_graphs(20_007, name="x")
+    store.list_graphs(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+    store.list_graphs(states=[GraphState.CANCELLED], name="x")
+    store.untold_graphs(world.clock.now)
+    store.count_graphs()
+    store.outline(graphed.id)
     store.find_graph(graphed.row.key)
     store.list_steps(graphed.id, 3000, states=[StepState.COMPLETED])
     store.list_steps(graphed.id, paths=[f"f{n}" for n in range(700)])

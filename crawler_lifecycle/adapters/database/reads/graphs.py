@@ -66,16 +66,19 @@ class SqlGraphReads(GraphPart):
         name: str | None = None,
     ) -> list[GraphRow]:
         query = select(*LISTED).order_by(_g.graph_id.desc()).limit(limit)
-        query = query.where(_g.state.in_(sorted(states)) if states else _g.state != GraphState.DRAFT.value)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
         if name is not None:
             query = query.where(_g.name == name)
+        # Each state is read for itself, so that nothing is sorted.
+        which = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
         with self._db.reading() as conn:
-            return _counted(conn, [listed_graph(row) for row in conn.execute(query).mappings()])
+            rows = [row for one in which for row in conn.execute(query.where(one)).mappings()]
+            rows.sort(key=lambda row: int(row["graph_id"]), reverse=True)
+            return _counted(conn, [listed_graph(row) for row in rows[:limit]])
 
     def untold_graphs(self, until: datetime, limit: int = 100) -> list[GraphRow]:
-        query = select(*GRAPH).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
+        query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
         query = query.where(_g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None))
         return [listed_graph(row) for row in self._rows(query.order_by(_g.graph_id).limit(limit))]
 
