@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -212,6 +212,42 @@ class Gateway:
         """What the class of a manager printed last."""
         return self._request("GET", f"/v1/managers/{manager_id}/logs").text
 
+    # --- graphs ---------------------------------------------------------------------------------------------------
+
+    def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
+        """Announce a graph, send its pages, and start it; the same graph again finds it."""
+        found = self._send("POST", "/v1/graphs", json=dict(body))
+        if found.get("state") != "draft":
+            return found
+        for number, page in enumerate(pages):
+            headers = {"Content-Type": "application/json"}
+            self._send("PUT", f"{graph_path(found['id'])}/pages/{number}", content=page, headers=headers)
+        return self._send("POST", f"{graph_path(found['id'])}/start")
+
+    def graphs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
+        """Graphs, newest first, at most ``limit``."""
+        return self._pages("/v1/graphs", "graphs", {name: one for name, one in filters.items() if one}, limit)
+
+    def graph(self, key: str, what: str = "", **params: str) -> Document:
+        """One graph with everything that is known about it; or one of its documents, such as ``/step``."""
+        return self._send("GET", graph_path(key) + what, params=params)
+
+    def graph_text(self, key: str, what: str, **params: str | Sequence[str]) -> str:
+        """The same of what is a text."""
+        return self._request("GET", graph_path(key) + what, params=params).text
+
+    def graph_steps(
+        self, key: str, *, limit: int | None = None, **filters: str | Sequence[str] | None
+    ) -> list[Document]:
+        """Steps of a graph, in the order in which they were added."""
+        chosen = {name: one for name, one in filters.items() if one}
+        return self._pages(f"{graph_path(key)}/steps", "steps", chosen, limit)
+
+    def change_graph(self, key: str, action: str, body: Mapping[str, object], request_id: str) -> Document:
+        """``stop``, ``cancel`` or ``retry``; the same ``request_id`` again changes nothing."""
+        headers = {"Idempotency-Key": request_id}
+        return self._send("POST", f"{graph_path(key)}/{action}", json=dict(body), headers=headers)
+
     def plans(self) -> Document:
         """The classes that can be started."""
         return self._send("GET", "/v1/plans")
@@ -313,6 +349,11 @@ class Gateway:
             if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
                 what = f"the connection to the gateway at {self.url} broke"
             raise CommandFailed(Exit.UNREACHABLE, what, str(error), unreachable()) from None
+
+
+def graph_path(key: object) -> str:
+    """The address of a graph, whatever its id holds."""
+    return f"/v1/graphs/{quote(str(key), safe='')}"
 
 
 def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:

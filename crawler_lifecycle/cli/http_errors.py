@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from urllib.parse import unquote
 
 import httpx
 
@@ -65,10 +67,25 @@ def _next_of_manager(code: Exit, name: object, words: list[str]) -> str | None:
     return None
 
 
+def _next_of_graph(code: Exit, name: object, words: list[str]) -> str | None:
+    """The same about a graph."""
+    if name in ("unknown_plan", "plan_unusable"):
+        return "crawlctl doctor, which tells what plans workers serve"
+    if name == "graph_not_found":
+        return "crawlctl graph list"
+    if name == "unknown_crawler":
+        return "crawlctl crawler list"
+    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and len(words) > 3:
+        return f"crawlctl graph describe {shlex.quote(unquote(words[3]))} --steps all"
+    return None
+
+
 def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
     words = path.split("/")
     run_id = words[3] if len(words) > 3 and words[2] == "runs" else None
     if len(words) > 2 and words[2] == "managers" and (found := _next_of_manager(code, name, words)):
+        return found
+    if len(words) > 2 and words[2] == "graphs" and (found := _next_of_graph(code, name, words)):
         return found
     if code is Exit.NOT_FOUND and run_id:
         return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"

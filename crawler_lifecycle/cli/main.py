@@ -63,6 +63,18 @@ MANAGER = {
     "logs": ("managers.show:logs", "Show what the class of a manager printed last."),
     "plan": ("managers.plan:plan", "Show what a class would schedule; without one, list the classes there are."),
 }
+GRAPH = {
+    "start": ("graphs.start:start", "Start a graph: of a module that builds it, or of a file."),
+    "list": ("graphs.show:list_graphs", "List graphs, newest first."),
+    "describe": ("graphs.show:describe", "Show everything about a graph, and its steps."),
+    "watch": ("graphs.control:watch", "Watch a graph to its end."),
+    "wait": ("graphs.control:wait", "Wait for a graph; the exit code tells how it ended."),
+    "stop": ("graphs.control:stop", "Ask graphs to end, with all that they execute; or cancel some of their steps."),
+    "force-stop": ("graphs.control:force_stop", "End graphs and all that they execute at once."),
+    "retry": ("graphs.control:retry", "Let steps begin anew, also of a graph that has ended."),
+    "step": ("graphs.show:step", "Show one step, what it waits for, how it failed, and its result."),
+    "render": ("graphs.show:render", "Draw a graph for Graphviz or Mermaid."),
+}
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
@@ -97,11 +109,12 @@ def build() -> App:
     groups = (
         ("crawler", CRAWLER, "The catalogue of crawlers."),
         ("manager", MANAGER, "Crawl managers: streams of runs."),
+        ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )
     for group, verbs, text in groups:
-        below = App(name=group, help=text, group="Runs" if group in ("crawler", "manager") else "Services")
+        below = App(name=group, help=text, group="Runs" if group in ("crawler", "manager", "graph") else "Services")
         for name, (function, line) in verbs.items():
             _add(below, name, function, line, None, None)
         app.command(below)

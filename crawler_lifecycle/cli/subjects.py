@@ -1,7 +1,8 @@
-"""Runs and managers, as commands steer them, wait for them, and say how they ended."""
+"""Runs, managers and graphs, as commands steer them, wait for them, and say how they ended."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from crawler_lifecycle.cli.output import Column, Document, clean, emit, show_row
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.states import STOPPED, TERMINAL
+from crawler_lifecycle.cli.states import STOPPED, TERMINAL, status_of
 from crawler_lifecycle.domain.waiting import ageless
 
 if TYPE_CHECKING:
@@ -22,32 +23,41 @@ Goal = Literal["completed", "ended", "started"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a command is about: runs, or managers."""
+    """What a command is about: runs, managers, or graphs."""
 
     noun: str
     verbs: str
     """What stands before a verb about it."""
     columns: Sequence[Column]
     """Of its state."""
-    read: Callable[[Gateway, int], Document]
+    read: Callable[[Gateway, Any], Document]
     line: Callable[[Document], str]
     """One of it in a line: what it is and its number, then how it is."""
 
-    def number(self, row: Document) -> int:
-        """The number of one of them."""
-        return int(row[f"{self.noun}_id"])
+    field: str | None = None
+    """What tells one from another; default: its number."""
+    again: str = "resume"
+    """The verb that lets one go on that has ended."""
+
+    def number(self, row: Document) -> Any:
+        """The number of one of them, or whatever tells it from others."""
+        return row[self.field] if self.field else int(row[f"{self.noun}_id"])
+
+    def call(self, verb: str, number: object) -> str:
+        """A command line about one of them."""
+        return f"{self.verbs} {verb} {shlex.quote(str(number))}"
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
     """What a state means for somebody who waits for ``goal``; ``None`` to go on waiting."""
-    status = row.get("status")
+    status, outcome = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
     if goal == "ended" or status == "COMPLETED":
         return Exit.DONE
     if goal == "started" and row.get("started_at"):
         return Exit.DONE
-    return Exit.RUN_STOPPED if row.get("outcome") in STOPPED else Exit.RUN_FAILED
+    return Exit.RUN_STOPPED if outcome in STOPPED else Exit.RUN_FAILED
 
 
 def is_news(row: Document, after: Document | None) -> bool:
@@ -62,7 +72,7 @@ def is_news(row: Document, after: Document | None) -> bool:
 
 
 def wait_for(
-    kind: Kind, gateway: Gateway, number: int, goal: Goal, timeout_s: float | None, *, after: Document | None = None
+    kind: Kind, gateway: Gateway, number: Any, goal: Goal, timeout_s: float | None, *, after: Document | None = None
 ) -> tuple[Document, Exit]:
     """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
 
@@ -81,10 +91,10 @@ def wait_for(
     raise gave_up(kind, number, timeout_s, shown.partition(f"{kind.noun} {number} ")[2])
 
 
-def gave_up(kind: Kind, number: int, timeout_s: float | None, state: str) -> CommandFailed:
+def gave_up(kind: Kind, number: object, timeout_s: float | None, state: str) -> CommandFailed:
     """The end of a patience that was limited by ``--timeout``."""
     why = f"after {timeout_s:g} s it is {state or 'unknown'}"
-    again = f"{kind.verbs} wait {number}"
+    again = kind.call("wait", number)
     return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {kind.noun} goes on", why, again)
 
 
@@ -94,10 +104,10 @@ def show_state(kind: Kind, session: Session, row: Document, code: Exit) -> int:
     return look_further(kind, session, kind.number(row), code)
 
 
-def look_further(kind: Kind, session: Session, number: int, code: Exit) -> int:
+def look_further(kind: Kind, session: Session, number: object, code: Exit) -> int:
     """Say what to look at when it did not go well; the exit code."""
     if code is not Exit.DONE:
-        session.say(f"next: {kind.verbs} describe {number} · {kind.verbs} resume {number}")
+        session.say(f"next: {kind.call('describe', number)} · {kind.call(kind.again, number)}")
     return code
 
 
@@ -112,7 +122,7 @@ def show(kind: Kind, session: Session, rows: Sequence[Document]) -> None:
 
 
 def each(
-    kind: Kind, numbers: Sequence[int], ask: Callable[[Gateway, int], Document], *, wait: bool = False, then: str = ""
+    kind: Kind, numbers: Sequence[Any], ask: Callable[[Gateway, Any], Document], *, wait: bool = False, then: str = ""
 ) -> int:
     """Do the same to several: one that cannot be steered does not keep the others from it.
 
@@ -134,7 +144,7 @@ def each(
     if answers:
         show(kind, session, answers)
         if then and not wait:
-            session.say(f"next: {kind.verbs} {then.format(kind.number(answers[-1]))}")
+            session.say(f"next: {kind.verbs} {then.format(shlex.quote(str(kind.number(answers[-1]))))}")
     for told in failures[:-1]:
         session.say(f"crawlctl: {told}")
     if failures:
@@ -142,11 +152,11 @@ def each(
     return Exit.DONE
 
 
-def be_sure(kind: Kind, numbers: Sequence[int], what: str, *, yes: bool) -> None:
+def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool) -> None:
     """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
     if yes:
         return
-    wanted = " ".join(str(one) for one in numbers)
+    wanted = " ".join(shlex.quote(str(one)) for one in numbers)
     if not sys.stdin.isatty():
         again = f"{kind.verbs} force-stop {wanted} --yes"
         raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)

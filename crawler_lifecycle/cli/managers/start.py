@@ -79,9 +79,9 @@ def start(
         # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
         before = started if flow else None
         if watch:
-            from crawler_lifecycle.cli.managers.watch import watch_manager
+            from crawler_lifecycle.cli.managers.watch import watch_one
 
-            return watch_manager(session, gateway, manager_id, after=before)
+            return watch_one(MANAGER, session, gateway, manager_id, f"/v1/managers/{manager_id}", after=before)
         if wait:
             session.say(f"manager {manager_id} started; Ctrl-C stops the waiting, not the manager")
             end = wait_for(MANAGER, gateway, manager_id, "completed", session.timeout_s, after=before)

@@ -1,0 +1,137 @@
+"""Verbs that change a graph or wait for it: stop, force-stop, retry, watch, wait."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.gateway import graph_path
+from crawler_lifecycle.cli.graphs import tables
+from crawler_lifecycle.cli.managers.watch import watch_one
+from crawler_lifecycle.cli.output import Document, clean, emit
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.subjects import Kind, be_sure, each, show_state, wait_for
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.gateway import Gateway
+
+GRAPH = Kind(
+    "graph",
+    "crawlctl graph",
+    tables.STATE,
+    lambda gateway, key: gateway.graph(key),
+    tables.line,
+    field="id",
+    again="retry",
+)
+
+Key = Annotated[str, Parameter(help="the graph's id")]
+Steps = Annotated[list[str] | None, Parameter(name="--step", help="this step, by its path, and what is in it")]
+Reason = Annotated[str | None, Parameter(help="written into the record")]
+By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
+
+
+def stop(
+    graph: Key,
+    /,
+    *graphs: Annotated[str, Parameter(help="more graphs")],
+    step: Steps = None,
+    reason: Reason = None,
+    force: Annotated[bool, Parameter(negative=(), help="kill what it executes")] = False,
+    by: By = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for the proof that nothing of it executes")] = False,
+) -> int:
+    """Ask graphs to end with all that they execute. With --step only cancel that and what depends on it."""
+    body: dict[str, Any] = {"reason": reason, "requested_by": by or user()}
+    if step:
+        if graphs or force or wait:
+            raise CommandFailed(Exit.USAGE, "--step goes with one graph, without --force and --wait")
+        return _change(graph, "cancel", body | {"names": step}, "cancelled")
+    if force:
+        body["force"] = True
+    ask = _asked("stop", {name: one for name, one in body.items() if one is not None})
+    return each(GRAPH, (graph, *graphs), ask, wait=wait, then="describe {}")
+
+
+def force_stop(
+    graph: Key,
+    /,
+    *graphs: Annotated[str, Parameter(help="more graphs")],
+    reason: Reason = None,
+    yes: Annotated[bool, Parameter(negative=(), help="do not ask; needed without a terminal")] = False,
+    by: By = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for the proof that nothing of it executes")] = False,
+) -> int:
+    """End graphs at once, killing the functions and crawlers that they execute."""
+    be_sure(GRAPH, (graph, *graphs), "whatever is executed by graph", yes=yes)
+    return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
+
+
+def retry(
+    graph: Key,
+    /,
+    *,
+    step: Steps = None,
+    cascade: Annotated[
+        bool, Parameter(negative="--no-cascade", help="with the dependents that were cancelled because of them")
+    ] = True,
+    fresh: Annotated[bool, Parameter(negative=(), help="crawls begin a new run instead of resuming theirs")] = False,
+    by: By = None,
+    wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+) -> int:
+    """Let steps begin anew: those that failed, were cancelled, or wait for their next try; completed ones by name."""
+    session = current()
+    body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
+    code = _change(graph, "retry", body, "retried")
+    if not wait or code != Exit.DONE:
+        return code
+    with session.gateway() as gateway:
+        return show_state(GRAPH, session, *wait_for(GRAPH, gateway, graph, "completed", session.timeout_s))
+
+
+def wait(
+    graph: Key,
+    /,
+    *,
+    goal: Annotated[Literal["completed", "ended"], Parameter(name="--for", help="what to wait for")] = "completed",
+) -> int:
+    """Wait for a graph; give up after --timeout (exit 7), without it never.
+
+    With --for completed the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled.
+    """
+    session = current()
+    with session.gateway() as gateway:
+        return show_state(GRAPH, session, *wait_for(GRAPH, gateway, graph, goal, session.timeout_s))
+
+
+def watch(graph: Key, /) -> int:
+    """Watch a graph to its end; the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled."""
+    session = current()
+    with session.gateway() as gateway:
+        return watch_one(GRAPH, session, gateway, graph, graph_path(graph))
+
+
+def _asked(action: str, body: dict[str, object]) -> Callable[[Gateway, str], Document]:
+    def ask(gateway: Gateway, key: str) -> Document:
+        return gateway.change_graph(key, action, body, str(uuid.uuid4()))
+
+    return ask
+
+
+def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
+    """Change steps, and tell how many."""
+    session = current()
+    with session.gateway() as gateway:
+        given = {name: one for name, one in body.items() if one is not None}
+        answer = gateway.change_graph(graph, action, given, str(uuid.uuid4()))
+    count = answer.get("count") or 0
+    steps = "1 step" if count == 1 else f"{count:,} steps"
+    emit(session, answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
+    if answer.get("note"):
+        session.say(f"graph {graph}: {clean(answer['note'])}")
+    session.say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")
+    return Exit.DONE

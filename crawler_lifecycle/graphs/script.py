@@ -1,0 +1,51 @@
+"""``python -m crawler_lifecycle.graphs.script module:object [word …]``: a graph as JSON, on standard output.
+
+So does ``crawlctl graph start`` build a graph: in a process of its own, with the user's folder on the path. The object
+is a ``Workflow``, or what returns one when it is called with the words. What the module prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
+
+from crawler_lifecycle.domain.graph.pages import step_to_json
+
+from .workflow import Workflow
+
+
+def document(workflow: Workflow) -> dict[str, Any]:
+    """The graph as ``POST /v1/graphs`` and ``crawlctl graph start --file`` take it. Raises ``InvalidRequest``."""
+    spec = workflow.spec()
+    told = {"id": workflow.id, "name": workflow.name, "tags": workflow.tags, "context": dict(spec.context)}
+    found = {name: one for name, one in told.items() if one}
+    return found | {"options": asdict(spec.options), "steps": [step_to_json(step) for step in spec.steps]}
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the graph; the exit code."""
+    if not words or ":" not in words[0]:
+        print("usage: python -m crawler_lifecycle.graphs.script module:object [word …]", file=sys.stderr)
+        return 2
+    module, _, name = words[0].partition(":")
+    sys.path.insert(0, os.getcwd())
+    with redirect_stdout(sys.stderr):
+        found = attrgetter(name)(importlib.import_module(module))
+        workflow = found if isinstance(found, Workflow) else found(*words[1:])
+        if not isinstance(workflow, Workflow):
+            print(f"{words[0]} gave {type(workflow).__name__}; let it return a Workflow", file=sys.stderr)
+            return 1
+        text = json.dumps(document(workflow))
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
