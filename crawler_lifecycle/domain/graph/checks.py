@@ -39,7 +39,7 @@ NUMBERS: Mapping[str, Bound] = {
     "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
 }
 #: Alternatives of one step, names in one of them, characters of a name.
-ALTERNATIVES_MAX, RESOURCES_MAX, RESOURCE_NAME_MAX = 10, 20, 100
+ALTERNATIVES_MAX, RESOURCES_MAX, RESOURCE_NAME_MAX = 5, 10, 100
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)

@@ -33,8 +33,8 @@ class Room:
         self._capped = any(step.max_parallel for step in steps) or options.max_parallel is not None
         needing = [step for step in steps if step.resources]
         self.free: dict[str, Fraction] = amounts(options.pools)
-        for step in needing:
-            for one in alternatives(step):
+        for resources in {step.resources for step in needing}:
+            for one in _exact(resources):
                 for name, need in one.items():
                     self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}

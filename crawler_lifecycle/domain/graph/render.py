@@ -200,8 +200,8 @@ def _quoted(text: str) -> str:
 
 def _dot_label(node: Node) -> str:
     # In a label, and nowhere else, Graphviz reads entities.
-    text = _quoted(_text(node).replace("&", "&amp;"))
-    return f'{text[:-1]}\\n({node.state})"' if node.state else text
+    lines = [_text(node)] + ([f"({node.state})"] if node.state else [])
+    return '"' + "\\n".join(_quoted(line.replace("&", "&amp;"))[1:-1] for line in lines) + '"'
 
 
 def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
