@@ -211,7 +211,7 @@ class _Batch:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
         return FunctionCall(
-            function=work.job["call"],
+            function=str(work.job.get("call")),
             style=style,
             graph=self._row.key,
             job=job,
@@ -248,7 +248,7 @@ class _Batch:
 
     def _served(self, work: StepWork) -> bool:
         """Whether a worker says that it has the module of this step, by its own clock."""
-        plan = self._owner.plans.get_plan(str(work.job["call"]).partition(":")[0])
+        plan = self._owner.plans.get_plan(str(work.job.get("call")).partition(":")[0])
         if plan is None or plan.error is not None or plan.seen_at is None:
             return False
         return (self._owner.clock() - plan.seen_at).total_seconds() < SILENT_S

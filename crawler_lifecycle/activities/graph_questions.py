@@ -119,7 +119,7 @@ class Questions:
         return self.row.graph_id
 
     def _status(self) -> object:
-        return _plain(status_document(self.row.name, self._rows()))
+        return _plain(status_document(self.row.name, self.graphs.outline(self._id)))
 
     def _jobs(self, paths: list[str] | None, after: int) -> object:
         if paths is None:

@@ -84,6 +84,8 @@ class FunctionProcess:
         """See the port."""
         try:
             return write_frames(self._given, values, self._rules.memory)
+        except OSError as error:  # no room on this machine says nothing about the function
+            raise PlanFailed(f"what it is given cannot be written here: {error}", missing=True) from None
         except OverflowError:
             raise InvalidRequest(
                 f"what it is given is more than the {self._rules.memory} bytes that its process may use; record where "

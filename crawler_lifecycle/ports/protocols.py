@@ -308,7 +308,7 @@ class FunctionHost(Protocol):
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
         """Put values, each with what it is, where the function reads them; their size, for the answer. Raises
-        ``InvalidRequest`` for more than a process can hold."""
+        ``InvalidRequest`` for more than a process can hold, and ``PlanFailed`` when this machine has no room."""
         ...
 
     def taken(self, size: int) -> list[bytes]:

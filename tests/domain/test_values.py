@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import (
     RESULT_PART,
     NoValue,
@@ -149,3 +152,22 @@ def test_what_nobody_encoded_is_refused(data: bytes) -> None:
 def test_forms_that_people_write_down_by_hand() -> None:
     said = b'{"day": {"$date": "2026-11-22"}, "id": {"$uuid": "00000000-0000-0000-0000-000000000001"}, "m": {"$$x": 1}}'
     assert decode(said) == {"day": date(2026, 11, 22), "id": UUID(int=1), "m": {"$x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"args": {"day": {"$date": "today"}}}, r"args: \{'\$date': 'today'\} is no value"),
+        ({"args": {"$date": "2026-11-22"}}, "args: .* give an object: names and values"),
+        ({"style": "item", "item": [{"$nobody": 1}]}, r"item: \{'\$nobody': 1\} is no value"),
+    ],
+)
+def test_a_step_with_values_that_nobody_can_read_is_refused(job: dict[str, Any], said: str) -> None:
+    spec = GraphSpec([StepSpec("a", StepKind.FUNCTION, {"call": "m:f", **job})])
+    with pytest.raises(InvalidRequest, match=f'step "a": {said}'):
+        check(spec)
+
+
+def test_a_context_that_nobody_can_read_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"graph: context: .*is no value"):
+        check(GraphSpec([], context={"at": {"$datetime": "now"}}))

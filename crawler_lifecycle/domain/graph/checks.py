@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.graph.spec import (
     StepKind,
     StepSpec,
 )
+from crawler_lifecycle.domain.values import NoValue, of_json
 
 STYLES = ("plain", "worker", "cascade", "item")
 #: What numbers of a step may be.
@@ -54,6 +55,7 @@ def check(spec: GraphSpec) -> None:
     """Raise ``InvalidRequest`` unless this is a graph that can be run, naming step, value and cure."""
     check_options(spec.options)
     check_json("context", spec.context, CONTEXT_BYTES)
+    _check_objects("graph", {"context": dict(spec.context)}, ("context",))
     for step in spec.steps:
         check_step(step)
     link(spec.steps, check_deps=spec.options.check_deps)
@@ -307,6 +309,7 @@ def _check_job(where: str, step: StepSpec) -> None:
         if not isinstance(job.get("record", True), bool):
             raise refusal(f"{where}: record", job["record"], "give true or false: whether what it returns is kept")
         _check_objects(where, job, ("args", "meta"))
+        _value(where, job, "item")
     elif step.kind is StepKind.CRAWL:
         _check_text(where, job, "crawler")
         for field in ("run_id", "request_id", "parent"):
@@ -334,8 +337,16 @@ def _check_text(where: str, job: Mapping[str, Any], field: str) -> None:
 
 def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) -> None:
     for field in fields:
-        if not isinstance(job.get(field, {}), dict):
+        if not isinstance(job.get(field, {}), dict) or not isinstance(_value(where, job, field), dict):
             raise refusal(f"{where}: {field}", job[field], "give an object: names and values")
+
+
+def _value(where: str, job: Mapping[str, Any], field: str) -> Any:
+    """What the code of the step will get for this."""
+    try:
+        return of_json(job.get(field, {}))
+    except NoValue as error:
+        raise InvalidRequest(f"{where}: {field}: {error}") from None
 
 
 def _check_fields(where: str, job: Mapping[str, Any], fields: Sequence[str]) -> None:
