@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .errors import InvalidRequest
@@ -13,11 +14,13 @@ from .errors import InvalidRequest
 def importable_name(thing: type | Callable[..., Any]) -> str:
     """``module:qualname``, also of what is in the file that is the program itself.
 
-    Raises ``InvalidRequest`` for what has no such name: lambdas, functions within functions, objects.
+    Raises ``InvalidRequest`` for what has no such name: lambdas, functions within functions, objects and their methods.
     """
     name, module = getattr(thing, "__qualname__", None), getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise InvalidRequest(f"{thing!r:.100} has no name to import it by; give a function or a class of a module")
+    if not isinstance(getattr(thing, "__self__", None), type | ModuleType | None):
+        raise InvalidRequest(f"{module}:{name} is a method of an object, which no other process has; give a function")
     if "<" in name:
         raise InvalidRequest(
             f"{module}:{name} cannot be imported by another process; define it in the module itself with def, not as a "

@@ -46,14 +46,15 @@ class NewJob:
 def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
     """A run of a crawler, with the fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority``, …).
 
-    ``limits``, ``resources`` and ``tasks`` may be dictionaries; arguments may be numbers. Raises ``InvalidRequest``.
+    ``limits``, ``resources`` and ``tasks`` may be dictionaries. Arguments may be numbers; ``None`` leaves one out.
+    Raises ``InvalidRequest``.
     """
     for one in request:
         if one in _OF_THE_GRAPH:
             raise refusal(one, request[one], "leave it out: the graph gives its crawls their own")
         if one not in _RUN_FIELDS:
             raise refusal(one, request[one], f"no such field of a run; there are {', '.join(sorted(_RUN_FIELDS))}")
-    given = dict(request) | ({"args": {str(key): as_text(one) for key, one in args.items()}} if args else {})
+    given = dict(request) | ({"args": _texts(args)} if args else {})
     built = dict(given)
     for one, kind in (("limits", Limits), ("resources", Resources)):
         if isinstance(built.get(one), Mapping):
@@ -157,8 +158,12 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
         if name == "scheduled_at":
             found["not_before"] = value
         elif name == "schedule_in":
-            seconds = value if isinstance(value, timedelta) else timedelta(seconds=value)
-            found["not_before"] = datetime.now(UTC) + seconds
+            try:
+                found["not_before"] = datetime.now(UTC) + (
+                    value if isinstance(value, timedelta) else timedelta(seconds=value)
+                )
+            except (TypeError, OverflowError):
+                raise refusal(name, value, "give seconds, or a timedelta") from None
         elif name == "queue":
             found[name] = None if value == "default" else value
         elif name == "resources":
@@ -182,6 +187,10 @@ def _alternatives(value: Any) -> tuple[dict[str, str], ...]:
     if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
         raise refusal("resources", value, 'give amounts by name, such as {"browser": 1}, or a list of alternatives')
     return tuple({str(name): amount(name, one[name]) for name in one} for one in several)
+
+
+def _texts(args: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): as_text(value) for name, value in args.items() if value is not None}
 
 
 def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:

@@ -240,7 +240,7 @@ class Memory:
             return self._judged(graph, row, read(name, found, row.job, graft=step.graft))
         except NotCallable as error:
             return self._failed(row, str(error), for_good=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             traceback.print_exc()
             return self._failed(row, f"{type(error).__name__}: {error}")
         finally:

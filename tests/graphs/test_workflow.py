@@ -94,7 +94,9 @@ def test_jobs() -> None:
         "flow_id": "f",
     }
     due = datetime(2026, 1, 2, tzinfo=UTC)
-    run = crawl("shops", args={"page": 2}, limits=Limits(run_timeout_s=60), resources={"cpu": "1"}, due_at=due)
+    run = crawl(
+        "shops", args={"page": 2, "none": None}, limits=Limits(run_timeout_s=60), resources={"cpu": "1"}, due_at=due
+    )
     assert only(Workflow().add("s", run)).job == {
         "crawler": "shops",
         "args": {"page": "2"},
@@ -205,6 +207,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a lambda": (lambda: W().add("a", lambda: 1), 'step "a": .*<lambda> cannot be imported'),
     "a closure": (lambda: W().add_cascade("a", nested({})), 'step "a": .*<locals>.*cannot be imported'),
     "a partial": (lambda: W().add_cascade("a", __import__("functools").partial(each, 1)), 'step "a": .*has no name'),
+    "an object's method": (lambda: W().add("a", Worker().process), 'step "a": .*is a method of an object'),
+    "a pause without end": (lambda: W().add("a", plain, schedule_in=1e99), 'step "a": schedule_in: 1e'),
     "no job": (lambda: W().add("a", 7), 'step "a": job: 7 is nothing that a step can do; give a function'),
     "a class": (lambda: W().add("a", Holder), 'step "a": job: .*nothing that a step can do'),
     "wrong parameters": (
