@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
-from crawler_lifecycle.ports import PlanFailed
+from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed
 
 Answer = Callable[[str, Mapping[str, Any]], Any]
 
@@ -164,3 +164,37 @@ class FakePlatform:
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         asked = {name: getattr(query, name) for name in OwnedQuery.__slots__}
         return OwnedPage(**self.answer("owned_jobs", asked))
+
+
+class FakeFunctions:
+    """``FunctionHosts`` whose functions do nothing."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        """Paths, each time that one was called."""
+
+    @contextmanager
+    def use(self) -> Iterator[FakeFunctions]:
+        """See the port."""
+        yield self
+
+    def call(self, call: FunctionCall, answer: Answer, alive: Callable[[], None]) -> FunctionReply:
+        """See the port."""
+        alive()
+        self.called.append(call.job["path"])
+        return FunctionReply("done")
+
+    def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
+        """See the port."""
+        return 0
+
+    def taken(self, size: int) -> list[bytes]:
+        """See the port."""
+        return []
+
+    def end_soon(self) -> None:
+        """See the port."""
+
+    def printed(self) -> str:
+        """See the port."""
+        return ""

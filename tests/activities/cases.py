@@ -683,7 +683,12 @@ def _cycled(w: World, answer: CycleAnswer) -> None:
 
 
 #: After a crash another process decides, of a higher generation, and each generation is an event.
-ANOTHER_PROCESS = frozenset({"manager.generation", "outbox_event", "outbox_counter.seq"})
+ANOTHER_PROCESS = frozenset(
+    {
+        *("manager.generation", "outbox_event", "outbox_counter.seq"),
+        *("graph_step.attempt", "graph_step.tries", "graph_step.errors"),
+    }
+)
 #: Each cycle says what it decided.
 DECIDED_AGAIN = ANOTHER_PROCESS | {
     *("manager.updated_at", "manager.waiting_for", "manager.stats", "manager.state"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from crawler_lifecycle.activities.graph_batches import BatchOrder
 from crawler_lifecycle.activities.graphs import (
     AdvanceGraph,
     ClosedBatches,
@@ -21,7 +22,7 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, NewGraph
-from tests.activities.cases import FAILS, Case
+from tests.activities.cases import ANOTHER_PROCESS, FAILS, Case
 from tests.activities.world import World
 
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
@@ -202,7 +203,22 @@ def _live(answer: Any) -> Any:
     return answer.live
 
 
+def _batch(w: World) -> BatchOrder:
+    fence = _claimed(w, _function("a"), _function("b", "a"), _function("c", "b"))
+    _advance(w, fence)
+    return BatchOrder(fence, 1)
+
+
+def _called(w: World, answer: Any) -> None:
+    assert w.functions.called == ["a", "b", "c"]
+    assert set(_states(w).values()) == {"completed"}
+
+
+#: What was begun and did not end begins again.
+BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(f"graph_step.{name}" for name in ("attempt", "tries", "errors"))
+
 GRAPHS = [
+    Case("run_graph_batch", "chain", _batch, _called, renews=BEGUN_AGAIN),
     Case("open_graph", "made", lambda w: OpenGraph(_made(w), GRAPH), _opened),
     Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),
     Case("command_graph", "cancel", _cancel, _cancelled),

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.arguments import Argument
 from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
-from crawler_lifecycle.fakes.plans import FakeHosts
+from crawler_lifecycle.fakes.plans import FakeFunctions, FakeHosts
 from crawler_lifecycle.fakes.services import (
     FakeArchive,
     FakeCatalogue,
@@ -125,6 +125,7 @@ class World:
         self.directory = FakeDirectory()
         self.catalogue = FakeCatalogue(CRAWLERS)
         self.hosts = FakeHosts({"shelves:Shelves": Shelves})
+        self.functions = FakeFunctions()
 
     @classmethod
     def over(cls, empty: Path, folder: Path) -> World:
@@ -159,7 +160,8 @@ class World:
         wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
         hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
-        found = compose.all_activities(compose.Parts(store, *wrapped, hosts=hosts))
+        functions: Any = Proxy("functions", self.functions, breaker) if breaker else self.functions
+        found = compose.all_activities(compose.Parts(store, *wrapped, hosts=hosts, functions=functions))
         for method in found.values():
             owner = method.__self__  # type: ignore[attr-defined]
             if hasattr(owner, "clock"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,6 +59,9 @@ def patient():
     with open("ledger", "a") as ledger: ledger.write("begun\\n")
     while not current_job().cancelled(): time.sleep(0.02)
     with open("ledger", "a") as ledger: ledger.write("told\\n")
+def hangs():
+    with open("pids", "a") as ledger: ledger.write(f"{os.getpid()}\\n")
+    time.sleep(3600)
 def dies_once():
     with open("ledger", "a") as ledger: ledger.write(f"{os.getpid()}\\n")
     while len(open("ledger").readlines()) < 2: time.sleep(0.02)
@@ -137,3 +141,20 @@ async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab
     step = g.steps()["dies"]
     assert (value(g, "dies"), step.attempt) == ("again", 2)
     assert "its process was ended by SIGKILL" in step.errors[0]["error"]
+
+
+@pytest.mark.parametrize("how", ["stop", "force_stop"])
+async def test_a_stop_ends_functions_short_and_long(real_lab: Lab, users: Any, tmp_path: Path, how: str) -> None:
+    spec = Workflow(id="nightly").add("short", users.hangs).add("long", users.hangs, timeout_s=3600).spec()
+    pids = tmp_path / "pids"
+    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+        g.functions.grace_s = 0.2  # type: ignore[attr-defined]
+        handle = await g.start(spec.steps)
+        await real_lab.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        await handle.signal(how, {"requested_by": "ada"})
+        result = await g.ended(handle)
+        assert (result.state, result.cause) == ("cancelled", "Stopped by ada")
+        for pid in map(int, pids.read_text().split()):
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+    assert g.states() == {"short": "cancelled", "long": "cancelled"}
