@@ -177,7 +177,7 @@ class _Batch:
     def _executed(self, work: StepWork) -> Done:
         """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
         with self._owner.functions.use() as host:
-            watch = _Watch(self._owner, self._row.graph_id, work, host, self._beat)
+            watch = _Watch(self._owner, self._fence, work, host, self._beat)
             questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
@@ -274,9 +274,9 @@ class _Watch:
     """Whether somebody wants a function to end that is executed, and what is done about it."""
 
     def __init__(
-        self, owner: GraphBatchActivities, graph_id: int, work: StepWork, host: FunctionHost, beat: _Beat
+        self, owner: GraphBatchActivities, fence: GraphFence, work: StepWork, host: FunctionHost, beat: _Beat
     ) -> None:
-        self._owner, self._graph_id, self._work, self._host, self._beat = owner, graph_id, work, host, beat
+        self._owner, self._fence, self._work, self._host, self._beat = owner, fence, work, host, beat
         self._began = self._looked = time.monotonic()
         self._since: float | None = None
         """When it was seen that the step was cancelled."""
@@ -290,7 +290,7 @@ class _Watch:
         """Whether the step was cancelled."""
         if self._since is None:
             self._looked = time.monotonic()
-            if self._owner.graphs.cancelled(self._graph_id, [self._work.number]):
+            if self._owner.graphs.cancelled(self._fence, [self._work.number]):
                 self._since = self._looked
         return self._since is not None
 

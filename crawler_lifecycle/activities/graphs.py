@@ -336,7 +336,7 @@ class _Beginning(BeginningRuns[StepWork]):
         return job.number
 
     def stopped(self, job: StepWork | None = None) -> StopIntent | None:
-        if job is not None and self._a.graphs.cancelled(self._row.graph_id, [job.number]):
+        if job is not None and self._a.graphs.cancelled(self._fence, [job.number]):
             return StopIntent(self._a.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
         return self._a._row(self._row.graph_id).stop
 

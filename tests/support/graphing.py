@@ -46,6 +46,8 @@ class Scripted:
     """Executions by path."""
     batches: list[list[str]] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
+    left: int = 0
+    """Executions that ended because they were told to."""
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
@@ -63,7 +65,8 @@ class Scripted:
     def _execute(self, order: BatchOrder, work: StepWork) -> Done:
         held = self.held.get(work.path)
         while held is not None and not held.wait(0.05):
-            if self.lab.store.graphs.cancelled(order.fence.graph_id, [work.number]):
+            if self.lab.store.graphs.cancelled(order.fence, [work.number]):
+                self.left += 1
                 break
             try:
                 alive()

@@ -299,8 +299,8 @@ class GraphStore(GraphReader, Protocol):
         """
         ...
 
-    def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
-        """Those of these that must not go on."""
+    def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
+        """Those of these that must not go on: all, when the graph was taken over meanwhile. Raises ``RunNotFound``."""
         ...
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:

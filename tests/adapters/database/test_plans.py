@@ -350,7 +350,7 @@ def graphs(world: World) -> None:
     list(store.result(graphed.id, numbers[0]))
     store.given(graphed.id, [2, *numbers])
     store.context(graphed.id, 7)
-    store.cancelled(graphed.id, range(700))
+    store.cancelled(graphed.fence, range(700))
     store.live_graph_runs(graphed.id)
     store.live_graph_runs(graphed.id, ending=True)
     store.live_graph_managers(graphed.id)

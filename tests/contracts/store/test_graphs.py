@@ -115,7 +115,8 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4
     assert graphs.list_graphs(states=[GraphState.COMPLETED]) == graphs.list_graphs(name="x") == []
     assert graphs.get_graph(2**63) is graphs.find_graph("b") is graphs.find_graph("a ") is None
-    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(77, [1])):
+    gone = GraphFence(77, 1, "x")
+    for asked in (lambda: graphs.load(2**63), lambda: graphs.live_graph_runs(77), lambda: graphs.cancelled(gone, [1])):
         with pytest.raises(RunNotFound):
             asked()
 
@@ -410,7 +411,7 @@ def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -
     assert graphed.row == row == graphs.record_graph_stop(graphed.id, world.stop(reason="enough"))
     assert set(graphed.states().values()) == {S.CANCELLED}
     assert graphed.step("a").reason == "the graph was stopped by ann: enough"
-    assert graphs.cancelled(graphed.id, [0, 1, 7]) == {0, 1, 7}
+    assert graphs.cancelled(graphed.fence, [0, 1, 7]) == {0, 1, 7}
     assert graphed.begin(work[1]) == set()
     with pytest.raises(NotInThisState, match="stopping"):
         graphs.command(graphed.id, "r", lambda graph: graph.retry(None, cascade=True))

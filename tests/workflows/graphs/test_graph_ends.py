@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -190,20 +189,18 @@ async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -
     assert len(await real_lab.chain(handle)) == 1, "the same execution goes on"
 
 
-async def test_what_a_lost_workflow_had_begun_begins_again(real_lab: Lab) -> None:
-    g = holding(real_lab, "s1")
+async def test_what_a_lost_workflow_had_begun_ends_and_begins_again(real_lab: Lab) -> None:
+    g = holding(real_lab, "s1", "long")
     async with g.working():
-        handle = await g.start(chain(3))
-        await real_lab.until(lambda: g.functions.calls["s1"])
+        handle = await g.start([*chain(3), step("long", timeout_s=600)])
+        await real_lab.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
         await handle.terminate("by hand")
-        g.functions.held["s1"].set()
-        await asyncio.sleep(0)
-        result = await g.ended(await g.begin(g.row()))
+        again = await g.begin(g.row())
+        await real_lab.until(lambda: (g.functions.calls["s1"], g.functions.calls["long"]) == (2, 2))
+        assert len(g.functions.killed) + g.functions.left == 2, "the former calls are over"
+        for event in g.functions.held.values():
+            event.set()
+        result = await g.ended(again)
     assert (result.state, result.attempt) == ("completed", 2)
-    assert g.functions.calls["s0"] == 1
+    assert g.functions.calls == {"s0": 1, "s1": 2, "s2": 1, "long": 2}
     assert set(g.states().values()) == {"completed"}
-    assert work_of(g) == {"s0", "s1", "s2"}
-
-
-def work_of(g: GraphLab) -> set[str]:
-    return set(g.functions.calls)

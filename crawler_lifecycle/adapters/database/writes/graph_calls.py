@@ -90,12 +90,13 @@ class SqlGraphCalls(GraphPart):
             steps.write()
             return begun
 
-    def cancelled(self, graph_id: int, numbers: Collection[int]) -> set[int]:
+    def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
         with self._db.reading() as conn:
-            row = read_row(conn, graph, graph_id, _FENCE)
-            if row["stop_requested_at"] is not None:
+            row = read_row(conn, graph, fence.graph_id, _FENCE)
+            owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
+            if row["stop_requested_at"] is not None or not owns:
                 return set(numbers)
-            query = select(_s.number).where(_s.graph_id == graph_id, _s.state == StepState.CANCELLED.value)
+            query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED.value)
             found = (conn.execute(query.where(_s.number.in_(chunk))) for chunk in chunks(sorted(numbers)))
             return {number for rows in found for number in rows.scalars()}
 
