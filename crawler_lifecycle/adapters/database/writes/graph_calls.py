@@ -32,7 +32,7 @@ from crawler_lifecycle.ports.store.managers import ManagerRow
 
 from .bulk import chunks, delete_rows
 from .graph_queries import BEGINNING, BY_STATE
-from .graph_steps import with_error
+from .graph_steps import LOST, with_error
 from .graph_unit import GraphPart, check_graph_fence
 from .manager_queries import LIVE_RUNS
 from .row_unit import read_row
@@ -305,10 +305,9 @@ class _Steps:
             return False
         values: dict[str, Any] = {"outcome": None, "reason": None}
         if step["state"] == StepState.EXECUTING:
-            error = "the worker that executed it ended, or was not heard of any more"
-            values["errors"] = self._errors(step, error)
+            values["errors"] = self._errors(step, LOST)
             if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
-                lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "reason": f"{error}, {LOST_MAX} times"}
+                lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "reason": f"{LOST}, {LOST_MAX} times"}
                 self.set(work.number, **lost, errors=values["errors"], batch=None, alternative=None, ended_at=self._now)
                 return False
         values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}

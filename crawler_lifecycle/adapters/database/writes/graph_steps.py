@@ -22,7 +22,10 @@ from .graph_unit import GraphUnit
 ERRORS_MAX, ERROR_MAX = 20, 4000
 
 _FINAL = ", ".join(f"'{state.value}'" for state in StepState if state.final)
-_FAILED = (StepState.RETRYABLE, StepState.DISCARDED)
+#: States of a step whose execution has failed, or was lost.
+_FAILED = (StepState.RETRYABLE, StepState.DISCARDED, StepState.SUSPENDED, StepState.AVAILABLE)
+#: What is told of an execution that was lost.
+LOST = "the worker that executed it ended, or was not heard of any more"
 
 #: What of each step is compared to see whether, and how, it changed.
 Before = Sequence[tuple[StepState, tuple[str, ...]]]
@@ -104,7 +107,9 @@ def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]
     for chunk in chunks(sorted(failed)):
         query = select(s.number, s.errors).where(s.graph_id == unit.id, s.number.in_(chunk))
         for number, errors in unit.conn.execute(query).all():
-            found[number] = with_error(errors, failed[number].attempt, at, failed[number].reason)
+            step = failed[number]
+            lost = step.state in (StepState.SUSPENDED, StepState.AVAILABLE)
+            found[number] = with_error(errors, step.attempt, at, LOST if lost else step.reason)
     return found
 
 
