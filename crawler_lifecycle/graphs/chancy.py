@@ -286,8 +286,11 @@ class Rule:
         return self.text
 
 
-class Age:
+class Age(Rule):
     """``Age() > 3600``."""
+
+    def __init__(self) -> None:
+        super().__init__("age")
 
     def __gt__(self, seconds: float) -> Rule:
         return Rule(f"age > {seconds:g}")

@@ -340,6 +340,7 @@ def test_c11_an_empty_workflow(memory: Memory) -> None:
 async def test_c16_pruning() -> None:
     """Rules can be built and read; what is removed, and when, is the installation's."""
     age = WorkflowPlugin.Rules.Age()
+    assert age.to_sql() == "age"
     plugin = WorkflowPlugin(pruning_rule=(age > 3600) & (age < 10**10) | (age > 10**11))
     assert plugin.pruning_rule.to_sql() == "((age > 3600 AND age < 1e+10) OR age > 1e+11)"
     assert WorkflowPlugin().pruning_rule.to_sql() == "age > 86400"
