@@ -17,6 +17,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.ports.store.graphs import StepWork
+from crawler_lifecycle.workflows import leaving
 from tests.contracts.store.graphing import chain, group, step
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab, laboratory
@@ -220,3 +221,23 @@ async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnviro
             g.functions.held["hangs"].set()
             assert (await g.ended(handle)).state == "completed"
         assert once_each(g)
+
+
+async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
+    unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "HISTORY_MOST", 100)
+    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
+        g = graph_lab(lab)
+        g.functions.held = {path: threading.Event() for path in ("short", "long")}
+        async with g.working():
+            handle = await g.start([step("short"), step("long", timeout_s=600), step("end", "short", "long")])
+            latest = lab.client.get_workflow_handle(handle.id)
+            while g.functions.calls["short"] < 2:
+                await latest.signal("wake")
+                await g.snapshot_where(handle, lambda s: True)
+            for event in g.functions.held.values():
+                event.set()
+            assert (await g.ended(handle)).state == "completed"
+        assert g.functions.calls["long"] == g.functions.calls["end"] == 1, "what has a workflow of its own goes on"
+        assert len(await lab.chain(handle)) > 1
