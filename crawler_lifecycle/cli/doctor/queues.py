@@ -13,12 +13,15 @@ from crawler_lifecycle.temporal.task_queues import POLLED_S, Queue, Version
 
 #: Work that waited longer than this was forgotten by somebody.
 BACKLOG_AGE_S = 60.0
-_PLANS_CURE = "crawlctl worker plans, with the modules of your managers in LIFECYCLE_PLANS__MODULES"
+_PLANS_CURE = "crawlctl worker plans, with your modules in LIFECYCLE_PLANS__MODULES"
+#: Queue -> role of the workers that serve it, and what does not go on without one of the role ``plans``.
+_SERVED_BY = {**{queue: role for role, queue in ROLES.items()}, names.QUEUE_FUNCTIONS: PLANS}
+_WAITING = {names.QUEUE_PLANS: "managers do not go on", names.QUEUE_FUNCTIONS: "functions of graphs are not called"}
 
 
 async def check_queues(server: Server, unreachable: str) -> list[Line]:
     """A line for each task queue of ours. ``unreachable`` is the cure where the server does not answer."""
-    queues = await server.task_queues([names.QUEUE_MAIN], list(ROLES.values()))
+    queues = await server.task_queues([names.QUEUE_MAIN], list(_SERVED_BY))
     lines = []
     for queue in queues:
         if queue.problem is None:
@@ -32,7 +35,7 @@ async def check_queues(server: Server, unreachable: str) -> list[Line]:
 
 def queue_line(queue: Queue) -> Line:
     """Whether somebody works on a task queue."""
-    role = next(role for role, name in ROLES.items() if name == queue.name)
+    role = _SERVED_BY[queue.name]
     what = f"{queue.name} ({queue.kind})"
     waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if queue.backlog else ""
     ours = [one for one in queue.pollers if one.version == queue.current]
@@ -48,13 +51,14 @@ def queue_line(queue: Queue) -> Line:
     if number == 0:
         seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
         if role == PLANS:
-            # Many installations have none. Where a manager waits for one, its next cycle is in the queue.
+            # Many installations have none. Where something waits for one, it is in the queue.
             level: Level = "bad" if queue.backlog or gone is not None else "warn"
-            text = f"no worker of the role plans polls {what}{seen}{waiting}: managers do not go on"
-            return Line("workers", level, text, f"{_PLANS_CURE}; not needed where nobody starts managers")
+            text = f"no worker of the role plans polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
+            return Line("workers", level, text, f"{_PLANS_CURE}; not needed where nobody has code of their own")
         return Line("workers", "bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
-        cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_WORKER__THREADS"
+        setting = "PLANS__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
+        cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
         return Line("workers", "warn", f"{what}: {counted(number, 'poller')} cannot keep up{waiting}", cure)
     lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < POLLED_S else ""
     spare = f"; {_counts(others)} and get no work" if others else ""

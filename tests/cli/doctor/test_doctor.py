@@ -413,6 +413,10 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
     assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
     left = queues.queue_line(Queue(names.QUEUE_PLANS, "activities", [Poller(None, 9.0, False)]))
     assert (left.level, "last seen 9 s ago" in left.text) == ("bad", True)
+    functions = queues.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", []))
+    assert (functions.level, "functions of graphs are not called" in functions.text) == ("warn", True)
+    slow = queues.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", _pollers(1), 9, 70.0))
+    assert "LIFECYCLE_PLANS__FUNCTIONS" in str(slow.cure)
 
 
 def test_plans_that_cannot_be_used_are_told() -> None:
