@@ -17,9 +17,9 @@ PAGE = ROOT / "docs" / "managers.md"
 WALKS = list(dict.fromkeys(PAGES))
 
 
-def lines() -> list[str]:
+def commands_of(page: Path) -> list[str]:
     """The commands of the ten minutes."""
-    part = PAGE.read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
+    part = page.read_text().partition("## Ten minutes")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```\n(.*?)^```$", part, re.S | re.M)
     text = "".join(blocks).replace("\\\n", " ")
     return [line for line in text.splitlines() if not line.startswith(". ")]
@@ -49,7 +49,7 @@ def test_the_ten_minutes_of_the_page(world: World) -> None:
     first = (world.query("SELECT coalesce(max(manager_id), 0) FROM manager")[0])[0]
     assert first == 0, "the page counts from 1"
     until(lambda: "examples.managers:Walks" in play(world, "crawlctl manager plan"), "the class on record")
-    assert len([play(world, line) for line in lines()]) > 15
+    assert len([play(world, line) for line in commands_of(PAGE)]) > 15
     assert walked(world, "monday") == WALKS, "each once, in the order of the class"
     assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), "nothing runs twice"
     assert {seen["outcome"] for seen in world.gateway.managers()} <= {"finished", "cancelled"}

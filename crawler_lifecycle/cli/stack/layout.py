@@ -75,23 +75,23 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: A line that a module with a crawl manager has. Anything that is only about managers may be no module at all.
-_MANAGERS = re.compile(r"^(from|import) crawler_lifecycle\.managers\b", re.M)
+#: A line that a module with a crawl manager or a graph has. Anything that is only about them may be no module at all.
+_PLANS = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 
 
-def modules_with_managers(folder: Path) -> list[str]:
-    """Modules right in this folder that use our managers, and those of the examples in a source checkout.
+def modules_with_plans(folder: Path) -> list[str]:
+    """Modules right in this folder that use our managers or graphs, and those of the examples in a source checkout.
 
     They are read, not imported: that is for processes of their own.
     """
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
-            if file.stem.isidentifier() and file.stem.isascii() and _MANAGERS.search(file.read_text(errors="replace")):
+            if file.stem.isidentifier() and file.stem.isascii() and _PLANS.search(file.read_text(errors="replace")):
                 found.append(file.stem)
     examples = examples_dir()
     if examples is not None and examples.parent == folder.resolve():
-        found.append(f"{examples.name}.managers")
+        found += [f"{examples.name}.{name}" for name in ("graphs", "managers")]
     return found
 
 
@@ -193,7 +193,7 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
-        env.setdefault("LIFECYCLE_PLANS__MODULES", json.dumps(modules_with_managers(Path.cwd())))
+        env.setdefault("LIFECYCLE_PLANS__MODULES", json.dumps(modules_with_plans(Path.cwd())))
         if "metrics" in self.ports:
             env |= {
                 "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,

@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import LATER
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
-from crawler_lifecycle.ports.store.managers import PlanRow, PlanStore
+from crawler_lifecycle.ports.store.managers import PLAN_MODULE, PlanRow, PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
@@ -142,8 +142,8 @@ class GraphCommands:
     async def _check_jobs(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
         rows = await run_in_threadpool(self._plans.list_plans)
-        modules = {row.plan: row for row in rows if row.kind == "module"}
-        plans = {row.plan: row for row in rows if row.kind != "module"}
+        modules = {row.plan: row for row in rows if row.kind == PLAN_MODULE}
+        plans = {row.plan: row for row in rows if row.kind != PLAN_MODULE}
         functions = False
         for step in steps:
             if step.kind is StepKind.FUNCTION:

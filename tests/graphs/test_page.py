@@ -1,0 +1,41 @@
+"""docs/graphs.md: its examples do what the page says of them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.domain.graph.spec import StepSpec, StepState
+from examples.graphs import WALKS, nightly
+
+PAGE = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
+
+
+def test_its_graph_does_what_its_test_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 2
+    (tmp_path / "page_of_graphs.py").write_text("".join(blocks))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("page_of_graphs").status.state == "completed"
+
+
+def test_options_that_it_names_have_these_defaults() -> None:
+    known = {one.name: one.default for one in fields(StepSpec)}
+    assert (known["timeout_s"], known["max_attempts"], known["backoff_s"], known["priority"]) == (60, 1, 1, 0)
+    [table] = re.findall(r"^\| option of a step .*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    told = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.strip().splitlines())))
+    assert told == set(known) - {"path", "kind", "job", "deps", "graft"}
+
+
+def test_it_has_every_state_in_both_vocabularies() -> None:
+    [table] = re.findall(r"^## Two vocabularies\n(.*?)\n## ", PAGE, re.DOTALL | re.MULTILINE)
+    assert {state for state in StepState if f"`{state}`" not in table} == set()
+
+
+def test_the_graph_of_the_walk_is_as_the_page_says() -> None:
+    paths = [step.path for step in nightly().spec().steps]
+    assert paths == ["look", "walks", *(f"walks/{pages}" for pages in WALKS), "report", "publish"]
