@@ -34,7 +34,7 @@ from crawler_lifecycle.ports import (
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
 from crawler_lifecycle.ports.store.managers import PlanStore
 
-from .graph_questions import Frame, Questions, given_frames
+from .graph_questions import Around, Frame, Questions, given_frames
 from .shared import Clock, alive, utc_now
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class _Batch:
         self._done: list[Done] = []
         """Ends that are not on record."""
         self._together = 1
-        self._contexts: dict[str, list[bytes]] = {}
+        self._around = Around()
         self._beat = _Beat()
         self.printed = ""
 
@@ -222,8 +222,8 @@ class _Batch:
 
     def _given(self, work: StepWork) -> Iterable[Frame]:
         # Of a step that has grafted before, the context of what it grafted would be among the others.
-        contexts = {} if work.graft else self._contexts
-        return given_frames(self._graphs, self._row.graph_id, work, contexts)
+        around = Around() if work.graft else self._around
+        return given_frames(self._graphs, self._row.graph_id, work, around)
 
     def _completed(self, work: StepWork, reply: FunctionReply) -> Done:
         state, not_before = StepState.COMPLETED, None

@@ -6,7 +6,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -39,20 +39,35 @@ PAGE = 200
 _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
 
 
-def given_frames(
-    graphs: GraphReader, graph_id: int, work: StepWork, contexts: dict[str, list[bytes]]
-) -> Iterator[Frame]:
-    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level.
+@dataclass
+class Around:
+    """What was read in one call of what is around its steps, by the path of the graph that they are in."""
 
-    ``contexts``: those that were read, by level; what is read here is added.
-    """
-    above = work.path.rpartition("/")[0]
-    if above not in contexts:
-        contexts[above] = graphs.context(graph_id, work.number)
-    yield from ((_CONTEXT, [data]) for data in contexts[above])
-    level = work.path.count("/")
-    found = graphs.given(graph_id, work.deps) if work.deps else []
+    contexts: dict[str, list[bytes]] = field(default_factory=dict)
+    deps: dict[str, Sequence[int]] = field(default_factory=dict)
+    """Numbers of the steps that the graph depends on."""
+
+
+def given_frames(graphs: GraphReader, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
+    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level; an item
+    of a fan-out gets what the fan-out depends on. What is read ``around`` the step is added there."""
+    above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
+    item = bool(above) and work.job.get("style") == "item"
+    if above not in around.contexts:
+        around.contexts[above] = graphs.context(graph_id, work.number)
+    yield from ((_CONTEXT, [data]) for data in around.contexts[above])
+    if item:
+        if above not in around.deps:
+            around.deps[above] = _deps_of(graphs, graph_id, above)
+        level, deps = level - 1, around.deps[above]
+    found = graphs.given(graph_id, deps) if deps else []
     yield from _values(graphs, graph_id, found, lambda one: one.path.split("/")[level:])
+
+
+def _deps_of(graphs: GraphReader, graph_id: int, path: str) -> Sequence[int]:
+    """The numbers of the steps that a graph within a graph depends on."""
+    deps = [dep for row in graphs.list_steps(graph_id, limit=1, paths=[path]) for dep in row.deps]
+    return [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)] if deps else ()
 
 
 def job_document(row: StepRow) -> dict[str, Any]:

@@ -296,8 +296,11 @@ class Memory:
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
         """The context of a cascade: what is around it, and what its dependencies gave, by name."""
         level = row.path.rpartition("/")[0]
-        context = self.context(graph.key, level) or {}
-        for dep in row.spec.deps:
+        context, deps = self.context(graph.key, level) or {}, row.spec.deps
+        if level and row.job.get("style") == "item":  # of a fan-out: what that depends on
+            [group] = [one for one in graph.rows if one.path == level]
+            level, deps = level.rpartition("/")[0], group.spec.deps
+        for dep in deps:
             path = f"{level}/{dep}" if level else dep
             inside = [one for one in graph.rows if path in _with_above(one.path)]
             gave = {one.path: one.value() for one in inside if one.gave}

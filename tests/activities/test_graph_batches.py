@@ -199,7 +199,7 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
     day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "nothing", "lost")
     graph = bench.graph(
         bench.step("first", args={"word": to_json({"day": day})}),
-        group("fan", job={"context": {"shared": 2}}),
+        group("fan", "first", job={"context": {"shared": 2}}),
         bench.step("fan/0", call="item", style="item", item={"$$date": 1}),
         bench.step("fan/users", call="item", style="item", item=to_json(day)),
         group("fan/deep"),
@@ -220,11 +220,12 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
     assert visit.items() >= {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished"}.items()
     assert {"pages", "items", "errors", "archive"} < visit.keys()
     note = {"at": day.date(), "n": 1}
+    around = ["first", "shared", "source"]  # an item of a fan-out gets what that depends on
     assert found == {
         "source": day,
         "shared": 1,
         "first": {"day": day},
-        "fan": {"0": [{"$date": 1}, ["shared", "source"]], "users": [day, ["shared", "source"]], "deep": {"x": note}},
+        "fan": {"0": [{"$date": 1}, around], "users": [day, around], "deep": {"x": note}},
         "empty": {},
         "nothing": {"a": note, "b": note},
     }
