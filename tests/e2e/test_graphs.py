@@ -8,7 +8,7 @@ from tests.e2e.world import World, until
 from tests.support.builds import ROOT
 
 PAGE = ROOT / "docs" / "graphs.md"
-STEPS = "SELECT path, attempt FROM graph_step JOIN graph USING (graph_id) WHERE graph_key = 'tuesday'"
+STEPS = "SELECT path, graph_step.attempt FROM graph_step JOIN graph USING (graph_id) WHERE graph_key = 'tuesday'"
 RUNS = "SELECT count(*), count(DISTINCT request_id) FROM run_history WHERE parent = 'graph/tuesday'"
 
 
