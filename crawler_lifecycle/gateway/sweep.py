@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Younger rows are left to the request that wrote them.
 GRACE = timedelta(seconds=10)
+#: The workflow of a graph whose row nobody wrote for so long is woken, and started where somebody has ended it.
+SILENT = timedelta(minutes=15)
 #: A row that stays is tried again ever more rarely: each signal is an event in a workflow's history.
 RETRY_MAX = timedelta(minutes=10)
 
@@ -108,8 +110,8 @@ class Sweep:
         found += [_Left("start", row, partial(tell, row)) for row in new if row.updated_at <= due]
         stopping = self._all(RunStatus.STOPPING)
         found += [_Left("stop", row, partial(tell, row)) for row in stopping if row.updated_at <= due]
-        graphs, tell_graph = self._graphs.untold_graphs(due), self._graph_commands.tell
-        return found + [_Left("stop" if row.stop else "start", row, partial(tell_graph, row)) for row in graphs]
+        graphs, tell_graph = self._graphs.untold_graphs(due, self._clock() - SILENT), self._graph_commands.tell
+        return found + [_Left("stop" if row.stop else "wake-up", row, partial(tell_graph, row)) for row in graphs]
 
     def _all(self, status: RunStatus) -> list[ManagerRow]:
         found: list[ManagerRow] = []

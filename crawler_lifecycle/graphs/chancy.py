@@ -103,7 +103,7 @@ class Job:
         """The same for a graph. What it returns is not recorded, as there."""
         times = [limit.value for limit in self.limits if limit.type_ is Limit.Type.TIME]
         if len(times) != len(self.limits):
-            raise refusal("limits", self.limits, "give limits of time; LIFECYCLE_PLANS__PROCESS_MEMORY limits memory")
+            raise refusal("limits", self.limits, "give limits of time; LIFECYCLE_PLANS__MEMORY limits memory")
         made = function(
             self.func, "plain", self.kwargs, record=False, **({"meta": dict(self.meta)} if self.meta else {})
         )

@@ -187,9 +187,9 @@ class GraphReader(Protocol):
         """Newest first, drafts left out unless they are asked for."""
         ...
 
-    def untold_graphs(self, until: datetime, limit: int = 100) -> list[GraphRow]:
-        """Graphs that execute, were last written by ``until``, and that no workflow has taken up, or that are to
-        stop."""
+    def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
+        """Graphs that execute: those that were last written by ``until`` and that no workflow has taken up, or that
+        are to stop; then those that were last written by ``silent_until``, whose workflow may be gone."""
         ...
 
     def count_graphs(self) -> int:

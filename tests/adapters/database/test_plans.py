@@ -339,7 +339,7 @@ def graphs(world: World) -> None:
     store.list_graphs(20_007, name="x")
     store.list_graphs(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
     store.list_graphs(states=[GraphState.CANCELLED], name="x")
-    store.untold_graphs(world.clock.now)
+    store.untold_graphs(world.clock.now, world.clock.now)
     store.count_graphs()
     store.outline(graphed.id)
     store.find_graph(graphed.row.key)

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.gateway.api import graphs as routes
 from crawler_lifecycle.gateway.api import long_poll
-from crawler_lifecycle.gateway.sweep import GRACE
+from crawler_lifecycle.gateway.sweep import GRACE, SILENT
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import PlanRow
 from tests.contracts.store.graphing import Graphed, group, step
@@ -171,6 +171,17 @@ def test_what_temporal_did_not_hear_is_told_by_the_sweep(world: World, client: T
     world.clock.forward(GRACE.total_seconds() + 1)
     assert asyncio.run(world.sweep().once()) == 1
     assert (world.workflows.woken, graphed.row.stop is not None) == (["graph/g"], True)
+
+
+def test_a_graph_whose_workflow_somebody_ended_gets_another_one(world: World, client: TestClient) -> None:
+    sent(world, client, [step("a")])
+    del world.workflows.open["graph/g"]
+    world.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(world.sweep().once()) == 0
+    world.clock.forward(SILENT.total_seconds())
+    assert asyncio.run(world.sweep().once()) == 1
+    assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
+    assert claimed(world, "g").fence.attempt == 2
 
 
 # --- what it is -------------------------------------------------------------------------------------------------------

@@ -77,10 +77,12 @@ class SqlGraphReads(GraphPart):
             rows.sort(key=lambda row: int(row["graph_id"]), reverse=True)
             return _counted(conn, [listed_graph(row) for row in rows[:limit]])
 
-    def untold_graphs(self, until: datetime, limit: int = 100) -> list[GraphRow]:
+    def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
+        untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
-        query = query.where(_g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None))
-        return [listed_graph(row) for row in self._rows(query.order_by(_g.graph_id).limit(limit))]
+        query = query.where(untold | (_g.updated_at <= silent_until))
+        order = (case((untold, 0), else_=1), _g.graph_id)
+        return [listed_graph(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
         query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
