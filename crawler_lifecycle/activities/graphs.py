@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
@@ -307,6 +308,22 @@ class GraphActivities:
         return row
 
 
+def crawl_request(job: Mapping[str, Any]) -> RunRequest:
+    """What a step asks a crawl to do. Raises ``InvalidRequest`` naming the field."""
+    try:
+        return _REQUEST.validate_json(json.dumps(dict(job)), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        text = first["msg"].removeprefix("Value error, ")
+        raise InvalidRequest(f"{'.'.join(map(str, first['loc'])) or 'crawl'}: {text}") from None
+
+
+def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
+    """Raise ``InvalidRequest`` for what the crawler does not take."""
+    tasks = None if request.tasks is None else [task.args for task in request.tasks]
+    check_tasks(crawler, request.args, request.settings, tasks)
+
+
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     """The calls above this number, each once."""
     found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
@@ -345,20 +362,14 @@ class _Beginning(BeginningRuns[StepWork]):
 
     def request(self, job: StepWork) -> RunRequest:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
-        try:
-            request = _REQUEST.validate_json(json.dumps({**own, "parent": self._parent}), strict=True)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            text = first["msg"].removeprefix("Value error, ")
-            raise InvalidRequest(f"{'.'.join(map(str, first['loc'])) or 'crawl'}: {text}") from None
+        request = crawl_request({**own, "parent": self._parent})
         if self._crawlers is None:
             # Whoever brings a scheduler service of their own may have no catalogue here.
             self._crawlers = self._a.catalogue.all() or self._a.scheduler.crawlers()
         crawler = next((one for one in self._crawlers if one.name == request.crawler), None)
         if crawler is None:
             raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
-        tasks = None if request.tasks is None else [task.args for task in request.tasks]
-        check_tasks(crawler, request.args, request.settings, tasks)
+        check_crawl(crawler, request)
         return with_limits(request, crawler.limits)
 
     def started(self, job: StepWork, run_id: int | None, error: str | None = None) -> None:

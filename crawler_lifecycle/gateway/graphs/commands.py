@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.activities.graphs import check_crawl, crawl_request
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RowUnreadable, TemporalUnavailable
 from crawler_lifecycle.domain.graph.checks import check_options, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
@@ -153,9 +154,11 @@ class GraphCommands:
                 _check_served(step, "plan", step.job["plan"], plans)
             elif step.kind is StepKind.CRAWL:
                 try:
-                    await self._crawlers.get(step.job["crawler"])
+                    check_crawl(await self._crawlers.get(step.job["crawler"]), crawl_request(step.job))
                 except Problem as problem:
                     raise _refused(step, problem.code, problem.detail) from None
+                except InvalidRequest as error:
+                    raise _refused(step, "invalid_request", str(error)) from None
         return NO_WORKER if functions and not modules else None
 
     async def tell(self, row: GraphRow) -> None:

@@ -38,6 +38,10 @@ MODULE = PlanRow("shop.steps", "module", None, "", "f1")
 BROKEN = PlanRow("shop.old", "module", None, "", "f1", error="ImportError: no module named lxml")
 
 
+def crawling(**job: Any) -> dict[str, Any]:
+    return {"path": "x", "kind": "crawl", "job": job}
+
+
 def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
     return client.post("/v1/graphs", json=body, headers={"Idempotency-Key": key} if key else {})
 
@@ -107,6 +111,16 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: Wo
         ({"steps": [STEPS[0], STEPS[0]]}, "invalid_request", 'step "fetch"'),
         ({"steps": [STEPS[1]]}, "invalid_request", 'step "parse"'),
         ({"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "no"}}]}, "unknown_crawler", 'step "x": '),
+        (
+            {"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "strict"}}]},
+            "invalid_request",
+            'step "x": args.site',
+        ),
+        (
+            {"steps": [{"path": "x", "kind": "crawl", "job": {"crawler": "plain", "speed": 1}}]},
+            "invalid_request",
+            'step "x": speed',
+        ),
     ],
 )
 def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(
