@@ -168,7 +168,7 @@ class Gateway:
             try:
                 request = Request(url, data, headers, method=method)  # noqa: S310 - the scheme was checked
                 with self._opener.open(request, timeout=REQUEST_TIMEOUT_S + WAIT_S) as answer:
-                    return _document(answer.read(), self.url)
+                    content = answer.read()
             except HTTPError as error:
                 with error:
                     problem = _problem(error)
@@ -181,6 +181,8 @@ class Gateway:
                         f"the gateway at {self.url} cannot be reached: {why}; start it, or set LIFECYCLE_GATEWAY__URL"
                     )
                     raise PlatformUnavailable(text) from None
+            else:
+                return _document(content, self.url)
             time.sleep(pause)
         raise AssertionError  # the last turn returns or raises
 

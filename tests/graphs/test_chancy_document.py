@@ -311,7 +311,7 @@ def test_c09_jobs_keep_their_options(memory: Memory) -> None:
     assert (spec.job["args"], spec.job["meta"]) == ({"url": "x"}, {"of": 1})
     (plain,) = Workflow("w").add("a", step).spec().steps
     assert (plain.queue, plain.priority, plain.max_attempts) == (None, 5, 1)
-    with pytest.raises(InvalidRequest, match=r"limits: .*LIFECYCLE_PLANS__PROCESS_MEMORY"):
+    with pytest.raises(InvalidRequest, match=r"limits: .*LIFECYCLE_PLANS__MEMORY"):
         Workflow("w").add("a", step.job.with_limits([Limit(Limit.Type.MEMORY, 1)])).spec()
     with pytest.raises(AttributeError):
         step.job.with_magic(1)

@@ -36,7 +36,7 @@ def later(context: dict[str, Any]) -> int:
 
 @pytest.fixture(params=["memory", "gateway"])
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    monkeypatch.setattr(client, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client, "PATHS_MAX", 3)
     monkeypatch.setattr(Gateway._pages, "__defaults__", (2,))
     with in_memory() as memory:
         if request.param == "memory":
@@ -50,7 +50,7 @@ def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def built(**more: Any) -> Workflow:
     workflow = Workflow("name", id="odd id ü?", **more).add_context({"since": VALUE["at"]})
-    workflow.add("first", Giving.new({"n": 1})).add_many("many", [Giving.new({"n": n}) for n in range(60)], "first")
+    workflow.add("first", Giving.new({"n": 1})).add_many("many", [Giving.new({"n": n}) for n in range(6)], "first")
     return workflow.add_cascade("later", later, "many")
 
 
@@ -61,25 +61,25 @@ def test_a_graph_from_its_start_to_its_end(platform: Platform) -> None:
         Workflow(id=workflow.id).add("else", Giving.new({})).start()
     assert workflow.status().state == "executing"
     status = workflow.wait(timeout=3600)
-    assert (status.name, status.state, status.total, status.subs["many"].total) == ("name", "completed", 62, 60)
+    assert (status.name, status.state, status.total, status.subs["many"].total) == ("name", "completed", 8, 6)
     assert isinstance(status.duration, timedelta)
     assert workflow.get_recorded("first") == {**VALUE, "n": 1}
-    assert workflow.get_recorded("later") == 60
+    assert workflow.get_recorded("later") == 6
     assert workflow.get_recorded("nobody") is None
-    assert list(workflow.all_recorded()["many"]) == [str(n) for n in range(60)]
-    chosen = workflow.all_recorded(names=[f"many/{n}" for n in range(55)])["many"]
-    assert (len(chosen), chosen["54"]) == (55, {**VALUE, "n": 54})
+    assert list(workflow.all_recorded()["many"]) == [str(n) for n in range(6)]
+    chosen = workflow.all_recorded(names=[f"many/{n}" for n in range(5)])["many"]
+    assert (len(chosen), chosen["4"]) == (5, {**VALUE, "n": 4})
     assert workflow.get_context() == {"since": VALUE["at"]}
     job = workflow.get_job("first")
     assert (job.name, job.state, job.args, job.attempt) == ("first", "completed", {"n": 1}, 1)
     assert isinstance(job.started_at, datetime)
-    assert len(workflow.all_jobs()) == 62
+    assert len(workflow.all_jobs()) == 8
     assert [one.path for one in workflow.all_jobs(names=["many/3", "later"])] == ["many/3", "later"]
-    assert len(workflow.all_jobs(deps_of="later")) == 60
+    assert len(workflow.all_jobs(deps_of="later")) == 6
     assert workflow.all_jobs(names=[]) == []
-    sub = Workflow.for_job(workflow.get_job("many/7"))
-    assert (len(sub.all_jobs()), sub.get_job("7").args, sub.status().total) == (60, {"n": 7}, 60)
-    assert sub.all_recorded(names="7") == {"7": {**VALUE, "n": 7}}
+    sub = Workflow.for_job(workflow.get_job("many/5"))
+    assert (len(sub.all_jobs()), sub.get_job("5").args, sub.status().total) == (6, {"n": 5}, 6)
+    assert sub.all_recorded(names="5") == {"5": {**VALUE, "n": 5}}
     assert sub.get_context() == {"since": VALUE["at"]}
 
 
