@@ -15,9 +15,8 @@ from crawler_lifecycle.graphs import Workflow
 from tests.graphs.support import OTHERS, changed, play
 from tests.graphs.test_chancy_document import EXAMPLE
 from tests.graphs.test_oban_document import ASKING, ETL, GRAFT
-from tests.support.graphing import graph_lab
 from tests.support.lab import Lab
-from tests.workflows.graphs.test_graph_processes import Code
+from tests.workflows.graphs.test_graph_functions import functions_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,10 +39,8 @@ async def test_examples_in_processes_of_their_own(real_lab: Lab, tmp_path: Path)
     source = "\n".join([OTHERS, *(changed(one) for one in (ETL, GRAFT, ASKED, CHANCY))])
     kept = [line for line in source.splitlines() if not line.startswith("await ") and "WorkflowPlugin" not in line]
     (tmp_path / "example.py").write_text("\n".join(kept))
-    g, code = graph_lab(real_lab), Code(real_lab, tmp_path)
-    code.name = "example"
     graphs = built()
-    async with code.working():
+    async with functions_of(real_lab, tmp_path, "example") as (g, _):
         for key, workflow in graphs.items():
             spec = workflow.spec()
             ended = await g.ended(await g.start(spec.steps, key, context=spec.context))
