@@ -67,10 +67,15 @@ async def main() -> None:
         await _one_by_one(client, store, {process.pid: process for process in (plans, other)})
 
 
-def _plans(stack: ExitStack, address: str, folder: Path) -> subprocess.Popen[bytes]:
+def _plans(stack: ExitStack, address: str, folder: Path, **more: str) -> subprocess.Popen[bytes]:
     """A worker of the role ``plans``, as in production."""
     settings = {"DATABASE__URL": f"sqlite:///{folder / 'state.db'}", "WORKER__HEALTH_PORT": "0"}
-    env = os.environ | {"TEMPORAL_ADDRESS": address} | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
+    env = (
+        os.environ
+        | {"TEMPORAL_ADDRESS": address}
+        | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
+        | more
+    )
     command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "plans"]
     process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(_end, process)

@@ -1,0 +1,191 @@
+"""Graphs: chains, fans, crawls beside plain lifecycles, a retry in a large closed graph, and graphs at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from temporalio.client import Client, WorkflowHandle
+
+from benchmarks.managers import _events, _memory, _plain_loop, _plans, _store, _until
+from benchmarks.throughput import _cpu, _server, _worker
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
+from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
+from crawler_lifecycle.graphs import Workflow, crawl
+from crawler_lifecycle.ports.store.graphs import NewGraph
+from crawler_lifecycle.temporal.plugin import plugin
+
+CHAIN, FAN, FAN_IN, CRAWLS, RESTING, REST_S = 200, 1000, 10_000, 500, 200, 60
+MODULE = "steps_of_benchmark"
+SOURCE = """
+def link(context):
+    return 1
+def item(number, context):
+    return number
+def total(context):
+    return sum(context["wide"].values())
+"""
+
+
+async def main() -> None:
+    """Print every figure."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        (folder / f"{MODULE}.py").write_text(SOURCE)
+        sys.path.insert(0, name)
+        users = importlib.import_module(MODULE)
+        _built(users)
+        address = await asyncio.to_thread(_server, stack, folder)
+        client = await Client.connect(address, plugins=[plugin()])
+        worker = _worker(stack, "managers", address, folder)
+        settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
+        _plans(stack, address, folder, **settings)
+        bench = _Bench(client, stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")), users, worker.pid)
+        await bench.run()
+
+
+def _built(users: Any) -> None:
+    began = time.perf_counter()
+    spec = _wide("built", users, FAN_IN).spec()
+    encode_pages(spec)
+    print(f"{FAN_IN:,} steps built, checked and paged: {time.perf_counter() - began:.2f} s (reach: <= 1)")
+
+
+def _wide(key: str, users: Any, size: int) -> Workflow:
+    fan = Workflow(id=key).add_cascade("wide", (list(range(size)), users.item))
+    return fan.add_cascade("total", users.total, deps="wide")
+
+
+class _Bench:
+    """Graphs over one store and one worker of each kind."""
+
+    def __init__(self, client: Client, store: SqlStore, users: Any, worker: int) -> None:
+        self.client, self.store, self.users, self.worker = client, store, users, worker
+
+    async def run(self) -> None:
+        await self._graph(_wide("warm", self.users, 20).spec(), "warm")
+        await self._chain()
+        await self._fan("fan", FAN, 3.0)
+        rest = _memory(self.worker)
+        large = await self._fan("fan-in", FAN_IN, 40.0)
+        grown = _memory(self.worker) - rest
+        events = await _events(self.client, names.graph_workflow_id("fan-in"))
+        print(f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} events in all")
+        await self._retry(large)
+        await self._crawls()
+        await self._rest()
+
+    async def _start(self, spec: GraphSpec, key: str) -> tuple[int, WorkflowHandle[Any, Any]]:
+        graphs, pages = self.store.graphs, encode_pages(spec)
+        row, _ = graphs.reserve_graph(NewGraph(key, fingerprint(spec), len(pages), options=spec.options))
+        for page, data in enumerate(pages):
+            graphs.add_graph_page(row.graph_id, page, data)
+        graphs.make_graph(row.graph_id)
+        return row.graph_id, await self._begin(row.graph_id, key)
+
+    async def _begin(self, graph_id: int, key: str) -> WorkflowHandle[Any, Any]:
+        handle: WorkflowHandle[Any, Any] = await self.client.start_workflow(
+            names.GRAPH_WORKFLOW,
+            {"graph_id": graph_id},
+            id=names.graph_workflow_id(key),
+            task_queue=names.QUEUE_MAIN,
+            result_type=GraphResult,
+        )
+        return handle
+
+    async def _graph(self, spec: GraphSpec, key: str) -> tuple[int, float]:
+        """A graph to its end; its number, and seconds from the start of its workflow."""
+        graph_id, handle = await self._start(spec, key)
+        began = time.perf_counter()
+        result = await handle.result()
+        seconds = time.perf_counter() - began
+        if result.state != "completed":
+            raise RuntimeError(f"graph {key} is {result.state}: {result.cause}")
+        return graph_id, seconds
+
+    async def _chain(self) -> None:
+        chain = Workflow(id="chain")
+        for n in range(CHAIN):
+            chain.add_cascade(f"s{n}", self.users.link, deps=f"s{n - 1}" if n else [])
+        _, seconds = await self._graph(chain.spec(), "chain")
+        commit = self._commit()
+        each = seconds / CHAIN * 1000
+        print(f"a chain of {CHAIN}: {each:.1f} ms a step, a commit takes {commit:.1f} ms; ", end="")
+        print(f"{each - commit:.1f} ms above it (reach: <= 10)")
+
+    def _commit(self) -> float:
+        """Milliseconds of one commit of this database."""
+        engine = sa.create_engine(self.store.database.engine.url)
+        times = []
+        with engine.connect() as connection:
+            connection.exec_driver_sql("CREATE TABLE benchmark (n INTEGER)")
+            connection.commit()
+            for n in range(CHAIN):
+                began = time.perf_counter()
+                connection.exec_driver_sql("INSERT INTO benchmark VALUES (?)", (n,))
+                connection.commit()
+                times.append(time.perf_counter() - began)
+        engine.dispose()
+        return statistics.median(times) * 1000
+
+    async def _fan(self, key: str, size: int, reach_s: float) -> int:
+        graph_id, seconds = await self._graph(_wide(key, self.users, size).spec(), key)
+        print(f"a fan-out of {size:,} and in: {seconds:.1f} s (reach: <= {reach_s:g})")
+        return graph_id
+
+    async def _retry(self, graph_id: int) -> None:
+        """One step in a large graph that has ended, named, so that it is executed again."""
+        graphs = self.store.graphs
+        attempt = graphs.list_steps(graph_id, paths=["total"])[0].attempt
+        began = time.perf_counter()
+        graphs.command(graph_id, "again", RetrySteps(paths=["total"]).apply)
+        handle = await self._begin(graph_id, "fan-in")
+        await _until(lambda: graphs.list_steps(graph_id, paths=["total"])[0].attempt > attempt)
+        seconds = time.perf_counter() - began
+        await handle.result()
+        print(f"retry of one step in it: executes after {seconds:.2f} s (reach: <= 3)")
+        began = time.perf_counter()
+        graphs.load(graph_id)
+        loaded = time.perf_counter() - began
+        began = time.perf_counter()
+        completed = graphs.count_steps(graph_id)[StepState.COMPLETED]
+        counted = time.perf_counter() - began
+        print(f"  loaded for the engine: {loaded * 1000:.0f} ms; {completed:,} steps counted: {counted * 1000:.0f} ms")
+
+    async def _crawls(self) -> None:
+        """Instant crawls and a step that waits for all, beside plain lifecycles."""
+        loop = await _plain_loop(self.client, 0)
+        many = [crawl("quick", args={"n": str(n)}) for n in range(CRAWLS)]
+        graph = Workflow(id="crawls").add_many("wide", many).add_cascade("done", self.users.link, deps="wide")
+        _, seconds = await self._graph(graph.spec(), "crawls")
+        rate = CRAWLS / seconds
+        print(f"{CRAWLS} instant crawls and in: {rate:.2f}/s; {rate / loop:.2f} of plain lifecycles (reach: >= 0.8)")
+
+    async def _rest(self) -> None:
+        """Graphs that wait for a time of their own."""
+        handles = []
+        for number in range(RESTING):
+            key = f"rest-{number}"
+            patient = Workflow(id=key).add_cascade(
+                "later", self.users.link, not_before=datetime(2100, 1, 1, tzinfo=UTC)
+            )
+            handles.append((await self._start(patient.spec(), key))[1])
+        await asyncio.sleep(20)
+        before = _cpu(self.worker)
+        await asyncio.sleep(REST_S)
+        used = (_cpu(self.worker) - before) / REST_S
+        print(f"{RESTING} graphs at rest: {used:.3f} cores (reach: <= 0.1)")
+        for handle in handles:
+            await handle.terminate()
