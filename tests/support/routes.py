@@ -22,7 +22,7 @@ def make_routes_cheap() -> None:
 
     @functools.wraps(populate)
     def copying(route: Any, path: str, endpoint: Any, **options: Any) -> None:
-        key = path, endpoint.__code__, endpoint.__defaults__
+        key = path, endpoint.__code__, repr(endpoint.__defaults__)  # a list has no hash
         given = {name: value for name, value in options.items() if name != "dependency_overrides_provider"}
         made = known.get(key)
         if made is None or made[0] != given:
