@@ -40,10 +40,10 @@ def test_data_never_becomes_code(path: Path) -> None:
     assert found == []
 
 
-def test_sql_is_put_together_in_one_place_and_there_from_names_of_ours() -> None:
+def test_sql_is_put_together_in_few_places_and_there_from_names_of_ours() -> None:
     """The linter (S608) refuses SQL made of texts; whoever silences it has to come by here."""
     silenced = {path.name for path in MODULES if "noqa: S608" in path.read_text()}
-    assert silenced <= {"bulk.py", "bulk_insert.py"}
+    assert silenced == {"bulk.py", "bulk_insert.py", "graph_steps.py"}
 
 
 @pytest.fixture(scope="module")
