@@ -20,10 +20,10 @@ class MustLeave(Exception):
     """The history is about to reach a limit of the server: whatever is awaited is left for the next execution."""
 
 
-def history_full(most: int = HISTORY_MAX) -> bool:
-    """Whether this execution is to go on as another one as soon as it may."""
+def history_full(most: int | None = None) -> bool:
+    """Whether this execution is to go on as another one as soon as it may: after ``most`` events (``HISTORY_MAX``)."""
     info = workflow.info()
-    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= most
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
 
 
 def must_leave() -> bool:
