@@ -14,12 +14,11 @@ full, has a workflow of its own, and the execution continues as new when the sho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable
 from typing import Any
 
 from pydantic import TypeAdapter
 from temporalio import workflow
-from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.graphs import (
@@ -31,7 +30,7 @@ from crawler_lifecycle.activities.graphs import (
     StopGraph,
 )
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.errors import Fenced, NotInThisState
+from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
     CancelSteps,
@@ -41,16 +40,15 @@ from crawler_lifecycle.domain.graph.commands import (
     RetrySteps,
 )
 from crawler_lifecycle.domain.graph.spec import GraphState
-from crawler_lifecycle.ports import Owner
 
-from .alarm import Alarm
 from .calls import call, pause, reason
 from .graph_calls import Beside, FunctionCalls
 from .graph_state import GraphWork
 from .leaving import Interrupted, MustLeave, history_full
-from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S
-from .requests import read_carried, read_command, read_graph_order
-from .state import REASON_MAX, TOO_LATE
+from .manager_state import PASS_LEAST_S, PASS_S
+from .owned import OwnedWorkflow, refused
+from .requests import read_command, read_graph_order
+from .state import REASON_MAX
 from .steps import heeding, publish, tell
 
 #: Events after which an execution goes on as another one as soon as its short calls have answered, which takes them
@@ -61,21 +59,14 @@ _STATE = TypeAdapter(GraphWork)
 
 
 @workflow.defn(name=names.GRAPH_WORKFLOW)
-class GraphWorkflow:
+class GraphWorkflow(OwnedWorkflow[GraphWork]):
     """One graph. Returns a ``GraphResult`` however the graph ended."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
-        self._s, self._refused = GraphWork(), None
-        try:
-            self._s = read_carried(_STATE, carried, surplus) or self._s
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
-            self._refused = error
+        self._begin(_STATE, GraphWork(), carried, surplus, "next step")
         self._beside = Beside()
         self._calls = FunctionCalls(self._s, self._beside)
-        self._alarm = Alarm(lambda: self._s.next_at, "next step")
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> GraphResult:
@@ -97,28 +88,22 @@ class GraphWorkflow:
 
     # --- from outside ----------------------------------------------------------------------------------------------
 
-    @workflow.signal(
-        dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake and the like"
-    )
-    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
-
     @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
     async def cancel_steps(self, order: Any = None) -> int:
         """Cancel steps and what depends on them; how many had not ended."""
-        return await self._command(read_command(CancelSteps, order))
+        return await self._change(read_command(CancelSteps, order))
 
     @workflow.update(
         name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
     )
     async def retry_steps(self, order: Any = None) -> int:
         """Let steps begin anew; how many."""
-        return await self._command(read_command(RetrySteps, order))
+        return await self._change(read_command(RetrySteps, order))
 
     @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
     async def append_steps(self, order: Any = None) -> int:
         """Append steps; how many."""
-        return await self._command(read_command(AppendSteps, order))
+        return await self._change(read_command(AppendSteps, order))
 
     @cancel_steps.validator
     def _check_cancel(self, order: Any = None) -> None:
@@ -134,15 +119,13 @@ class GraphWorkflow:
 
     def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
         read_command(kind, order)
-        if self._s.ended or self._s.inbox.stop is not None:
-            text = f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+        if self._s.ended or self._stop_wanted():
+            raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
 
-    async def _command(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
-        s, update = self._s, workflow.current_update_info()
-        request_id = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: s.attempt != 0)
+    async def _change(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
+        s = self._s
+
+        def carry_out(request_id: str) -> Awaitable[int]:
             command = CommandGraph(
                 s.graph_id,
                 request_id,
@@ -150,21 +133,14 @@ class GraphWorkflow:
                 retry=order if isinstance(order, RetrySteps) else None,
                 append=order if isinstance(order, AppendSteps) else None,
             )
-            count = await call(GraphActivities.command_graph, command)
-        except MustLeave:
-            text = f"the history is full and goes on in a new one; send it again with request_id {request_id!r}"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
-        s.inbox.woken = True
-        return count
+            return call(GraphActivities.command_graph, command)
+
+        return await self._command(order.request_id, carry_out)
 
     @workflow.query(name=names.QUERY_STATUS, description="The graph as its workflow sees it now")
     def status(self) -> GraphSnapshot:
         """The graph as its workflow sees it now."""
         return self._s.snapshot(self._calls.count)
-
-    def note(self, text: str) -> None:
-        """Show people a remark, in the snapshot and in Temporal's UI."""
-        self._s.inbox.note(text)
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -224,36 +200,22 @@ class GraphWorkflow:
         s = self._s
         s.graph_id, s.owner_run_id = order.graph_id, workflow.info().first_execution_run_id
         s.inbox.woken = False
-        owner = Owner(workflow.info().workflow_id, s.owner_run_id)
-        s.adopt(await call(GraphActivities.open_graph, OpenGraph(s.graph_id, owner)))
+        s.adopt(await call(GraphActivities.open_graph, OpenGraph(s.graph_id, self._owner())))
 
     async def _turn(self) -> None:
         """Rest until something is to be done; then one step forward, and what it says is started."""
         s = self._s
-        await self._rest()
+        await self._wait(lambda: s.inbox.woken or bool(s.inbox.answered), lambda: s.inbox.changed or self._may_leave())
         s.inbox.woken, s.advanced_at = False, workflow.now()
         if s.is_late(workflow.now()):
             self._calls.kill()
         await self._calls.look_after(lambda: s.inbox.changed)
         order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.room(self._full()))
-        stopped = s.inbox.stop is not None
-        advanced = await call(GraphActivities.advance_graph, order, control=stopped, wake=lambda: s.inbox.changed)
+        control, wake = self._stop_wanted(), lambda: s.inbox.changed
+        advanced = await call(GraphActivities.advance_graph, order, control=control, wake=wake)
         s.took(advanced, order.answered, workflow.now())
         for batch in advanced.batches:
             self._calls.begin(batch, apart=self._full())
-
-    async def _rest(self) -> None:
-        """Wait for the next step forward. Raises ``Interrupted`` when something else is to be done."""
-        s, self._alarm.rang = self._s, self._s.next_at is None
-
-        def elsewhere() -> bool:
-            return s.inbox.changed or self._may_leave()
-
-        await pause(None, lambda: self._alarm.rang or s.inbox.woken or bool(s.inbox.answered) or elsewhere())
-        if not elsewhere():
-            await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
-        if elsewhere():
-            raise Interrupted
 
     # --- crawls and managers ---------------------------------------------------------------------------------------
 
@@ -264,7 +226,7 @@ class GraphWorkflow:
             await pause(None, lambda: s.wanted > s.begun and not s.ended)
             wanted = s.wanted
             try:
-                begun = await call(GraphActivities.begin_graph_runs, s.fence, wake=lambda: s.inbox.stop is not None)
+                begun = await call(GraphActivities.begin_graph_runs, s.fence, wake=self._stop_wanted)
             except Interrupted:
                 s.begun = wanted
             except (ActivityError, ApplicationError) as error:
@@ -297,8 +259,7 @@ class GraphWorkflow:
             return not (0 < s.ending <= known or s.unrecorded) or s.inbox.stop != intent
 
         s.waiting = s.stopping
-        await pause(PASS_LEAST_S, changed, "runs that end")
-        await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), changed, "proof of the stop")
+        await self._await_proof(passes, changed)
         s.inbox.woken = True
         return 0 if changed() else passes + 1
 
@@ -309,23 +270,16 @@ class GraphWorkflow:
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        s.inbox.changed = False
-        try:
-            told = await call(GraphActivities.record_graph_stop, StopGraph(s.graph_id, intent))
-        except MustLeave:
-            s.inbox.changed = True
-            raise
+        told = await self._recorded(GraphActivities.record_graph_stop, StopGraph(s.graph_id, intent))
         if told.unreadable is not None:  # what executes ends all the same
-            self.note(f"the stop is not on record yet: {told.unreadable}")
             s.unrecorded = True
             self._calls.kill()
             await pause(PASS_S, lambda: False, "a row that can be written")
             s.inbox.changed = True
             return
         s.unrecorded = False
-        if told.stop is None:  # it had ended before
-            s.inbox.stop, s.inbox.closed = None, True
-            self.note(TOO_LATE)
+        if told.stop is None:
+            self._too_late()
         s.inbox.recorded(told.stop, False)
         s.stop_at, s.next_at = s.stop_at or workflow.now(), None
         if intent.force:
@@ -334,12 +288,9 @@ class GraphWorkflow:
     async def _end(self) -> None:
         """Put the end on record, unless a step was opened again, or a run came to life, meanwhile."""
         s = self._s
-        control, wake = s.inbox.stop is not None, lambda: s.inbox.changed
-        try:
-            ended = await call(GraphActivities.end_graph, EndGraph(s.fence, s.why()), control=control, wake=wake)
-        except ApplicationError as error:
-            if error.type != NotInThisState.code:
-                raise
+        wake = lambda: s.inbox.changed  # noqa: E731
+        ended = await self._ended(GraphActivities.end_graph, EndGraph(s.fence, s.why()), wake)
+        if ended is None:
             s.state, s.next_at = GraphState.EXECUTING, None
             await pause(PASS_LEAST_S, wake, "runs that came to life")
             return

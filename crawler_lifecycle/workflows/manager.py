@@ -13,12 +13,11 @@ may come between any two.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable
 from typing import Any
 
 from pydantic import TypeAdapter
 from temporalio import workflow
-from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
@@ -32,17 +31,16 @@ from crawler_lifecycle.activities.managing import (
     StopRuns,
 )
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest
 from crawler_lifecycle.domain.manager import ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Owner
 
-from .alarm import Alarm
 from .calls import NotTaken, call, look_away, pause, reason
 from .leaving import Interrupted, MustLeave, may_leave
-from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, ManagerState, Verdict
-from .requests import read_carried, read_jobs, read_order
-from .state import REASON_MAX, TOO_LATE
+from .manager_state import PASS_LEAST_S, ManagerState, Verdict
+from .owned import OwnedWorkflow, refused
+from .requests import read_jobs, read_order
+from .state import REASON_MAX
 from .steps import heeding, publish, tell
 
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
@@ -59,19 +57,12 @@ _STATE = TypeAdapter(ManagerState)
 
 
 @workflow.defn(name=names.MANAGER_WORKFLOW)
-class CrawlManagerWorkflow:
+class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     """One attempt of one manager. Returns a ``ManagerResult`` however the manager ended."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
-        self._s, self._refused = ManagerState(), None
-        try:
-            self._s = read_carried(_STATE, carried, surplus) or self._s
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
-            self._refused = error
-        self._alarm = Alarm(lambda: self._s.next_at, "next cycle")
+        self._begin(_STATE, ManagerState(), carried, surplus, "next cycle")
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
@@ -94,45 +85,29 @@ class CrawlManagerWorkflow:
             workflow.continue_as_new(args=[order, self._s])
         return result
 
-    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended and wake")
-    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
-
     @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
     async def add_job(self, page: Any = None) -> int:
         """Add jobs, laid over what the manager was started with; how many are new."""
         s, order = self._s, read_jobs(page)
-        update = workflow.current_update_info()
-        key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: s.attempt != 0)
-            added = await call(
-                ManagingActivities.add_manager_jobs, AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
-            )
-        except MustLeave:
-            text = f"the history is full and goes on in a new one; send the jobs again with request_id {key!r}"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
-        s.inbox.woken = True
-        return added
+
+        def add(key: str) -> Awaitable[int]:
+            jobs = AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
+            return call(ManagingActivities.add_manager_jobs, jobs)
+
+        return await self._command(order.request_id, add)
 
     @add_job.validator
     def _check_jobs(self, page: Any = None) -> None:
         read_jobs(page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
-            text = f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end and start it again"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+            raise refused(
+                f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
+            )
 
     @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
     def status(self) -> ManagerSnapshot:
         """The manager as its workflow sees it now."""
         return self._s.snapshot()
-
-    def note(self, text: str) -> None:
-        """Show people a remark, in the snapshot and in Temporal's UI."""
-        self._s.inbox.note(text)
-
-    def _stop_wanted(self) -> bool:
-        return self._s.inbox.stop is not None
 
     async def _live(self, order: ManagerOrder) -> ManagerResult | None:
         """Step by step to the result; ``None`` asks for continue-as-new."""
@@ -170,17 +145,14 @@ class CrawlManagerWorkflow:
     async def _open(self, order: ManagerOrder) -> None:
         s = self._s
         s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
-        s.adopt(await call(ManagingActivities.open_manager, self._owning()))
-
-    def _owning(self) -> OpenManager:
-        return OpenManager(self._s.manager_id, Owner(workflow.info().workflow_id, self._s.owner_run_id))
+        s.adopt(await call(ManagingActivities.open_manager, OpenManager(s.manager_id, self._owner())))
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
         """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
         s = self._s
-        await self._rest()
+        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or may_leave())
         s.inbox.woken, s.cycle_at = False, workflow.now()
         try:
             answer = await self._cycle()
@@ -209,24 +181,12 @@ class CrawlManagerWorkflow:
         Raises ``ApplicationError`` in the second case.
         """
         s = self._s
-        row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
+        order = OpenManager(s.manager_id, self._owner())
+        row = await call(ManagingActivities.open_manager, order, wake=self._stop_wanted)
         if row.attempt != s.attempt:
             text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
             raise ApplicationError(text, type=Fenced.code, non_retryable=True)
         s.queue, s.idle, s.inbox.woken = None, True, True
-
-    async def _rest(self) -> None:
-        """Wait for the next cycle. Raises ``Interrupted`` when something else is to be done."""
-        s, self._alarm.rang = self._s, self._s.next_at is None
-
-        def elsewhere() -> bool:
-            return self._stop_wanted() or may_leave()
-
-        await pause(None, lambda: self._alarm.rang or s.inbox.woken or elsewhere())
-        if s.inbox.woken and not elsewhere():
-            await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
-        if elsewhere():
-            raise Interrupted
 
     async def _keep_reading(self) -> None:
         """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
@@ -235,7 +195,12 @@ class CrawlManagerWorkflow:
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
             asked = s.inbox.asked
             try:
-                row = await call(ManagingActivities.open_manager, self._owning(), control=True, summary="a command")
+                row = await call(
+                    ManagingActivities.open_manager,
+                    OpenManager(s.manager_id, self._owner()),
+                    control=True,
+                    summary="a command",
+                )
             except (ActivityError, ApplicationError) as error:
                 self.note(f"its row could not be read: {reason(error)}")
             else:
@@ -292,21 +257,12 @@ class CrawlManagerWorkflow:
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        s.inbox.changed = False
         order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
-        try:
-            told = await call(
-                ManagingActivities.record_manager_stop, order, wake=(lambda: s.inbox.changed) if must else None
-            )
-        except MustLeave:
-            s.inbox.changed = True
-            raise
+        wake = (lambda: s.inbox.changed) if must else None
+        told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
         s.unrecorded = told.unreadable
-        if told.unreadable is not None:
-            self.note(f"the stop is not on record yet: {told.unreadable}")
-        if told.status.terminal:  # it had ended before
-            s.inbox.stop, s.inbox.closed = None, True
-            self.note(TOO_LATE)
+        if told.status.terminal:
+            self._too_late()
             s.over = s.over or Verdict(told.status, "", "")
             return
         s.inbox.recorded(told.stop, told.leave)
@@ -327,10 +283,8 @@ class CrawlManagerWorkflow:
         if s.gone or left.more:
             return
         publish(s)
-        wait = min(PASS_S * 2 ** min(s.passes, 10), PASS_MOST_S)
         s.passes += 1
-        await pause(PASS_LEAST_S, changed, "runs that end")
-        await pause(wait, lambda: changed() or s.inbox.woken or may_leave(), "proof of the stop")
+        await self._await_proof(s.passes - 1, changed, lambda: s.inbox.woken or may_leave())
 
     async def _close(self) -> None:
         """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
@@ -356,11 +310,8 @@ class CrawlManagerWorkflow:
         leave = s.inbox.leave if stopped else True
         order = EndManager(s.fence, verdict.status, verdict.outcome, verdict.cause[:1000], leave)
         wake = (lambda: s.inbox.changed) if stopped else self._stop_wanted
-        try:
-            ended = await call(ManagingActivities.end_manager, order, control=stopped, wake=wake)
-        except ApplicationError as error:
-            if error.type != NotInThisState.code or not stopped:
-                raise
+        ended = await self._ended(ManagingActivities.end_manager, order, wake)
+        if ended is None:
             s.gone, s.passes = False, 0
             await pause(PASS_LEAST_S, wake, "runs that came to life")
             return

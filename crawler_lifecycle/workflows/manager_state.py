@@ -165,8 +165,8 @@ class ManagerState:
         self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
 
     def gap_left(self, now: datetime) -> float:
-        """Seconds until a cycle may begin that something woke."""
-        if self.cycle_at is None:
+        """Seconds until a cycle may begin that something woke; one that was to begin now has none."""
+        if self.cycle_at is None or not self.inbox.woken:
             return 0.0
         gap = IDLE_GAP_S if self.idle else min(GAP_S + GAP_PER_LIVE_S * self.live, GAP_MOST_S)
         return gap - (now - self.cycle_at).total_seconds()

@@ -22,9 +22,8 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     run_history,
 )
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
-from crawler_lifecycle.adapters.database.writes.graph_queries import count_steps, load_graph
 from crawler_lifecycle.adapters.database.writes.graph_steps import path_hash
-from crawler_lifecycle.adapters.database.writes.graph_unit import GraphPart
+from crawler_lifecycle.adapters.database.writes.graph_unit import PRIMARY, GraphPart, count_steps, load_graph
 from crawler_lifecycle.adapters.database.writes.row_unit import read_row
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
@@ -34,7 +33,6 @@ from crawler_lifecycle.ports.store.graphs import Given, GraphRow, StepOutline, S
 #: Bytes of results that are read at once, as they were before compression, and steps.
 PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
 _BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
-_PRIMARY = "FORCE INDEX (PRIMARY)"
 _STATES = {state.value: state for state in StepState}
 
 _g, _s = graph.c, graph_step.c
@@ -108,7 +106,7 @@ class SqlGraphReads(GraphPart):
                     found += conn.execute(query.where(_s.path_hash.in_(chunk))).mappings()
                 rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
             else:
-                rows = list(conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).mappings())
+                rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
             names = _paths(conn, graph_id, {dep for row in rows for dep in _deps(row)})
         missing = [_shape(row).get("missing", ()) for row in rows]
         return [
@@ -121,7 +119,7 @@ class SqlGraphReads(GraphPart):
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
         with self._db.reading() as conn:
-            rows = conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
+            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
         try:
             return [
                 StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
@@ -140,8 +138,7 @@ class SqlGraphReads(GraphPart):
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH))
 
     def graph_output(self, graph_id: int) -> str:
-        rows = self._rows(select(graph_log.c.log_tail).where(graph_log.c.graph_id == graph_id))
-        return str(rows[0]["log_tail"]) if rows else ""
+        return self._output(graph_log, graph_id)
 
     # --- what steps give and get ---
 
@@ -153,7 +150,7 @@ class SqlGraphReads(GraphPart):
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(numbers))):
                 query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.number.in_(chunk))
-                query = query.where(_s.result_bytes.is_not(None)).with_hint(graph_step, _PRIMARY, "mysql")
+                query = query.where(_s.result_bytes.is_not(None)).with_hint(graph_step, PRIMARY, "mysql")
                 sizes |= {number: int(size) for number, size in conn.execute(query).all()}
         for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
             yield from self._parts(graph_id, page, sizes)
@@ -166,7 +163,7 @@ class SqlGraphReads(GraphPart):
         while True:
             more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
             with self._db.reading() as conn:
-                rows = conn.execute(more.with_hint(graph_result, _PRIMARY, "mysql")).all()
+                rows = conn.execute(more.with_hint(graph_result, PRIMARY, "mysql")).all()
             order = {number: place for place, number in enumerate(page)}
             yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
             if not alone or len(rows) < 4:
@@ -181,7 +178,7 @@ class SqlGraphReads(GraphPart):
                 row
                 for chunk in chunks(sorted(set(numbers)))
                 for row in conn.execute(
-                    query.where(_s.number.in_(chunk)).with_hint(graph_step, _PRIMARY, "mysql")
+                    query.where(_s.number.in_(chunk)).with_hint(graph_step, PRIMARY, "mysql")
                 ).mappings()
             ]
             for _ in range(DEPTH_MAX + 1):
@@ -236,7 +233,7 @@ def _paths(conn: Connection, graph_id: int, numbers: Collection[int]) -> dict[in
     found: dict[int, str] = {}
     for chunk in chunks(sorted(numbers)):
         query = select(_s.number, _s.path).where(_s.graph_id == graph_id, _s.number.in_(chunk))
-        found |= dict(conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all())
+        found |= dict(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all())
     return found
 
 
@@ -264,7 +261,7 @@ def _runs(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str, Any
             .join_from(run_history, export_record, (e.run_id == r.run_id) & (e.attempt == r.attempt), isouter=True)
             .where(r.run_id.in_(chunk))
         )
-        for row in conn.execute(query.with_hint(run_history, _PRIMARY, "mysql")).mappings():
+        for row in conn.execute(query.with_hint(run_history, PRIMARY, "mysql")).mappings():
             found[row["run_id"]] = dict(row)
     return found
 

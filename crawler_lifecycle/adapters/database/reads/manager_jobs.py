@@ -10,12 +10,10 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import metadata_of
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import (
-    manager_item,
-    run_history,
-)
+from crawler_lifecycle.adapters.database.schema.tables import manager, manager_item, run_history
 from crawler_lifecycle.adapters.database.writes.manager_queries import runs_of
-from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, read_manager
+from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart
+from crawler_lifecycle.adapters.database.writes.row_unit import read_row
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import job_of_request, manager_workflow_id
@@ -62,7 +60,7 @@ class SqlManagerJobs(ManagerPart):
         if not states or set(states) - _STATES.keys():
             raise InvalidRequest(f"state: {sorted(states)} is not allowed; give some of {', '.join(_STATES)}")
         with self._db.reading() as conn:
-            row = read_manager(conn, manager_id)
+            row = read_row(conn, manager, manager_id)
             parent = manager_workflow_id(row["name"], row["flow_id"])
             prefix = f"manager/{row['name']}/"
             # A flow id may hold anything, so the range is of code points: behind "/" comes "0".

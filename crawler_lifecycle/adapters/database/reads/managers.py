@@ -13,10 +13,10 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     waiting_row,
     whole_manager,
 )
-from crawler_lifecycle.adapters.database.schema.rows import listed_run
 from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
-from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, LIVE_RUNS, in_states, known
-from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart, check_manager_fence, read_manager
+from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, in_states, known
+from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart
+from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
@@ -69,7 +69,6 @@ class SqlManagerReads(ManagerPart):
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
 
     def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
-        """Manager -> how many runs of it have not ended; those without any are left out."""
         r, ids = run_history.c, {manager_workflow_id(row.name, row.flow_id): row.manager_id for row in managers}
         if not ids:
             return {}
@@ -82,9 +81,7 @@ class SqlManagerReads(ManagerPart):
             return {ids[parent]: runs for parent, runs in conn.execute(query).all()}
 
     def manager_output(self, manager_id: int) -> str:
-        """What the class of a manager printed last; empty when that was nothing."""
-        rows = self._rows(select(manager_log.c.log_tail).where(manager_log.c.manager_id == manager_id))
-        return str(rows[0]["log_tail"]) if rows else ""
+        return self._output(manager_log, manager_id)
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         with self._db.reading() as conn:
@@ -96,7 +93,7 @@ class SqlManagerReads(ManagerPart):
 
     def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
         with self._db.reading() as conn:
-            check_manager_fence(read_manager(conn, fence.manager_id), fence)
+            check_owner(read_row(conn, manager, fence.manager_id), fence)
             rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
         return [live_row(row) for row in rows]
 
@@ -105,19 +102,10 @@ class SqlManagerReads(ManagerPart):
             return known(conn, manager_id, identities)
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        r, m = run_history.c, manager.c
+        m = manager.c
         with self._db.reading() as conn:
             row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()
             if row is None:
                 raise RunNotFound(f"There is no manager {manager_id}")
-            pages = [
-                select(r.run_id)
-                .where(r.parent == manager_workflow_id(str(row.name), str(row.flow_id)), r.status == status)
-                .where(r.run_id > after_run_id, r.request_id.like(f"manager/{manager_id}/%"))
-                .order_by(r.run_id)
-                .limit(limit)
-                for status in LIVE_RUNS
-            ]
-            ids = sorted(run_id for page in pages for run_id in conn.execute(page).scalars())[:limit]
-            query = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
-            return [listed_run(run) for run in conn.execute(query).mappings()] if ids else []
+            parent, mine = manager_workflow_id(str(row.name), str(row.flow_id)), f"manager/{manager_id}/%"
+            return runs_by_id(conn, live_runs(conn, parent, mine, after=after_run_id, limit=limit))

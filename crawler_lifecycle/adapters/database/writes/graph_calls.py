@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, insert, or_, select, update
 from crawler_lifecycle.adapters.database.schema.graph_rows import work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
 from crawler_lifecycle.adapters.database.schema.row_validation import check
-from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
+from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.graph.engine import StepEnd, may_begin_again
@@ -31,20 +31,20 @@ from crawler_lifecycle.ports.store.graphs import Done, GraphFence, StepWork
 from crawler_lifecycle.ports.store.managers import ManagerRow
 
 from .bulk import chunks, delete_rows
-from .graph_queries import BEGINNING, BY_STATE
 from .graph_steps import LOST, with_error
-from .graph_unit import GraphPart, check_graph_fence
-from .manager_queries import LIVE_RUNS
-from .row_unit import read_row
+from .graph_unit import BEGINNING, BY_STATE, PRIMARY, GraphPart
+from .row_unit import check_owner, live_runs, read_row, runs_by_id
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 #: States in which a step that was given to a call may begin.
 _MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
 _BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
-_PRIMARY = "FORCE INDEX (PRIMARY)"
 
 _g, _s = graph.c, graph_step.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
+#: Steps that were cancelled and may still run; with them those that execute.
+_CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
+_OPEN = or_(_s.state == StepState.EXECUTING.value, _CANCELLED)
 #: What of a step decides about its record.
 _STEP = (
     *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
@@ -60,7 +60,7 @@ class SqlGraphCalls(GraphPart):
         """A transaction beside other records: the graph's row, and now."""
         with self._db.writing() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE, lock="share")
-            check_graph_fence(row, fence)
+            check_owner(row, fence)
             yield conn, row, self._clock()
 
     # --- functions ---
@@ -68,7 +68,7 @@ class SqlGraphCalls(GraphPart):
     def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
         query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
         with self._db.reading() as conn:
-            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
         rows = sorted(rows, key=lambda row: int(_shape(row, "priority", 0)))
         work = [
@@ -111,7 +111,7 @@ class SqlGraphCalls(GraphPart):
             .limit(limit)
         )
         with self._db.reading() as conn:
-            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
         return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
 
@@ -134,25 +134,17 @@ class SqlGraphCalls(GraphPart):
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        open_ = or_(
-            _s.state == StepState.EXECUTING.value,
-            and_(_s.state == StepState.CANCELLED.value, _s.ending),
-        )
-        r, m = run_history.c, manager.c
-        mine = [_s.graph_id == fence.graph_id, open_]
+        runs = ((StepKind.CRAWL, run_history.c.run_id), (StepKind.MANAGER, manager.c.manager_id))
         with self._db.reading() as conn:
-            check_graph_fence(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             found = list[StepEnd]()
-            for kind, table, key in (
-                (StepKind.CRAWL, run_history, r.run_id),
-                (StepKind.MANAGER, manager, m.manager_id),
-            ):
-                of = table.c
+            for kind, key in runs:
+                of = key.table.c
                 facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit)
                 query = (
                     select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
-                    .join_from(graph_step, table, key == _s.run_id, isouter=True)
-                    .where(*mine, _s.kind == kind.value)
+                    .join_from(graph_step, key.table, key == _s.run_id, isouter=True)
+                    .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
                 ends = (_run_end(row, self._clock()) for row in conn.execute(query).mappings())
@@ -162,36 +154,22 @@ class SqlGraphCalls(GraphPart):
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        r = run_history.c
+        cancelled = select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == StepKind.CRAWL.value, _CANCELLED)
+        more = [run_history.c.run_id.in_(cancelled)] if ending else []
         with self._db.reading() as conn:
             key = conn.execute(select(_g.graph_key).where(_g.graph_id == graph_id)).scalar_one_or_none()
             if key is None:
                 raise RunNotFound(f"There is no graph {graph_id}")
-            found = list[int]()
-            for status in LIVE_RUNS:
-                query = select(r.run_id).where(r.parent == graph_workflow_id(key), r.status == status)
-                query = query.where(r.run_id > after_run_id, r.request_id.like("graph/%"))
-                if ending:
-                    cancelled = select(_s.run_id).where(
-                        _s.graph_id == graph_id,
-                        _s.kind == StepKind.CRAWL.value,
-                        _s.state == StepState.CANCELLED.value,
-                        _s.ending,
-                    )
-                    query = query.where(r.run_id.in_(cancelled))
-                found += conn.execute(query.order_by(r.run_id).limit(limit)).scalars()
-            ids = sorted(found)[:limit]
-            query_rows = select(run_history).where(r.run_id.in_(ids)).order_by(r.run_id)
-            return [listed_run(run) for run in conn.execute(query_rows).mappings()] if ids else []
+            found = live_runs(conn, graph_workflow_id(key), "graph/%", *more, after=after_run_id, limit=limit)
+            return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
         m = manager.c
-        cancelled = and_(_s.state == StepState.CANCELLED.value, _s.ending)
         query = (
             select(manager)
             .join_from(graph_step, manager, m.manager_id == _s.run_id)
             .where(_s.graph_id == graph_id, _s.kind == StepKind.MANAGER.value)
-            .where(cancelled if ending else or_(_s.state == StepState.EXECUTING.value, cancelled))
+            .where(_CANCELLED if ending else _OPEN)
             .where(m.status.not_in(_OVER))
             .order_by(m.manager_id)
         )
@@ -212,7 +190,7 @@ class _Steps:
         self._stale: list[int] = []
         for chunk in chunks(sorted(numbers)):
             query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
-            for row in conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql").with_for_update()).mappings():
+            for row in conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings():
                 check(graph_step, row)
                 self.rows[row["number"]] = dict(row)
 
@@ -281,7 +259,7 @@ class _Steps:
         wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
         for chunk in chunks(sorted(wanted - known.keys())):
             query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
-            rest = self._conn.execute(query.with_hint(graph_step, _PRIMARY, "mysql")).all()
+            rest = self._conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
             known |= {number: (state, ending) for number, state, ending in rest}
         return [one for one in there if self._lets(self.rows[one.number], known)]
 

@@ -1,42 +1,55 @@
-"""The unit of work of graphs: a write transaction on one locked graph."""
+"""The unit of work of graphs: a write transaction on one locked graph, and what reads and writes ask in one."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
-from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH
+from crawler_lifecycle.adapters.database.schema.graph_rows import ENGINE, GRAPH, engine_steps, load_options
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_step
-from crawler_lifecycle.domain.errors import Fenced
-from crawler_lifecycle.domain.graph.spec import GraphState, StepState
-from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
 from crawler_lifecycle.ports.store.graphs import GraphFence
 
-from .graph_queries import count_steps
-from .row_unit import OutputPart, RowUnit, read_row
+from .bulk import chunks
+from .row_unit import OwnedPart, RowUnit
 
-log = logging.getLogger(__name__)
+#: Kinds of steps that do something themselves.
+WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
+#: Kinds of steps that begin something that lives by itself.
+BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
+BY_STATE = "FORCE INDEX (ix_graph_step_states)"
+PRIMARY = "FORCE INDEX (PRIMARY)"
 
-_TOLD = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
+
+def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
+    """Steps of these graphs by state, those of the kind ``graph`` left out."""
+    s, found = graph_step.c, defaultdict[int, dict[StepState, int]](dict)
+    for chunk in chunks(sorted(graph_ids)):
+        query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
+        query = query.group_by(s.graph_id, s.state).with_hint(graph_step, BY_STATE, "mysql")
+        for graph_id, state, n in conn.execute(query).all():
+            if state in set(StepState):  # another hand wrote it: the list of steps tells it
+                found[graph_id][StepState(state)] = n
+    return found
 
 
-def check_graph_fence(row: Row, fence: GraphFence) -> None:
-    """Raise ``Fenced`` unless the graph is still the writer's."""
-    if row["attempt"] == fence.attempt and row["owner_run_id"] == fence.owner_run_id:
-        return
-    text = (
-        f"Graph {fence.graph_id} is at attempt {row['attempt']} of owner {row['owner_run_id']}; attempt "
-        f"{fence.attempt} of owner {fence.owner_run_id} may no longer write"
-    )
-    log.warning("refused a late write: %s", text)
-    raise Fenced(text)
+def load_graph(conn: Connection, row: Row) -> Graph:
+    """The engine of a graph, out of all its steps; of one that was pruned it has none. Raises ``RowUnreadable``."""
+    graph_id = row["graph_id"]
+    if row["pruned_at"] is not None:
+        return Graph(load_options(row), [])
+    query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
+    rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+    return Graph(load_options(row), engine_steps(graph_id, rows), row["next_batch"])
 
 
 @dataclass
@@ -44,6 +57,9 @@ class GraphUnit(RowUnit):
     """A write transaction on a graph."""
 
     table = graph
+    columns = GRAPH
+    change_event = EVENT_GRAPH_CHANGED
+    told = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
 
     counts: Mapping[StepState, int] | None = None
     """Its steps by state, when they are known; else whoever needs them counts."""
@@ -56,6 +72,11 @@ class GraphUnit(RowUnit):
     def over(self) -> bool:
         return self.state.final
 
+    @property
+    def parent(self) -> str:
+        """What the graph's runs have as their parent."""
+        return graph_workflow_id(self.row["graph_key"])
+
     def counted(self) -> Mapping[StepState, int]:
         if self.counts is None:
             self.counts = count_steps(self.conn, [self.id]).get(self.id, {})
@@ -67,36 +88,18 @@ class GraphUnit(RowUnit):
         first: datetime | None = self.conn.execute(query).scalar_one()
         return first
 
-    def announce(self, type: str, key: str | None = None) -> None:
-        """Append the event that tells what the graph looks like now. Nothing may follow it in the transaction."""
-        row = self.row
-        body: dict[str, Any] = {name: row[name] for name in _TOLD}
-        body |= {
-            "key": row["graph_key"],
-            "waiting": row["waiting_for"],
-            "stopping": row["stop_requested_at"] is not None,
-        }
-        for name in ("started_at", "ended_at"):
-            body[name] = row[name].isoformat() if row[name] is not None else None
-        body["steps"] = {state.value: n for state, n in self.counted().items() if n}
-        self.append_event(graph_subject(row["graph_key"]), type, key, body)
+    @property
+    def subject(self) -> str:
+        return graph_subject(self.row["graph_key"])
+
+    def figures(self) -> Mapping[str, Any]:
+        steps = {state.value: n for state, n in self.counted().items() if n}
+        return {"key": self.row["graph_key"], "stopping": self.stop is not None, "steps": steps}
 
 
-class GraphPart(OutputPart):
-    """What the adapters of graphs share: how a unit of work begins and ends."""
+class GraphPart(OwnedPart):
+    """What the adapters of graphs share."""
 
-    @contextmanager
-    def _graph(self, graph_id: int, fence: GraphFence | None = None) -> Iterator[GraphUnit]:
-        """Lock the graph first, check the fence, write its row at the end, and tell of the change if there was one.
-
-        The graph's row comes first in every transaction, so that two of them cannot wait for each other.
-        """
-        with self._db.writing() as conn:
-            row = read_row(conn, graph, graph_id, GRAPH, lock="write")
-            if fence is not None:
-                check_graph_fence(row, fence)
-            unit = GraphUnit(conn, row, self._clock())
-            yield unit
-            unit.write()
-            if unit.changed:
-                unit.announce(EVENT_GRAPH_CHANGED)
+    def _graph(self, graph_id: int, fence: GraphFence | None = None) -> AbstractContextManager[GraphUnit]:
+        """A unit of work on the graph (``_locked``)."""
+        return self._locked(GraphUnit, graph_id, fence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -14,14 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, dump_options, load_options, whole_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import check
-from crawler_lifecycle.adapters.database.schema.tables import (
-    graph,
-    graph_log,
-    graph_page,
-    graph_step,
-    outbox_event,
-    run_history,
-)
+from crawler_lifecycle.adapters.database.schema.tables import graph, graph_log, graph_page, graph_step
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -35,18 +27,15 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import check_page, decode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepKind, StepState
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES
-from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_workflow_id
+from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, NewGraph
 
 from .graph_calls import SqlGraphCalls
-from .graph_queries import load_graph
 from .graph_steps import insert_steps, states_of, write_steps
-from .graph_unit import GraphUnit
-from .manager_queries import LIVE_RUNS
-from .row_unit import NO_STOP
+from .graph_unit import GraphUnit, load_graph
+from .row_unit import NO_STOP, live_runs
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +47,6 @@ COMMANDS_MAX = 100
 
 class SqlGraphs(SqlGraphCalls):
     """What changes graphs, of ``GraphStore``, which says what its methods do."""
-
-    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new graph its uid; never the same again."""
 
     # --- from draft to graph ---
 
@@ -174,9 +160,8 @@ class SqlGraphs(SqlGraphCalls):
                 unit.ask_to_stop(intent)
                 try:
                     _change(unit, lambda _: None)
-                except (
-                    RowUnreadable
-                ) as error:  # nothing keeps a stop back; whatever changes the steps next cancels them
+                except RowUnreadable as error:
+                    # Nothing keeps a stop back; whatever changes the steps next cancels them.
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
             return _told(unit)
 
@@ -187,30 +172,22 @@ class SqlGraphs(SqlGraphCalls):
             known = load_graph(unit.conn, unit.row)
             if known.state is GraphState.EXECUTING:
                 raise NotInThisState(f"Graph {unit.id} has steps that have not ended")
-            if (run := _one_live(unit)) is not None:
-                raise NotInThisState(f"Graph {unit.id} has runs that have not ended, such as {run}")
+            if live := live_runs(unit.conn, unit.parent, "graph/%", limit=1):
+                raise NotInThisState(f"Graph {unit.id} has runs that have not ended, such as {live[0]}")
             before = states_of(known)
             write_steps(unit, known, before)
             unit.counts = known.counts()
-            unit.set(
+            unit.end(
+                EVENT_GRAPH_ENDED,
                 state=known.state.value,
                 counts=_plain(unit.counts),
                 cause=cause,
-                ended_at=unit.now,
                 started_at=unit.row["started_at"] or unit.began(),
-                waiting_for=None,
             )
-            unit.write()
-            unit.changed = False
-            key = f"graphs/{unit.id}-{unit.row['graph_uid']}/{unit.row['attempt']}/{EVENT_GRAPH_ENDED}"
-            there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-            # There it is when a command had the same attempt go on, or another hand set the state back.
-            known_before = unit.conn.execute(there).one_or_none() is not None
-            unit.announce(EVENT_GRAPH_ENDED, None if known_before else key)
             return _told(unit)
 
     def keep_graph_output(self, graph_id: int, text: str) -> None:
-        self._keep_output(graph_log, graph_id, text, OUTPUT_BYTES)
+        self._keep_output(graph_log, graph_id, text)
 
 
 def _told(unit: GraphUnit) -> GraphRow:
@@ -309,14 +286,3 @@ def _check_takes_commands(unit: GraphUnit) -> None:
         raise NotInThisState(f"The steps of graph {unit.id} were removed long after its end; send it anew")
     if not unit.over and unit.stop is not None:
         raise NotInThisState(f"Graph {unit.id} is stopping; wait for its end")
-
-
-def _one_live(unit: GraphUnit) -> str | None:
-    """One run of the graph that lives; ``None``: there is none."""
-    r = run_history.c
-    query = select(r.run_id).where(r.parent == graph_workflow_id(unit.row["graph_key"]), r.request_id.like("graph/%"))
-    for status in LIVE_RUNS:
-        run_id = unit.conn.execute(query.where(r.status == status).limit(1)).scalar_one_or_none()
-        if run_id is not None:
-            return str(run_id)
-    return None

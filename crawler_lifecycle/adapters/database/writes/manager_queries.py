@@ -11,12 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import RUN_FACTS, ToldRun, ToldTask
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
-from crawler_lifecycle.adapters.database.schema.tables import (
-    manager_item,
-    run_history,
-    task_history,
-    task_stats,
-)
+from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history, task_history, task_stats
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
@@ -25,7 +20,6 @@ from .bulk import CHUNK, chunks
 
 #: States of jobs that hold a slot.
 HOLDING = (JobState.STARTING.value, JobState.STARTED.value)
-LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 BY_IDENTITY = "FORCE INDEX (uq_manager_item_manager_id_identity)"
 BY_STATE = "FORCE INDEX (ix_manager_item_manager_id_state_item_id)"
 #: Names of statistics that are summed over the tasks of a run.

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
-
 from crawler_lifecycle.adapters.database.schema.manager_rows import counts_of
-from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager
-from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
-from .row_unit import OutputPart, RowUnit, read_row
-
-log = logging.getLogger(__name__)
-
-_TOLD = ("manager_id", "manager_uid", "name", "flow_id", "plan", "attempt", "status", "outcome", "cause")
-
-
-def check_manager_fence(row: Row, fence: ManagerFence) -> None:
-    """Raise ``Fenced`` unless the manager is still the writer's."""
-    same = row["attempt"] == fence.attempt and row["owner_run_id"] == fence.owner_run_id
-    if same and fence.generation in (None, row["generation"]):
-        return
-    text = (
-        f"Manager {fence.manager_id} is at attempt {row['attempt']}, generation {row['generation']} of owner "
-        f"{row['owner_run_id']}; attempt {fence.attempt}, generation {fence.generation} of owner "
-        f"{fence.owner_run_id} may no longer write"
-    )
-    log.warning("refused a late write: %s", text)
-    raise Fenced(text)
-
-
-def read_manager(conn: Connection, manager_id: int, *, lock: bool = False) -> dict[Any, Any]:
-    """The manager's row, locked until the end of the transaction if asked for. Raises as ``read_row`` does."""
-    return read_row(conn, manager, manager_id, lock="write" if lock else None)
+from .row_unit import OwnedPart, RowUnit
 
 
 @dataclass
@@ -50,6 +22,11 @@ class ManagerUnit(RowUnit):
     """A write transaction on a manager."""
 
     table = manager
+    change_event = EVENT_MANAGER_CHANGED
+    told = (
+        *("manager_id", "manager_uid", "name", "flow_id", "plan", "attempt", "status", "outcome", "cause", "paused"),
+        *("cap", "requested_by", "error", "close_reason"),
+    )
 
     @property
     def manager_id(self) -> int:
@@ -84,35 +61,19 @@ class ManagerUnit(RowUnit):
         if run_may_become(self.status, status):
             self.set(status=status.value)
 
-    def announce(self, type: str, key: str | None = None) -> None:
-        """Append the event that tells what the manager looks like now. Nothing may follow it in the transaction."""
-        row = self.row
-        body: dict[str, Any] = {name: row[name] for name in _TOLD}
-        body |= {"paused": row["paused"], "cap": row["cap"], "requested_by": row["requested_by"]}
-        body |= {"waiting": row["waiting_for"], "error": row["error"], "close_reason": row["close_reason"]}
-        for name in ("started_at", "ended_at"):
-            body[name] = row[name].isoformat() if row[name] is not None else None
-        counts = counts_of(row)
-        body["jobs"] = {state: n for state, n in counts.by_state.items() if n}
-        body["counts"] = {name: row[name] for name in ("yields", "duplicates", "scheduled", "retried", "good", "bad")}
-        self.append_event(manager_subject(self.manager_id), type, key, body)
+    @property
+    def subject(self) -> str:
+        return manager_subject(self.id)
+
+    def figures(self) -> Mapping[str, Any]:
+        jobs = {state: n for state, n in counts_of(self.row).by_state.items() if n}
+        names = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
+        return {"jobs": jobs, "counts": {name: self.row[name] for name in names}}
 
 
-class ManagerPart(OutputPart):
-    """What the adapters of managers share: how a unit of work begins and ends."""
+class ManagerPart(OwnedPart):
+    """What the adapters of managers share."""
 
-    @contextmanager
-    def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> Iterator[ManagerUnit]:
-        """Lock the manager first, check the fence, write its row at the end, and tell of the change if there was one.
-
-        The manager's row comes first in every transaction, so that two of them cannot wait for each other.
-        """
-        with self._db.writing() as conn:
-            row = read_manager(conn, manager_id, lock=True)
-            if fence is not None:
-                check_manager_fence(row, fence)
-            unit = ManagerUnit(conn, row, self._clock())
-            yield unit
-            unit.write()
-            if unit.changed:
-                unit.announce(EVENT_MANAGER_CHANGED)
+    def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> AbstractContextManager[ManagerUnit]:
+        """A unit of work on the manager (``_locked``)."""
+        return self._locked(ManagerUnit, manager_id, fence)

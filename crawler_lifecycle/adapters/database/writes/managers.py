@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,16 +15,10 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     manager,
     manager_item,
     manager_log,
-    outbox_event,
     run_history,
 )
-from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
-    InvalidRequest,
-    NotInThisState,
-    StoreUnavailable,
-)
-from crawler_lifecycle.domain.manager import CAP_MAX, OUTPUT_BYTES, JobState
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, StoreUnavailable
+from crawler_lifecycle.domain.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
@@ -34,18 +27,15 @@ from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, New
 from .bulk import chunks
 from .manager_decisions import SqlDecisions
 from .manager_items import SqlManagerItems
-from .manager_queries import BY_STATE, LIVE_RUNS, in_states
-from .manager_unit import ManagerUnit, read_manager
-from .row_unit import NO_STOP
+from .manager_queries import BY_STATE, in_states
+from .manager_unit import ManagerUnit
+from .row_unit import NO_STOP, live_runs, read_row
 
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
 class SqlManagers(SqlDecisions, SqlManagerItems):
     """What changes managers, of ``ManagerStore``, which says what its methods do."""
-
-    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new manager its uid; never the same again."""
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         for _ in range(2):
@@ -64,7 +54,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         manager_id = conn.execute(query).scalar_one_or_none()
         if manager_id is None:
             return None
-        unit = ManagerUnit(conn, read_manager(conn, manager_id, lock=True), self._clock())
+        unit = ManagerUnit(conn, read_row(conn, manager, manager_id, lock="write"), self._clock())
         same = unit.row["request_hash"] == manager_hash(new)
         if not same and (new.fresh or not unit.status.terminal):
             raise DuplicateRequest(
@@ -81,7 +71,8 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         conn.execute(insert(manager).values(**row))
         m = manager.c
         query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
-        unit = ManagerUnit(conn, read_manager(conn, conn.execute(query).scalar_one(), lock=True), row["created_at"])
+        there = read_row(conn, manager, conn.execute(query).scalar_one(), lock="write")
+        unit = ManagerUnit(conn, there, row["created_at"])
         unit.announce(EVENT_MANAGER_CHANGED)
         return whole_manager(unit.row)
 
@@ -111,8 +102,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             unit.set(error=error, waiting_for=waiting_for)
 
     def keep_output(self, manager_id: int, text: str) -> None:
-        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
-        self._keep_output(manager_log, manager_id, text, OUTPUT_BYTES)
+        self._keep_output(manager_log, manager_id, text)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
         with self._manager(manager_id) as unit:
@@ -145,17 +135,9 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
                 return whole_manager(unit.row)
             left = leave or unit.row["leave_runs"]
             self._settle_starting(unit, stay=left)
-            if not left and (live := self._one_live(unit)) is not None:
-                raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live}")
-            unit.set(status=status.value, outcome=outcome, cause=cause, ended_at=unit.now, waiting_for=None)
-            unit.write()
-            unit.changed = False
-            key = f"{unit.row['manager_id']}-{unit.row['manager_uid']}/{unit.row['attempt']}/{EVENT_MANAGER_ENDED}"
-            key = f"managers/{key}"
-            there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-            # There it is when another hand set the status back.
-            known = unit.conn.execute(there).one_or_none() is not None
-            unit.announce(EVENT_MANAGER_ENDED, None if known else key)
+            if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
+                raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
+            unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
             return whole_manager(unit.row)
 
     @staticmethod
@@ -190,17 +172,6 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             values = {"state": JobState.QUEUED.value, "updated_at": unit.now}
             unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
         unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
-
-    @staticmethod
-    def _one_live(unit: ManagerUnit) -> str | None:
-        """The key of one job of the manager whose run lives; ``None``: there is none."""
-        r = run_history.c
-        query = select(r.run_id).where(r.parent == unit.parent, r.request_id.like(f"manager/{unit.manager_id}/%"))
-        for status in LIVE_RUNS:
-            run_id = unit.conn.execute(query.where(r.status == status).limit(1)).scalar_one_or_none()
-            if run_id is not None:
-                return str(run_id)
-        return None
 
 
 def _check_live(unit: ManagerUnit) -> None:
@@ -238,12 +209,8 @@ def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
         "paused": False,
         "state": {},
         "stats": {},
-        "tags": _tags(new.tags),
+        "tags": sorted(set(new.tags)),
         "flow_tags": [],
         "created_at": now,
         "updated_at": now,
     }
-
-
-def _tags(tags: Sequence[str]) -> list[str]:
-    return sorted(set(tags))

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Column, Connection, Table, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.row_validation import check
-from crawler_lifecycle.adapters.database.schema.rows import stop_of, tail
+from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run, stop_of, tail
+from crawler_lifecycle.adapters.database.schema.tables import outbox_event, run_history
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound
-from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports import Owner, RunRow
+from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.ports.store.managers import ManagerFence
 
 from .unit_of_work import StorePart, insert_event
 
+log = logging.getLogger(__name__)
+
+U = TypeVar("U", bound="RowUnit")
+
+LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 _FORMER_MAX = 20
 
 #: Columns of a stop that nobody asked for.
@@ -52,14 +65,49 @@ def read_row(
     return dict(row)
 
 
+def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
+    """Raise ``Fenced`` unless the row is still the writer's. It is told in the log of whoever tried, too."""
+    wanted = {name: value for name, value in asdict(fence).items() if value is not None}
+    found = {name: row[name] for name in wanted}
+    if found != wanted:
+        now, late = (", ".join(f"{name} {value}" for name, value in one.items()) for one in (found, wanted))
+        log.warning("refused a late write: %s may no longer write; on record is %s", late, now)
+        raise Fenced(f"{late} may no longer write; on record is {now}")
+
+
+def live_runs(
+    conn: Connection, parent: str, request_ids: str, *more: Any, after: int = 0, limit: int = 100
+) -> list[int]:
+    """Ids of runs of this parent that have not ended, in their order; the ids of their requests are like this."""
+    # Each status is read for itself, so that nothing is sorted.
+    r, found = run_history.c, list[int]()
+    for status in LIVE_RUNS:
+        query = select(r.run_id).where(r.parent == parent, r.status == status, r.run_id > after)
+        query = query.where(r.request_id.like(request_ids), *more).order_by(r.run_id).limit(limit)
+        found += conn.execute(query).scalars()
+    return sorted(found)[:limit]
+
+
+def runs_by_id(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
+    """These runs, in the order of their ids."""
+    r = run_history.c
+    query = select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)
+    return [listed_run(run) for run in conn.execute(query).mappings()] if run_ids else []
+
+
 @dataclass
-class RowUnit:
+class RowUnit(ABC):
     """A write transaction on a row that is locked, so that no other writer of ours is in between.
 
     ``row`` is the row as it will be committed: changes are collected, and written when the transaction ends.
     """
 
     table: ClassVar[Table]
+    columns: ClassVar[Sequence[Column[Any]] | None] = None
+    """Those that are read; ``None``: all."""
+    change_event: ClassVar[str]
+    told: ClassVar[Sequence[str]]
+    """Columns that every event has."""
 
     conn: Connection
     row: dict[Any, Any]
@@ -119,31 +167,78 @@ class RowUnit:
         names = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
         self.set(**{f"stop_{name}": getattr(stop, name) for name in names})
 
-    def append_event(self, subject: str, type: str, key: str | None, body: Mapping[str, Any]) -> None:
-        """Append an event about it. Nothing may follow in the transaction."""
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """What its events are about."""
+
+    @abstractmethod
+    def figures(self) -> Mapping[str, Any]:
+        """What events tell beside the columns."""
+
+    def announce(self, type: str, key: str | None = None) -> None:
+        """Append the event that tells what it looks like now. Nothing may follow it in the transaction."""
+        told = {name: self.row[name] for name in (*self.told, "started_at", "ended_at")}
+        body = {name: at.isoformat() if isinstance(at, datetime) else at for name, at in told.items()}
         event = {
-            "subject": subject,
+            "subject": self.subject,
             "subject_uid": self.row[f"{self.table.name}_uid"],
             "run_id": None,
             "attempt": self.row["attempt"],
             "type": type,
             "event_key": key,
-            "body": dict(body),
+            "body": body | {"waiting": self.row["waiting_for"], **self.figures()},
             "created_at": self.now,
         }
         insert_event(self.conn, event)
 
+    def end(self, type: str, **values: Any) -> None:
+        """Set the end, with an event of this type. Nothing may follow it in the transaction."""
+        self.set(**values, ended_at=self.now, waiting_for=None)
+        self.write()
+        self.changed = False
+        name, row = self.table.name, self.row
+        key = f"{name}s/{self.id}-{row[f'{name}_uid']}/{row['attempt']}/{type}"
+        there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
+        # There it is when this attempt went on after its end: by a command, or another hand set its state back.
+        self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
-class OutputPart(StorePart):
-    """Keeps what users' code printed."""
 
-    def _keep_output(self, table: Table, id: int, text: str, most: int) -> None:
-        """Append to the log of this id; the last ``most`` bytes of all of it stay."""
+class OwnedPart(StorePart):
+    """What the adapters of managers and of graphs share: a unit of work, and what users' code printed."""
+
+    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
+    """Gives a new row its uid; never the same again."""
+
+    @contextmanager
+    def _locked(self, kind: type[U], id: int, fence: ManagerFence | GraphFence | None) -> Iterator[U]:
+        """Lock the row first, check the fence, write the row at the end, and tell of the change if there was one.
+
+        It comes first in every transaction, so that two of them cannot wait for each other.
+        """
+        with self._db.writing() as conn:
+            row = read_row(conn, kind.table, id, kind.columns, lock="write")
+            if fence is not None:
+                check_owner(row, fence)
+            unit = kind(conn, row, self._clock())
+            yield unit
+            unit.write()
+            if unit.changed:
+                unit.announce(unit.change_event)
+
+    def _output(self, table: Table, id: int) -> str:
+        """The log of this id; empty when there is none."""
+        [key] = table.primary_key
+        rows = self._rows(select(table.c.log_tail).where(key == id))
+        return str(rows[0]["log_tail"]) if rows else ""
+
+    def _keep_output(self, table: Table, id: int, text: str) -> None:
+        """Append to the log of this id; the last ``OUTPUT_BYTES`` of all of it stay."""
         [key] = table.primary_key
         try:
             with self._db.writing() as conn:
                 before = conn.execute(select(table.c.log_tail).where(key == id)).scalar_one_or_none()
-                kept = tail(f"{before or ''}{text}", most)
+                kept = tail(f"{before or ''}{text}", OUTPUT_BYTES)
                 if before is None:
                     conn.execute(insert(table).values({key.name: id, "log_tail": kept}))
                 else:
