@@ -303,9 +303,13 @@ class Memory:
         for dep in deps:
             path = f"{level}/{dep}" if level else dep
             inside = [one for one in graph.rows if path in _with_above(one.path)]
-            gave = {one.path: one.value() for one in inside if one.gave}
-            if gave or inside[0].kind is StepKind.GRAPH:
-                context[dep] = nested(gave, path) if gave else {}
+            holding = {one.path.rpartition("/")[0] for one in inside}
+            graphs: dict[str, Any] = {
+                one.path: {} for one in inside if one.kind is StepKind.GRAPH or one.path in holding
+            }
+            gave = graphs | {one.path: one.value() for one in inside if one.gave and one.path not in graphs}
+            if gave:
+                context[dep] = nested(gave, path)
         return context
 
 

@@ -126,6 +126,14 @@ def test_ambiguity_6_what_is_empty_is_done(memory: Memory) -> None:
 def given_item(item: Any, context: dict[str, Any]) -> None: ...
 
 
+def test_ambiguity_6_what_is_empty_within_a_dependency_is_there(memory: Memory) -> None:
+    """As a worker gives it, whether nothing was added, or nothing of it was recorded."""
+    inner = Workflow().add_many("none", []).add_many("bare", [Step.new({})]).add("one", told)
+    workflow = Workflow().add_workflow("inner", inner).add_cascade("given", given, "inner").start()
+    workflow.wait()
+    assert workflow.get_recorded("given") == {"inner": {"none": {}, "bare": {"0": None}, "one": "inner/one"}}
+
+
 def test_ambiguities_7_and_8_totals_count_what_is_within_and_names_are_of_a_level(memory: Memory) -> None:
     sub = Workflow("inner").add("a", Step.new({})).add("b", Step.new({}))
     status = Workflow("outer").add("a", Step.new({})).add_workflow("sub", sub, "a").start().wait()
