@@ -7,26 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from crawler_lifecycle.cli.gateway import Document
 from tests.soak.journal import Process, clock, read_journals
+from tests.soak.strikes import Strike
 from tests.soak.world import SoakWorld
 
 #: Seconds after the end of a trouble, by which a manager with free slots must have begun something.
 STANDS_STILL_S = 15.0
 COUNTED_S = 0.2
-
-
-@dataclass(frozen=True)
-class Strike:
-    """Something that was done to the stack, and when everything of it was up again."""
-
-    what: str
-    at: float
-    over: float
 
 
 class Count:

@@ -12,8 +12,9 @@ from tests.soak.book import Book
 from tests.soak.checks import Case, check
 from tests.soak.journal import Ask, Deeds, Kill, Process
 from tests.soak.manager_book import check_managers
-from tests.soak.manager_judge import Strike, of_ledger, stands_still
+from tests.soak.manager_judge import of_ledger, stands_still
 from tests.soak.plan import Plan, Step, without_lost_disks, write_plan
+from tests.soak.strikes import Strike
 from tests.soak.truth import Stops, allowed, verdicts
 from tests.soak.world import SoakWorld
 
