@@ -12,6 +12,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
 from crawler_lifecycle.activities.audit_managers import ManagerAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
+from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
 from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
@@ -62,7 +63,7 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
 from crawler_lifecycle.workflows.graph import GraphWorkflow
-from crawler_lifecycle.workflows.graph_batch import GraphBatchWorkflow
+from crawler_lifecycle.workflows.graph_calls import GraphBatchWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
@@ -375,6 +376,7 @@ def build_audit(parts: Parts) -> AuditActivities:
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Every activity by its name."""
     p, s = parts, parts.store
+    children = ChildRuns(s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler)
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifier),
@@ -395,8 +397,8 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ),
         build_audit(p),
         ManagerAudit(s.audits, s.findings, p.directory, p.audit),
-        ManagingActivities(s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler, p.cloud),
-        GraphActivities(s.graphs, s.managers, s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler),
+        ManagingActivities(s.managers, children, p.cloud),
+        GraphActivities(s.graphs, s.managers, children),
         GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory),
         ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from crawler_lifecycle.domain.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
@@ -18,7 +20,15 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
 )
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
-from crawler_lifecycle.ports import AcceptanceStore, RunReader, RunRow, StopIntentStore, WorkflowDirectory
+from crawler_lifecycle.ports import (
+    AcceptanceStore,
+    Catalogue,
+    RunReader,
+    RunRow,
+    SchedulerClient,
+    StopIntentStore,
+    WorkflowDirectory,
+)
 
 from .abreast import Abreast
 from .run_commands import begin_request, next_workflow_id, workflow_ids
@@ -71,6 +81,8 @@ class ChildRuns:
     stops: StopIntentStore
     runs: RunReader
     directory: WorkflowDirectory
+    catalogue: Catalogue
+    scheduler: SchedulerClient
 
     def stop_all(self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent) -> RunsLeft:
         """Stop each of these runs whose workflow has not acted on a stop yet, some at once.
@@ -134,6 +146,12 @@ class BeginningRuns(ABC, Generic[J]):
     def __init__(self, children: ChildRuns, whose: str, parent: str) -> None:
         self._children, self._whose, self._parent = children, whose, parent
         self._begun = self._refused = 0
+
+    @functools.cached_property
+    def crawlers(self) -> Sequence[CrawlerDefinition]:
+        """What there is to crawl with, read once in this pass."""
+        # Whoever brings a scheduler service of their own may have no catalogue here.
+        return self._children.catalogue.all() or self._children.scheduler.crawlers()
 
     @abstractmethod
     def waiting(self, limit: int) -> list[J]:

@@ -6,9 +6,8 @@ one transaction; where the next one waits for the one before, its beginning is i
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,9 +16,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound, StoreUnavailable
-from crawler_lifecycle.domain.graph.engine import StepEnd
-from crawler_lifecycle.domain.graph.retries import after_failure
+from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound, StoreUnavailable
+from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.values import NoValue
@@ -32,12 +30,10 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
-from crawler_lifecycle.ports.store.managers import PlanStore
+from crawler_lifecycle.ports.store.managers import HEARD_S, PlanStore
 
 from .graph_questions import Around, Frame, Questions, given_frames
-from .shared import Clock, alive, utc_now
-
-log = logging.getLogger(__name__)
+from .shared import Clock, alive, keep_output, utc_now
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
 BEGIN_S = 20.0
@@ -51,8 +47,6 @@ BEAT_S = 0.5
 LOOKED_S = 1.0
 #: Seconds for which the ends of functions are kept while the database is away. Their work would be done again else.
 KEPT_S = 60.0
-#: Seconds after which a worker counts no more that said that it has a module.
-SILENT_S = 180.0
 REASON_MAX = 1000
 
 
@@ -89,15 +83,7 @@ class GraphBatchActivities:
         try:
             batch.run(self.graphs.batch(order.fence, order.batch))
         finally:
-            self._keep_output(order.fence.graph_id, batch.printed)
-
-    def _keep_output(self, graph_id: int, printed: str) -> None:
-        """Put on record what functions printed. It is no part of what they did."""
-        if printed:
-            try:
-                self.graphs.keep_graph_output(graph_id, printed)
-            except LifecycleError as error:
-                log.warning("what functions of graph %d printed is not kept: %s", graph_id, error)
+            keep_output(self.graphs.keep_graph_output, row.graph_id, batch.printed)
 
 
 class _Killed(Exception):
@@ -106,19 +92,6 @@ class _Killed(Exception):
 
 class _NotHere(Exception):
     """This worker cannot call a function that another one has."""
-
-
-class _Beat:
-    """Heartbeats of one call, not more of them than anybody needs: each takes as long as a short function."""
-
-    def __init__(self) -> None:
-        self._at = time.monotonic()
-
-    def alive(self, now: float) -> None:
-        """Raises ``CancelledError``."""
-        if now - self._at >= BEAT_S:
-            self._at = now
-            alive()
 
 
 class _Batch:
@@ -130,8 +103,14 @@ class _Batch:
         """Ends that are not on record."""
         self._together = 1
         self._around = Around()
-        self._beat = _Beat()
+        self._beat_at = time.monotonic()
         self.printed = ""
+
+    def alive(self, now: float) -> None:
+        """Heartbeat, not more often than anybody needs: each takes as long as a short function."""
+        if now - self._beat_at >= BEAT_S:
+            self._beat_at = now
+            alive()
 
     def run(self, work: Sequence[StepWork]) -> None:
         """Call them until the time is over. Raises ``Fenced``, ``CancelledError``, and what another worker may mend."""
@@ -177,7 +156,7 @@ class _Batch:
     def _executed(self, work: StepWork) -> Done:
         """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
         with self._owner.functions.use() as host:
-            watch = _Watch(self._owner, self._fence, work, host, self._beat)
+            watch = _Watch(self._owner, self._fence, work, host, self.alive)
             questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
@@ -251,7 +230,7 @@ class _Batch:
         plan = self._owner.plans.get_plan(str(work.job.get("call")).partition(":")[0])
         if plan is None or plan.error is not None or plan.seen_at is None:
             return False
-        return (self._owner.clock() - plan.seen_at).total_seconds() < SILENT_S
+        return (self._owner.clock() - plan.seen_at).total_seconds() < HEARD_S
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
         """Put on record what is done, and begin these; the numbers of those that began."""
@@ -274,7 +253,12 @@ class _Watch:
     """Whether somebody wants a function to end that is executed, and what is done about it."""
 
     def __init__(
-        self, owner: GraphBatchActivities, fence: GraphFence, work: StepWork, host: FunctionHost, beat: _Beat
+        self,
+        owner: GraphBatchActivities,
+        fence: GraphFence,
+        work: StepWork,
+        host: FunctionHost,
+        beat: Callable[[float], None],
     ) -> None:
         self._owner, self._fence, self._work, self._host, self._beat = owner, fence, work, host, beat
         self._began = self._looked = time.monotonic()
@@ -297,7 +281,7 @@ class _Watch:
     def alive(self) -> None:
         """Called now and then. Raises ``CancelledError``, and ``_Killed`` when its time to end is over."""
         now = time.monotonic()
-        self._beat.alive(now)
+        self._beat(now)
         if self._since is None:
             if now - self._looked >= LOOKED_S:
                 with suppress(StoreUnavailable):  # that is no reason to end a function

@@ -28,6 +28,8 @@ from crawler_lifecycle.domain.values import encode, unpacked
 from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
 from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
 
+from .shared import answered
+
 log = logging.getLogger(__name__)
 
 #: A value, behind what it is (``FunctionCall.given``).
@@ -120,14 +122,10 @@ class Questions:
             "graft": self._graft,
             "cancelled": self._cancelled,
         }
-        if name not in answers:
-            raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
         try:
-            return answers[name](**arguments)
+            return answered(answers, name, arguments)
         except _ANSWERED as error:
             return {"error": type(error).__name__, "text": str(error)}
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"{name}: {error}") from None
 
     @property
     def _id(self) -> int:

@@ -15,27 +15,13 @@ from temporalio import activity
 
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
-from crawler_lifecycle.domain.graph.commands import (
-    AppendSteps,
-    CancelSteps,
-    RetrySteps,
-    cause_of,
-    step_request_id,
-)
+from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, RetrySteps, cause_of, step_request_id
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
-from crawler_lifecycle.ports import (
-    AcceptanceStore,
-    Catalogue,
-    Owner,
-    RunReader,
-    SchedulerClient,
-    StopIntentStore,
-    WorkflowDirectory,
-)
+from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStore, StepWork
 from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
 
@@ -114,13 +100,11 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class CommandGraph:
-    """Input of ``command_graph``: one of the commands."""
+    """Input of ``command_graph``."""
 
     graph_id: int
     request_id: str
-    cancel: CancelSteps | None = None
-    retry: RetrySteps | None = None
-    append: AppendSteps | None = None
+    command: CancelSteps | RetrySteps | AppendSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +155,8 @@ class GraphActivities:
 
     graphs: GraphStore
     managers: ManagerStore
-    acceptance: AcceptanceStore
-    stops: StopIntentStore
-    runs: RunReader
-    directory: WorkflowDirectory
-    catalogue: Catalogue
-    scheduler: SchedulerClient
+    children: ChildRuns
     clock: Clock = utc_now
-
-    @property
-    def children(self) -> ChildRuns:
-        """What begins and stops runs."""
-        return ChildRuns(self.acceptance, self.stops, self.runs, self.directory)
 
     @activity.defn(name="open_graph", no_thread_cancel_exception=True)
     def open_graph(self, order: OpenGraph) -> GraphOpened:
@@ -235,17 +209,14 @@ class GraphActivities:
 
         Raises ``InvalidRequest``, and ``NotInThisState`` after a stop. Second execution: the same answer.
         """
-        command = order.cancel or order.retry or order.append
-        if command is None:
-            raise InvalidRequest("command: none is given; give cancel, retry or append")
-        return self.graphs.command(order.graph_id, order.request_id, command.apply)
+        return self.graphs.command(order.graph_id, order.request_id, order.command.apply)
 
     @activity.defn(name="closed_graph_batches", no_thread_cancel_exception=True)
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
         """Calls whose own workflow is not open: they never answer any more. Second execution: the same."""
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
-            return [batch for batch, workflow_id in ids.items() if not self.directory.state(workflow_id).open]
+            return [batch for batch, workflow_id in ids.items() if not self.children.directory.state(workflow_id).open]
 
     # --- crawls and managers ---------------------------------------------------------------------------------------
 
@@ -280,8 +251,8 @@ class GraphActivities:
             row = self.managers.record_manager_stop(row.manager_id, intent)
         stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
         workflow_id = manager_workflow_id(row.name, row.flow_id)
-        if not row.status.terminal and not self.directory.stop(workflow_id, stop):
-            self.directory.begin_manager(row.manager_id, workflow_id)
+        if not row.status.terminal and not self.children.directory.stop(workflow_id, stop):
+            self.children.directory.begin_manager(row.manager_id, workflow_id)
 
     # --- stop and end ----------------------------------------------------------------------------------------------
 
@@ -332,10 +303,10 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 
 def _waiting(graph: Graph) -> str | None:
     """What the first step waits for that neither has ended nor executes, when none executes."""
-    if any(step.state is StepState.EXECUTING and step.kind is not StepKind.GRAPH for step in graph.steps):
+    working = [step for step in graph.steps if step.kind is not StepKind.GRAPH and not step.state.final]
+    if not working or any(step.state is StepState.EXECUTING for step in working):
         return None
-    waiting = next((s for s in graph.steps if not s.state.final and s.kind is not StepKind.GRAPH), None)
-    return None if waiting is None else f"{waiting.path}: {graph.waiting(waiting.number)}"[:ERROR_MAX]
+    return f"{working[0].path}: {graph.waiting(working[0].number)}"[:ERROR_MAX]
 
 
 class _Beginning(BeginningRuns[StepWork]):
@@ -344,7 +315,6 @@ class _Beginning(BeginningRuns[StepWork]):
     def __init__(self, acts: GraphActivities, row: GraphRow, fence: GraphFence) -> None:
         super().__init__(acts.children, f"graph/{row.graph_id}", graph_workflow_id(row.key))
         self._a, self._row, self._fence = acts, row, fence
-        self._crawlers: Sequence[CrawlerDefinition] | None = None
 
     def waiting(self, limit: int) -> list[StepWork]:
         return self._a.graphs.to_begin(self._fence, limit)
@@ -363,10 +333,7 @@ class _Beginning(BeginningRuns[StepWork]):
     def request(self, job: StepWork) -> RunRequest:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
         request = crawl_request({**own, "parent": self._parent})
-        if self._crawlers is None:
-            # Whoever brings a scheduler service of their own may have no catalogue here.
-            self._crawlers = self._a.catalogue.all() or self._a.scheduler.crawlers()
-        crawler = next((one for one in self._crawlers if one.name == request.crawler), None)
+        crawler = next((one for one in self.crawlers if one.name == request.crawler), None)
         if crawler is None:
             raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
         check_crawl(crawler, request)
@@ -386,15 +353,15 @@ class _Beginning(BeginningRuns[StepWork]):
 
     def _resume(self, job: StepWork, run_id: int) -> None:
         """Let the run of a former attempt go on, unless somebody did."""
-        run = self._a.runs.get_run(run_id)
+        run = self._children.runs.get_run(run_id)
         if run is None:
             self.refuse(job, f"run {run_id} is not there any more; retry the step with fresh=True")
             return
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
-            run, _ = self._a.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
+            run, _ = self._children.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
         if run.owner_run_id is None and not run.status.terminal:
-            self._a.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
+            self._children.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
         self.took(job, run)
 
     def _begin_manager(self, job: StepWork) -> None:
@@ -411,9 +378,9 @@ class _Beginning(BeginningRuns[StepWork]):
             self.refuse(job, f"manager {row.manager_id} ({row.name}, flow {row.flow_id}) belongs to somebody else")
             return
         workflow_id = manager_workflow_id(row.name, row.flow_id)
-        if row.status.terminal and row.attempt <= job.run_attempt and self._a.directory.state(workflow_id).open:
+        if row.status.terminal and row.attempt <= job.run_attempt and self._children.directory.state(workflow_id).open:
             raise Overtaken(f"the workflow of manager {row.manager_id} is about to close; it is begun again then")
         if not row.status.terminal or row.attempt <= job.run_attempt:
-            self._a.directory.begin_manager(row.manager_id, workflow_id)
+            self._children.directory.begin_manager(row.manager_id, workflow_id)
         self.started(job, row.manager_id)
         self._begun += 1

@@ -16,7 +16,7 @@ from typing import Any
 from temporalio import activity
 
 from crawler_lifecycle.domain.crawler import check_tasks
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.manager import (
     CYCLE_ENDS,
     PAGE_ITEMS,
@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
 from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, ManagerRow, ManagerStore, PlanStore
 
-from .shared import alive
+from .shared import alive, answered, keep_output
 
 log = logging.getLogger(__name__)
 
@@ -161,16 +161,7 @@ class ManagerActivities:
         except PlanFailed as failed:
             return cycle.failed(failed)
         finally:
-            self._keep_output(order.manager_id)
-
-    def _keep_output(self, manager_id: int) -> None:
-        """Put on record what the class printed. It is no part of the cycle, which counts without it."""
-        printed = self.hosts.printed(manager_id)
-        if printed:
-            try:
-                self.managers.keep_output(manager_id, printed)
-            except LifecycleError as error:
-                log.warning("what manager %d printed is not kept: %s", manager_id, error)
+            keep_output(self.managers.keep_output, row.manager_id, self.hosts.printed(row.manager_id))
 
 
 class _Cycle:
@@ -345,7 +336,7 @@ class _Cycle:
         position, buffered = row.position, counts[JobState.BUFFERED]
         while buffered < room and not self._unfinished:
             page = self._checked(host, host.page(position, self._answer))
-            position, buffered = page.position, self._managers.add_page(self._fence, page).buffered
+            position, buffered = page.position, self._managers.add_page(self._fence, page)
             host.settled = True
             if page.exhausted or page.error is not None:
                 return
@@ -425,12 +416,7 @@ class _Cycle:
             "job": self._job,
             "owned_jobs": self._owned_jobs,
         }
-        if name not in answers:
-            raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
-        try:
-            return answers[name](**arguments)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"{name}: {error}") from None
+        return answered(answers, name, arguments)
 
     def _waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
         return self._managers.waiting_jobs(self._row.manager_id, JobState(state), int(after_id), _bounded(limit))

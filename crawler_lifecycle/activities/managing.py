@@ -6,27 +6,18 @@ The class of the manager decides elsewhere (``managers.py``); nothing here knows
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from temporalio import activity
 
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.manager_jobs import base_of, laid_over
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.scrapy_cloud import Cloud, run_request_of
-from crawler_lifecycle.ports import (
-    AcceptanceStore,
-    Catalogue,
-    Owner,
-    RunReader,
-    SchedulerClient,
-    StopIntentStore,
-    WorkflowDirectory,
-)
+from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
 
 from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
@@ -47,7 +38,6 @@ class ManagerOpened:
 
     name: str
     flow_id: str
-    plan: str
     attempt: int
     status: RunStatus
     parent: str | None = None
@@ -129,19 +119,9 @@ class ManagingActivities:
     """Activities of a manager's workflow on the main and on the control queue."""
 
     managers: ManagerStore
-    acceptance: AcceptanceStore
-    stops: StopIntentStore
-    runs: RunReader
-    directory: WorkflowDirectory
-    catalogue: Catalogue
-    scheduler: SchedulerClient
+    children: ChildRuns
     cloud: Cloud = field(default_factory=Cloud)
     clock: Clock = utc_now
-
-    @property
-    def children(self) -> ChildRuns:
-        """What begins and stops runs."""
-        return ChildRuns(self.acceptance, self.stops, self.runs, self.directory)
 
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
     def open_manager(self, order: OpenManager) -> ManagerOpened:
@@ -155,8 +135,7 @@ class ManagingActivities:
         if order.owner.workflow_id != expected:
             raise refusal("workflow id", order.owner.workflow_id, f"manager {row.manager_id} runs as {expected!r}")
         row = self.managers.claim_manager(order.manager_id, order.owner)
-        told = (row.name, row.flow_id, row.plan, row.attempt, row.status, row.parent, row.stop, row.leave)
-        return ManagerOpened(*told)
+        return ManagerOpened(row.name, row.flow_id, row.attempt, row.status, row.parent, row.stop, row.leave)
 
     # --- begin -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +214,6 @@ class _Beginning(BeginningRuns[Live]):
     def __init__(self, acts: ManagingActivities, row: ManagerRow, fence: ManagerFence) -> None:
         super().__init__(acts.children, f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id))
         self._a, self._row, self._fence = acts, row, fence
-        self._crawlers: Sequence[CrawlerDefinition] | None = None
 
     def waiting(self, limit: int) -> list[Live]:
         return self._a.managers.starting_jobs(self._fence, limit)
@@ -252,10 +230,7 @@ class _Beginning(BeginningRuns[Live]):
         return run_request_id(self._row.manager_id, job.seq, job.retry)
 
     def request(self, job: Live) -> RunRequest:
-        if self._crawlers is None:
-            # Whoever brings a scheduler service of their own may have no catalogue here.
-            self._crawlers = self._a.catalogue.all() or self._a.scheduler.crawlers()
-        crawler = self._a.cloud.crawler(job.job.spider, job.job.project_id, self._crawlers)
+        crawler = self._a.cloud.crawler(job.job.spider, job.job.project_id, self.crawlers)
         request = run_request_of(
             job.job,
             job.seq,

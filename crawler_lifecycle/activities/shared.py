@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,11 +16,13 @@ from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, RowUnreadable, StoreRefused
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, RowUnreadable, StoreRefused
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
 
 from . import meters
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 
@@ -38,6 +41,25 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
         if definition is not None and definition.name is not None:
             found[definition.name] = method
     return found
+
+
+def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments: Mapping[str, Any]) -> object:
+    """What users' code asked for. Raises ``InvalidRequest`` for what cannot be asked."""
+    if name not in answers:
+        raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
+    try:
+        return answers[name](**arguments)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}: {error}") from None
+
+
+def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
+    """Put on record what users' code printed. It is no part of what that did."""
+    try:
+        if printed:
+            keep(id, printed)
+    except LifecycleError as error:
+        log.warning("what %d printed is not kept: %s", id, error)
 
 
 def ordered_at() -> datetime | None:

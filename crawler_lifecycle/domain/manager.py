@@ -255,8 +255,6 @@ class Live:
     retry: int = 0
     cap_key: str | None = None
     started_at: float | None = None
-    pending: bool = False
-    """Whether its run has not begun to execute."""
 
 
 @dataclass(frozen=True, slots=True)

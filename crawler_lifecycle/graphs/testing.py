@@ -19,9 +19,8 @@ from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
-from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd
+from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
-from crawler_lifecycle.domain.graph.retries import after_failure
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -196,3 +196,17 @@ def look_away(task: asyncio.Task[Any]) -> None:
     """Retrieve the outcome, so that asyncio does not report an exception that nobody waits for."""
     if not task.cancelled():
         task.exception()
+
+
+class Beside:
+    """Coroutines that run beside the loop of a workflow. What comes of them is not told."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself would forget them
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it until it ends, or the execution does."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(look_away)
+        task.add_done_callback(self._tasks.discard)

@@ -13,7 +13,6 @@ full, has a workflow of its own, and the execution continues as new when the sho
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -42,14 +41,14 @@ from crawler_lifecycle.domain.graph.commands import (
 from crawler_lifecycle.domain.graph.spec import GraphState
 
 from .calls import call, pause, reason
-from .graph_calls import Beside, FunctionCalls
+from .graph_calls import FunctionCalls
 from .graph_state import GraphWork
 from .leaving import Interrupted, MustLeave, history_full
 from .manager_state import PASS_LEAST_S, PASS_S
 from .owned import OwnedWorkflow, refused
-from .requests import read_command, read_graph_order
+from .requests import read_command, read_order
 from .state import REASON_MAX
-from .steps import heeding, publish, tell
+from .steps import publish, tell
 
 #: Events after which an execution goes on as another one as soon as its short calls have answered, which takes them
 #: a minute and a half at most: what is begun meanwhile has workflows of its own.
@@ -65,7 +64,6 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
         self._begin(_STATE, GraphWork(), carried, surplus, "next step")
-        self._beside = Beside()
         self._calls = FunctionCalls(self._s, self._beside)
 
     @workflow.run
@@ -74,13 +72,9 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
         ``order`` is a ``GraphOrder`` and all that is sent.
         """
-        if self._refused is not None:
-            raise self._refused
-        order = read_graph_order(order)
-        life = asyncio.create_task(self._live(order))
-        for beside in (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping()):
-            self._beside.start(beside)
-        result = await heeding(life, self._s.inbox.want)
+        order = read_order(GraphOrder, order)
+        beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
+        result = await self._keep(self._live(order), *beside)
         if result is None:
             self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
@@ -123,17 +117,8 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
 
     async def _change(self, order: CancelSteps | RetrySteps | AppendSteps) -> int:
-        s = self._s
-
         def carry_out(request_id: str) -> Awaitable[int]:
-            command = CommandGraph(
-                s.graph_id,
-                request_id,
-                cancel=order if isinstance(order, CancelSteps) else None,
-                retry=order if isinstance(order, RetrySteps) else None,
-                append=order if isinstance(order, AppendSteps) else None,
-            )
-            return call(GraphActivities.command_graph, command)
+            return call(GraphActivities.command_graph, CommandGraph(self._s.graph_id, request_id, order))
 
         return await self._command(order.request_id, carry_out)
 
@@ -209,10 +194,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.inbox.woken, s.advanced_at = False, workflow.now()
         if s.is_late(workflow.now()):
             self._calls.kill()
-        await self._calls.look_after(lambda: s.inbox.changed)
+        await self._calls.look_after(self._stop_changed)
         order = AdvanceGraph(s.fence, list(s.inbox.answered), s.seen, self._calls.room(self._full()))
-        control, wake = self._stop_wanted(), lambda: s.inbox.changed
-        advanced = await call(GraphActivities.advance_graph, order, control=control, wake=wake)
+        control = self._stop_wanted()
+        advanced = await call(GraphActivities.advance_graph, order, control=control, wake=self._stop_changed)
         s.took(advanced, order.answered, workflow.now())
         for batch in advanced.batches:
             self._calls.begin(batch, apart=self._full())
@@ -288,11 +273,11 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     async def _end(self) -> None:
         """Put the end on record, unless a step was opened again, or a run came to life, meanwhile."""
         s = self._s
-        wake = lambda: s.inbox.changed  # noqa: E731
-        ended = await self._ended(GraphActivities.end_graph, EndGraph(s.fence, s.why()), wake)
+        order = EndGraph(s.fence, s.why())
+        ended = await self._ended(GraphActivities.end_graph, order, self._stop_changed)
         if ended is None:
             s.state, s.next_at = GraphState.EXECUTING, None
-            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            await pause(PASS_LEAST_S, self._stop_changed, "runs that came to life")
             return
         s.state, s.cause, s.waiting = ended.state, ended.cause, None
         s.ended = s.inbox.closed = True

@@ -8,45 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from pydantic import TypeAdapter
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import (
     ActivityError,
+    ApplicationError,
     ChildWorkflowError,
     WorkflowAlreadyStartedError,
     is_cancelled_exception,
 )
-from temporalio.workflow import ParentClosePolicy
+from temporalio.workflow import ActivityCancellationType, ActivityHandle, ParentClosePolicy
 
-from crawler_lifecycle.activities.graph_batches import BatchOrder
+from crawler_lifecycle.activities.graph_batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.graphs import BatchCall, ClosedBatches, GraphActivities
 from crawler_lifecycle.domain import names
 
-from .calls import call, look_away, reason
-from .graph_batch import GraphBatchWorkflow, call_batch
+from .calls import Beside, WithoutSignals, call, reason
 from .graph_state import LEVEL_S, GraphWork
+from .policies import config
+from .requests import invalid, read_input
 
 #: Calls that may be under way; and those that may begin while the history is full.
 CALLS_MAX, CALLS_WHEN_FULL = 500, 50
 #: Seconds until steps are picked again whose call failed on the way.
 FAILED_S = 5.0
+#: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
+LONG_S = 8 * 86_400.0
 
-
-class Beside:
-    """Coroutines that run beside the loop of a workflow. What comes of them is not told."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself would forget them
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until it ends, or the execution does."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(look_away)
-        task.add_done_callback(self._tasks.discard)
+_ORDER = TypeAdapter(BatchOrder)
 
 
 class FunctionCalls:
@@ -134,3 +128,39 @@ class FunctionCalls:
         for number in self._s.apart:
             workflow_id = names.graph_batch_workflow_id(self._s.key, number)
             self._beside.start(workflow.get_external_workflow_handle(workflow_id).cancel())
+
+
+def call_batch(order: BatchOrder, pool: str | None, seconds: float | None = None) -> ActivityHandle[Any]:
+    """Call functions in a pool of workers. Where that is cancelled, it has ended when the worker says so."""
+    options = config(GraphBatchActivities.run_graph_batch.__name__)
+    options["task_queue"] = names.functions_queue(pool)
+    options["cancellation_type"] = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+    if seconds is not None:
+        options["start_to_close_timeout"] = timedelta(seconds=seconds)
+    return workflow.start_activity("run_graph_batch", order, result_type=RawValue, **options)
+
+
+@workflow.defn(name=names.GRAPH_BATCH_WORKFLOW)
+class GraphBatchWorkflow(WithoutSignals):
+    """Calls one batch, then tells the graph, whose workflow may be another execution by now. Cancelled, it kills."""
+
+    @workflow.run
+    async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
+        """``graph``: the id of the graph's workflow; ``pool``: of workers. Fails only for an order that is invalid."""
+        order = read_input(_ORDER, "order", order)
+        if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
+            raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
+        handle = call_batch(order, pool, LONG_S)
+        while not handle.done():
+            try:
+                await workflow.wait([handle])
+            except asyncio.CancelledError:
+                handle.cancel()
+        try:
+            await handle
+        except ActivityError as error:
+            workflow.logger.warning("batch %d: %s", order.batch, reason(error))
+        try:
+            await workflow.get_external_workflow_handle(graph).signal(names.SIGNAL_BATCH_ENDED, order.batch)
+        except ApplicationError as error:
+            workflow.logger.warning("%s could not be told: %s", graph, error.message)

@@ -12,7 +12,6 @@ may come between any two.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -35,13 +34,13 @@ from crawler_lifecycle.domain.errors import Fenced, InvalidRequest
 from crawler_lifecycle.domain.manager import ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
 
-from .calls import NotTaken, call, look_away, pause, reason
+from .calls import NotTaken, call, pause, reason
 from .leaving import Interrupted, MustLeave, may_leave
 from .manager_state import PASS_LEAST_S, ManagerState, Verdict
 from .owned import OwnedWorkflow, refused
 from .requests import read_jobs, read_order
 from .state import REASON_MAX
-from .steps import heeding, publish, tell
+from .steps import publish, tell
 
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
@@ -70,17 +69,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
         ``order`` is a ``ManagerOrder`` and all that is sent.
         """
-        if self._refused is not None:
-            raise self._refused
-        order = read_order(order)
-        life = asyncio.create_task(self._live(order))
-        self._beside = [
-            asyncio.create_task(self._alarm.keep(lambda: self._s.outcome is not None)),
-            asyncio.create_task(self._keep_reading()),
-        ]
-        for task in self._beside:
-            task.add_done_callback(look_away)
-        result = await heeding(life, self._s.inbox.want)
+        order = read_order(ManagerOrder, order)
+        beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
+        result = await self._keep(self._live(order), *beside)
         if result is None:
             workflow.continue_as_new(args=[order, self._s])
         return result
@@ -145,7 +136,10 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def _open(self, order: ManagerOrder) -> None:
         s = self._s
         s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
-        s.adopt(await call(ManagingActivities.open_manager, OpenManager(s.manager_id, self._owner())))
+        s.adopt(await call(ManagingActivities.open_manager, self._owning()))
+
+    def _owning(self) -> OpenManager:
+        return OpenManager(self._s.manager_id, self._owner())
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
@@ -181,8 +175,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         Raises ``ApplicationError`` in the second case.
         """
         s = self._s
-        order = OpenManager(s.manager_id, self._owner())
-        row = await call(ManagingActivities.open_manager, order, wake=self._stop_wanted)
+        row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
         if row.attempt != s.attempt:
             text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
             raise ApplicationError(text, type=Fenced.code, non_retryable=True)
@@ -195,12 +188,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
             asked = s.inbox.asked
             try:
-                row = await call(
-                    ManagingActivities.open_manager,
-                    OpenManager(s.manager_id, self._owner()),
-                    control=True,
-                    summary="a command",
-                )
+                row = await call(ManagingActivities.open_manager, self._owning(), control=True, summary="a command")
             except (ActivityError, ApplicationError) as error:
                 self.note(f"its row could not be read: {reason(error)}")
             else:
@@ -258,7 +246,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         intent = s.inbox.stop
         assert intent is not None
         order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
-        wake = (lambda: s.inbox.changed) if must else None
+        wake = self._stop_changed if must else None
         told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
         s.unrecorded = told.unreadable
         if told.status.terminal:
@@ -273,18 +261,15 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s, intent = self._s, self._s.inbox.stop
         assert intent is not None
         s.status, s.inbox.woken = RunStatus.STOPPING, False
-
-        def changed() -> bool:
-            return s.inbox.changed
-
-        left = await call(ManagingActivities.stop_manager_runs, StopRuns(s.manager_id, intent), wake=changed)
+        order = StopRuns(s.manager_id, intent)
+        left = await call(ManagingActivities.stop_manager_runs, order, wake=self._stop_changed)
         s.live, s.gone = left.live, not left.live
         s.waiting = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
         if s.gone or left.more:
             return
         publish(s)
         s.passes += 1
-        await self._await_proof(s.passes - 1, changed, lambda: s.inbox.woken or may_leave())
+        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or may_leave())
 
     async def _close(self) -> None:
         """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
@@ -309,7 +294,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         stopped = self._stop_wanted()
         leave = s.inbox.leave if stopped else True
         order = EndManager(s.fence, verdict.status, verdict.outcome, verdict.cause[:1000], leave)
-        wake = (lambda: s.inbox.changed) if stopped else self._stop_wanted
+        wake = self._stop_changed if stopped else self._stop_wanted
         ended = await self._ended(ManagingActivities.end_manager, order, wake)
         if ended is None:
             s.gone, s.passes = False, 0

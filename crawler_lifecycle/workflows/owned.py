@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,11 +16,12 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports import Owner
 
 from .alarm import Alarm
-from .calls import call, pause
+from .calls import Beside, call, pause
 from .leaving import Interrupted, MustLeave
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, ManagerInbox
 from .requests import read_carried
 from .state import TOO_LATE
+from .steps import heeding
 
 
 class State(Protocol):
@@ -70,6 +72,16 @@ class OwnedWorkflow(Generic[S]):
                 raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
             self._refused = error
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
+        self._beside = Beside()
+
+    async def _keep(self, life: Coroutine[Any, Any, R], *beside: Coroutine[Any, Any, None]) -> R:
+        """What its life comes to, with what goes on beside it."""
+        if self._refused is not None:
+            raise self._refused
+        living = asyncio.create_task(life)
+        for one in beside:
+            self._beside.start(one)
+        return await heeding(living, self._s.inbox.want)
 
     @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake")
     def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
@@ -81,6 +93,10 @@ class OwnedWorkflow(Generic[S]):
 
     def _stop_wanted(self) -> bool:
         return self._s.inbox.stop is not None
+
+    def _stop_changed(self) -> bool:
+        """Whether more is asked for than is on record."""
+        return self._s.inbox.changed
 
     def _owner(self) -> Owner:
         return Owner(workflow.info().workflow_id, self._s.owner_run_id)

@@ -73,7 +73,7 @@ BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A batch of functions: it calls for some seconds, what it began last may take a minute (``SHORT_S``), and is asked to
-#: end for a while. One that may take longer gets its own time (``graph_batch.py``).
+#: end for a while. One that may take longer gets its own time (``graph_calls.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A graph of 20,000 steps is read and written in some seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)

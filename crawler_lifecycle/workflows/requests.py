@@ -26,12 +26,15 @@ from crawler_lifecycle.domain.undecoded import Undecoded
 
 A = TypeVar("A")
 S = TypeVar("S")
+Order = TypeVar("Order", ManagerOrder, GraphOrder)
 
 _REQUEST = TypeAdapter(RunRequest)
 _TASKS = TypeAdapter(AddTasks)
-_ORDER = TypeAdapter(ManagerOrder)
+_ORDERS: dict[type, tuple[TypeAdapter[Any], str]] = {
+    ManagerOrder: (TypeAdapter(ManagerOrder), "manager"),
+    GraphOrder: (TypeAdapter(GraphOrder), "graph"),
+}
 _JOBS = TypeAdapter(AddJobs)
-_GRAPH = TypeAdapter(GraphOrder)
 _COMMANDS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (CancelSteps, RetrySteps, AppendSteps)}
 
 
@@ -44,12 +47,14 @@ def read_request(value: object) -> RunRequest:
     return value if isinstance(value, RunRequest) else _input(_REQUEST, "request", value, missing)
 
 
-def read_order(value: object) -> ManagerOrder:
-    """What a manager's workflow was started with. Raises ``ApplicationError`` as ``read_request`` does."""
-    missing = 'order: missing; start the workflow with the manager of a stored row, for example {"manager_id": 7}'
-    order = value if isinstance(value, ManagerOrder) else _input(_ORDER, "order", value, missing)
+def read_order(kind: type[Order], value: object) -> Order:
+    """What the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as ``read_request``
+    does."""
+    adapter, what = _ORDERS[kind]
+    missing = f'order: missing; start the workflow with the {what} of a stored row, for example {{"{what}_id": 7}}'
+    order: Order = value if isinstance(value, kind) else _input(adapter, "order", value, missing)
     try:
-        check_number("manager_id", order.manager_id, LIMITS["run_id"])
+        check_number(f"{what}_id", getattr(order, f"{what}_id"), LIMITS["run_id"])
     except InvalidRequest as error:
         raise invalid(str(error)) from None
     return order
@@ -59,17 +64,6 @@ def read_jobs(value: object) -> AddJobs:
     """The payload of the update ``add_job``. Raises ``ApplicationError`` as ``read_request`` does."""
     missing = 'jobs: missing; send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'
     return _update(_JOBS, "jobs", value, missing)
-
-
-def read_graph_order(value: object) -> GraphOrder:
-    """What a graph's workflow was started with. Raises ``ApplicationError`` as ``read_request`` does."""
-    missing = 'order: missing; start the workflow with the graph of a stored row, for example {"graph_id": 7}'
-    order = value if isinstance(value, GraphOrder) else _input(_GRAPH, "order", value, missing)
-    try:
-        check_number("graph_id", order.graph_id, LIMITS["run_id"])
-    except InvalidRequest as error:
-        raise invalid(str(error)) from None
-    return order
 
 
 def read_command(kind: type[A], value: object) -> A:

@@ -86,7 +86,7 @@ def _what_counts(answer: Any) -> Any:
 
 def _cancel(w: World) -> CommandGraph:
     _claimed(w)
-    return CommandGraph(1, "c1", cancel=CancelSteps(paths=["a"], requested_by="ada"))
+    return CommandGraph(1, "c1", CancelSteps(paths=["a"], requested_by="ada"))
 
 
 def _cancelled(w: World, answer: Any) -> None:

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, check_time, refusal
@@ -107,11 +108,9 @@ def check_json(where: str, value: object, most: int) -> int:
         if size > most:
             raise InvalidRequest(f"{where}: {size} bytes are too many; give at most {most}, and the rest by reference")
         same = isinstance(value, dict) and json.loads(text) == value
-    except (TypeError, RecursionError, OverflowError, UnicodeError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
-    except ValueError as error:
-        if isinstance(error, InvalidRequest):
-            raise
+    except InvalidRequest:
+        raise
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
     if not same:
         raise InvalidRequest(f"{where}: this would come back as something else; {cure}")
@@ -144,26 +143,33 @@ def link(
     the path of the step that grafts; paths are below it. Raises ``InvalidRequest`` for too many steps, a second name, a
     parent that is not there or holds no steps, a dependency on itself, on nothing (``check_deps``), and a cycle.
     """
-    known = known or {}
-    first = len(known)
+    numbers = dict(known or {})
+    first = len(numbers)
     if first + len(steps) > STEPS_MAX:
         cure = "put several items into one step, or start a graph for each part"
         raise InvalidRequest(f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {cure}")
     prefix = "" if below is None else below + "/"
     paths = [prefix + step.path for step in steps]
-    numbers: dict[str, int] = {}
-    parents: list[int | None] = []
+
+    def holds(number: int) -> bool:
+        return steps[number - first].kind is StepKind.GRAPH if number >= first else may_hold(number)
+
+    parents = []
     for number, path in enumerate(paths, first):
-        if path in known or path in numbers:
+        if path in numbers:
             raise InvalidRequest(f"step {shown(path)}: there is such a step; names are unique in their level")
         if prefix:
             _check_path(path)
-        parents.append(_parent(path, known, numbers, steps, first, below, may_hold))
+        above, _, _ = path.rpartition("/")
+        parents.append(numbers.get(above))
+        if above and parents[-1] is None:
+            raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
+        if above and above != below and not holds(numbers[above]):
+            late = "takes no steps (it has ended, or is no graph); append it elsewhere"
+            text = "is no graph; only a graph holds other steps" if numbers[above] >= first else late
+            raise InvalidRequest(f"step {shown(path)}: {shown(above)} {text}")
         numbers[path] = number
-    found = [
-        _deps(path, step, number, parent, known, numbers, check_deps)
-        for number, (path, step, parent) in enumerate(zip(paths, steps, parents, strict=True), first)
-    ]
+    found = [_link(*one, numbers, check_deps) for one in zip(paths, steps, parents, strict=True)]
     total = sum(len(one.deps) + len(one.missing) for one in found)
     if total > DEPS_MAX:
         raise InvalidRequest(f"deps: {total} are too many; give at most {DEPS_MAX}: depend on a group of steps instead")
@@ -171,49 +177,12 @@ def link(
     return found
 
 
-def _parent(
-    path: str,
-    known: Mapping[str, int],
-    numbers: Mapping[str, int],
-    steps: Sequence[StepSpec],
-    first: int,
-    below: str | None,
-    may_hold: Callable[[int], bool],
-) -> int | None:
-    above, _, _ = path.rpartition("/")
-    if not above:
-        return None
-    number = numbers.get(above)
-    if number is not None:
-        if steps[number - first].kind is StepKind.GRAPH:
-            return number
-        raise InvalidRequest(f"step {shown(path)}: {shown(above)} is no graph; only a graph holds other steps")
-    number = known.get(above)
-    if number is None:
-        raise InvalidRequest(f"step {shown(path)}: there is no graph {shown(above)} before it; send that first")
-    if above != below and not may_hold(number):
-        raise InvalidRequest(
-            f"step {shown(path)}: {shown(above)} takes no steps (it has ended, or is no graph); append it elsewhere"
-        )
-    return number
-
-
-def _deps(
-    path: str,
-    step: StepSpec,
-    number: int,
-    parent: int | None,
-    known: Mapping[str, int],
-    numbers: Mapping[str, int],
-    check_deps: bool,
-) -> Link:
-    level = path.rpartition("/")[0]
-    level = level + "/" if level else ""
+def _link(path: str, step: StepSpec, parent: int | None, numbers: Mapping[str, int], check_deps: bool) -> Link:
+    level = path[: path.rfind("/") + 1]
     deps, missing = [], []
     for name in dict.fromkeys(step.deps):
-        full = level + name
-        found = numbers.get(full, known.get(full))
-        if found == number:
+        found = numbers.get(level + name)
+        if level + name == path:
             raise InvalidRequest(f"step {shown(path)}: it depends on itself; leave that dependency out")
         if found is not None:
             deps.append(found)
@@ -223,33 +192,18 @@ def _deps(
                 "add it, or build the graph with check_deps=False to append it later"
             )
         else:
-            missing.append(full)
-    return Link(path, number, parent, tuple(deps), tuple(missing))
+            missing.append(level + name)
+    return Link(path, numbers[path], parent, tuple(deps), tuple(missing))
 
 
 def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
     """Raise ``InvalidRequest`` naming every step of a cycle. A step inside of a graph depends on steps of its own level
     only, so there is a cycle exactly where these dependencies have one."""
-    left = [len(one) for one in deps]
-    dependents: list[list[int]] = [[] for _ in deps]
-    for number, one in enumerate(deps):
-        for dep in one:
-            dependents[dep].append(number)
-    free = [number for number, count in enumerate(left) if count == 0]
-    for number in free:  # grows while it is read
-        for other in dependents[number]:
-            left[other] -= 1
-            if left[other] == 0:
-                free.append(other)
-    if len(free) == len(deps):
+    try:
+        TopologicalSorter(dict(enumerate(deps))).prepare()
         return
-    # Each step that is left depends on another one that is left: following them comes back to where it was.
-    number = next(n for n, count in enumerate(left) if count)
-    seen: dict[int, int] = {}
-    while number not in seen:
-        seen[number] = len(seen)
-        number = next(dep for dep in deps[number] if left[dep])
-    cycle = [n for n, place in seen.items() if place >= seen[number]]
+    except CycleError as error:
+        cycle: list[int] = error.args[1][:0:-1]  # each behind the one that waits for it
     first = cycle.index(min(cycle))
     names = [shown(path(n)) for n in (*cycle[first:], *cycle[: first + 1])]
     if len(names) > _SHOWN:

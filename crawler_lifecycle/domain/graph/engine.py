@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import Link, check_cycle, link, shown
@@ -29,11 +29,13 @@ from crawler_lifecycle.domain.graph.spec import (
     StepState,
 )
 
-__all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "may_begin_again"]
+__all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
 #: What a retry takes, and what it takes when it is named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
+#: The longest wait between two tries, in seconds.
+BACKOFF_MAX_S = 3600.0
 
 
 @dataclass
@@ -329,3 +331,14 @@ class Graph:
 def may_begin_again(tries: int, max_attempts: int) -> bool:
     """Whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its doing."""
     return tries < max_attempts + LOST_MAX
+
+
+def after_failure(tries: int, max_attempts: int, backoff_s: float, now: datetime) -> tuple[StepState, datetime | None]:
+    """``RETRYABLE`` and from when on it may begin again, or ``DISCARDED`` when its tries are spent.
+
+    ``tries``: those that count, the one that failed included. Each wait is twice the one before.
+    """
+    if tries >= max_attempts:
+        return StepState.DISCARDED, None
+    wait = min(BACKOFF_MAX_S, backoff_s * 2.0 ** min(max(tries, 1) - 1, 40))
+    return StepState.RETRYABLE, now + timedelta(seconds=wait)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any
@@ -129,29 +129,12 @@ def decode_page(number: int, data: bytes) -> list[StepSpec]:
     return [step_from_json(one) for one in _page(number, data)["steps"]]
 
 
-def check_page(number: int, data: bytes) -> int:
-    """How many steps it holds. Raises ``InvalidRequest``."""
-    return len(decode_page(number, data))
-
-
 def fingerprint(spec: GraphSpec) -> str:
     """What tells this graph from another one: the same for the same steps in the same order, options and context."""
     found = hashlib.sha256()
-    for one in _parts(spec):
-        found.update(one + b"\n")
+    for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
+        found.update(_dump(one) + b"\n")
     return found.hexdigest()
-
-
-def graft_digest(steps: Sequence[StepSpec]) -> str:
-    """The same of steps that are grafted."""
-    return fingerprint(GraphSpec(steps))
-
-
-def _parts(spec: GraphSpec) -> Iterator[bytes]:
-    yield _dump(asdict(spec.options))
-    yield _dump(spec.context)
-    for step in spec.steps:
-        yield _dump(step_to_json(step))
 
 
 def _page(number: int, data: bytes) -> dict[str, Any]:

@@ -212,10 +212,6 @@ class GraphReader(Protocol):
         """All steps in their order. Raises ``RowUnreadable``."""
         ...
 
-    def count_steps(self, graph_id: int) -> dict[StepState, int]:
-        """Steps by state, those of the kind ``graph`` left out."""
-        ...
-
     def load(self, graph_id: int) -> Graph:
         """The engine with all steps as they are now, to read from. Raises ``RunNotFound``."""
         ...

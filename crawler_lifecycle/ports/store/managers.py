@@ -121,17 +121,6 @@ class ManagerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PageAdded:
-    """What became of a page of a source."""
-
-    new: int
-    known: int
-    skipped: int
-    buffered: int
-    """Jobs in the state BUFFERED now."""
-
-
-@dataclass(frozen=True, slots=True)
 class Committed:
     """What a committed decision left behind."""
 
@@ -232,11 +221,11 @@ class ManagerStore(ManagerReader, Protocol):
         again behind this position; ``None``: what is on record of it stays. ``fence.generation`` is not compared."""
         ...
 
-    def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
-        """Append yields of the source in one transaction: new identities become BUFFERED, known ones are counted,
-        errors become SKIPPED. Position, exhausted and error of the source become those of the page. The same page
-        again adds nothing, and a yield is counted once, in whichever pass of the source it is read again. Raises
-        ``InvalidRequest`` when positions are left out."""
+    def add_page(self, fence: ManagerFence, page: Page) -> int:
+        """Append yields of the source in one transaction; how many jobs are BUFFERED then. New identities become
+        BUFFERED, known ones are counted, errors become SKIPPED. Position, exhausted and error of the source become
+        those of the page. The same page again adds nothing, and a yield is counted once, in whichever pass of the
+        source it is read again. Raises ``InvalidRequest`` when positions are left out."""
         ...
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:

@@ -69,7 +69,7 @@ MAY = {
     ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
     **{
         (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
-        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "count_steps", "list_graphs")
+        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
     },
     ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
 }
@@ -334,7 +334,6 @@ def graphs(world: World) -> None:
         world.finish(fence)
     graphed.advance(*(batch.number for batch in picked.batches))
     store.load(graphed.id)
-    store.count_steps(graphed.id)
     store.list_graphs(20_007)
     store.list_graphs(20_007, name="x")
     store.list_graphs(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])

@@ -78,7 +78,7 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
         graphs.add_graph_page(draft.graph_id, page, data)
     made = graphs.make_graph(draft.graph_id)
     assert graphs.make_graph(draft.graph_id) == made
-    assert (made.state, graphs.count_steps(made.graph_id)) == (GraphState.EXECUTING, {S.AVAILABLE: 1, S.SUSPENDED: 30})
+    assert (made.state, made.counts) == (GraphState.EXECUTING, {S.AVAILABLE: 1, S.SUSPENDED: 30})
     with pytest.raises(NotInThisState):
         graphs.add_graph_page(made.graph_id, 0, first)
     assert graphs.reserve_graph(new) == (graphs.get_graph(made.graph_id), False)

@@ -104,8 +104,7 @@ def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Man
     with pytest.raises(Fenced):
         managers.add_page(managed.fence, page([3]))
     now = replace(managed.fence, generation=2)
-    added = managers.add_page(now, page([1, 2, 2, 3], exhausted=True))
-    assert (added.new, added.known, added.buffered) == (1, 3, 3)
+    assert managers.add_page(now, page([1, 2, 2, 3], exhausted=True)) == 3
     counts = managed.row.counts
     assert (counts.yields, counts.duplicates) == (4, 1), "what a pass reads again counts once"
     row = managers.new_generation(now, "f3", None)
@@ -120,11 +119,9 @@ def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Man
 def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Managed) -> None:
     managers = managed.world.store.managers
     items = Page([*page([1, 2]).items, SourceItem(3, None, "no dict")], 3)
-    added = managers.add_page(managed.fence, items)
-    assert (added.new, added.known, added.skipped, added.buffered) == (2, 0, 1, 2)
+    assert managers.add_page(managed.fence, items) == 2
     before = managed.row, managed.jobs()
-    again = managers.add_page(managed.fence, items)
-    assert (again.new, again.known, again.skipped, again.buffered) == (0, 0, 0, 2)
+    assert managers.add_page(managed.fence, items) == 2
     assert (managed.row, managed.jobs()) == before
     with pytest.raises(InvalidRequest, match="position 3"):
         managers.add_page(managed.fence, page([7], after=4))
@@ -136,8 +133,8 @@ def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Manage
 def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Managed) -> None:
     """S-D1, S-D2, S-D3."""
     managers = managed.world.store.managers
-    assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3])).new == 3
-    assert managers.add_page(managed.fence, page([2, 4, 1], after=5, exhausted=True)).new == 1
+    assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3])) == 3
+    assert managers.add_page(managed.fence, page([2, 4, 1], after=5, exhausted=True)) == 4
     assert [one.job and one.job.spider_args["n"] for one in managed.jobs()] == ["1", "2", "3", "4"]
     assert managed.row.counts.duplicates == 4
     known = {job(n).identity for n in (1, 2, 3, 4)}
@@ -350,8 +347,7 @@ def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Mana
     managers.add_page(managed.fence, page([1]))
     managers.add_page(managed.fence, Page([], 1, error="position 2: no dict; mend it"))
     assert managers.facts(managed.fence, 0).source_error == managed.row.source_error == "position 2: no dict; mend it"
-    late = managers.add_page(managed.fence, Page([], 0, exhausted=True))
-    assert late.buffered == 1
+    assert managers.add_page(managed.fence, Page([], 0, exhausted=True)) == 1
     assert managed.row.source_error is not None
     assert managers.new_generation(managed.fence, "f2", 0).source_error is None
 

@@ -84,7 +84,7 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     third = Managed.claimed(world, managed.id, NEXT.__class__(NEXT.workflow_id, "chain-m3"))
     third.check_counters()
     assert third.row.jobs_pruned_at == world.clock.now, "who reads it sees that they are new again"
-    assert world.store.managers.add_page(third.fence, page([1, 2])).new == 2
+    assert world.store.managers.add_page(third.fence, page([1, 2])) == 2
     third.pick(5)
     keys = [one.key for one in world.store.managers.starting_jobs(third.fence)]
     assert keys == [f"manager/{managed.id}/{n}" for n in (2, 3)], "a number is never given again"

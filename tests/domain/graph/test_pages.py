@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import (
     PAGE_BYTES,
-    check_page,
+    decode_page,
     decode_pages,
     encode_pages,
     fingerprint,
@@ -96,7 +96,7 @@ def test_pages_are_small_enough_and_hold_the_whole() -> None:
     assert len(pages) == 4
     assert all(len(page) <= PAGE_BYTES for page in pages)
     assert decode_pages(pages, spec.options) == spec
-    assert sum(check_page(number, page) for number, page in enumerate(pages)) == 11
+    assert sum(len(decode_page(number, page)) for number, page in enumerate(pages)) == 11
     assert encode_pages(GraphSpec([])) == [b'{"context":{},"steps":[]}']
 
 
@@ -122,7 +122,7 @@ def test_a_step_too_large_for_a_page_is_refused() -> None:
 )
 def test_a_page_that_cannot_be_is_named(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"^page 3: "):
-        check_page(3, data)
+        decode_page(3, data)
 
 
 def test_the_context_travels_on_the_first_page_alone() -> None:
@@ -131,7 +131,7 @@ def test_the_context_travels_on_the_first_page_alone() -> None:
     with pytest.raises(InvalidRequest, match="page 1: "):
         decode_pages([page, page], GraphOptions())
     with pytest.raises(InvalidRequest, match="context: "):
-        check_page(0, b'{"context":[],"steps":[]}')
+        decode_page(0, b'{"context":[],"steps":[]}')
 
 
 def test_a_fingerprint_tells_graphs_apart_and_nothing_else() -> None:

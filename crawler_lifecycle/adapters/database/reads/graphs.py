@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Column, Connection, Select, case, func, select
 
 from crawler_lifecycle.adapters.database.schema.columns import json_text
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, LISTED, listed_graph, listed_step, whole_graph
@@ -107,7 +107,9 @@ class SqlGraphReads(GraphPart):
                 rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
             else:
                 rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
-            names = _paths(conn, graph_id, {dep for row in rows for dep in _deps(row)})
+            named = select(_s.number, _s.path).where(_s.graph_id == graph_id)
+            there = _among(conn, named, _s.number, {dep for row in rows for dep in _deps(row)})
+        names = {row["number"]: row["path"] for row in there}
         missing = [_shape(row).get("missing", ()) for row in rows]
         return [
             listed_step(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
@@ -129,10 +131,6 @@ class SqlGraphReads(GraphPart):
             self.load(graph_id)  # names the row that cannot be
             raise
 
-    def count_steps(self, graph_id: int) -> dict[StepState, int]:
-        with self._db.reading() as conn:
-            return dict(count_steps(conn, [graph_id]).get(graph_id, {}))
-
     def load(self, graph_id: int) -> Graph:
         with self._db.reading() as conn:
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH))
@@ -146,12 +144,9 @@ class SqlGraphReads(GraphPart):
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        sizes: dict[int, int] = {}
+        query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
         with self._db.reading() as conn:
-            for chunk in chunks(sorted(set(numbers))):
-                query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.number.in_(chunk))
-                query = query.where(_s.result_bytes.is_not(None)).with_hint(graph_step, PRIMARY, "mysql")
-                sizes |= {number: int(size) for number, size in conn.execute(query).all()}
+            sizes = {row["number"]: int(row["result_bytes"]) for row in _among(conn, query, _s.number, numbers)}
         for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
             yield from self._parts(graph_id, page, sizes)
 
@@ -174,23 +169,11 @@ class SqlGraphReads(GraphPart):
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes, _s.run_id)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
-            read = [
-                row
-                for chunk in chunks(sorted(set(numbers)))
-                for row in conn.execute(
-                    query.where(_s.number.in_(chunk)).with_hint(graph_step, PRIMARY, "mysql")
-                ).mappings()
-            ]
+            read = _among(conn, query, _s.number, numbers)
             for _ in range(DEPTH_MAX + 1):
                 found |= {row["number"]: row for row in read}
                 holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
-                read = [
-                    row
-                    for chunk in chunks(sorted(holding))
-                    for row in conn.execute(
-                        query.where(_s.parent.in_(chunk)).with_hint(graph_step, _BY_PARENT, "mysql")
-                    ).mappings()
-                ]
+                read = _among(conn, query, _s.parent, holding, _BY_PARENT)
                 if not read:
                     break
             runs = _runs(conn, {r["run_id"] for r in found.values() if r["kind"] == StepKind.CRAWL and r["run_id"]})
@@ -213,6 +196,15 @@ class SqlGraphReads(GraphPart):
         return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
 
 
+def _among(
+    conn: Connection, query: Select[Any], column: Column[Any], values: Collection[int], index: str = PRIMARY
+) -> list[Row]:
+    """The rows whose column has one of these values."""
+    hinted = query.with_hint(column.table, index, "mysql")
+    pages = (conn.execute(hinted.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values))))
+    return [row for page in pages for row in page]
+
+
 def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:
     """The rows, with the steps of live graphs counted."""
     live = [row.graph_id for row in rows if row.state == GraphState.EXECUTING]
@@ -227,14 +219,6 @@ def _shape(row: Row) -> Mapping[str, Any]:
 def _deps(row: Row) -> Sequence[int]:
     deps = _shape(row).get("deps", ())
     return [dep for dep in deps if isinstance(dep, int)] if isinstance(deps, list) else ()
-
-
-def _paths(conn: Connection, graph_id: int, numbers: Collection[int]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for chunk in chunks(sorted(numbers)):
-        query = select(_s.number, _s.path).where(_s.graph_id == graph_id, _s.number.in_(chunk))
-        found |= dict(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all())
-    return found
 
 
 def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
@@ -253,17 +237,11 @@ def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[in
 def _runs(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     """What dependents are told of these runs."""
     r, e = run_history.c, export_record.c
-    found: dict[int, dict[str, Any]] = {}
     names = ("run_id", "status", "outcome", "pages", "items", "errors")
-    for chunk in chunks(sorted(run_ids)):
-        query = (
-            select(*(r[name] for name in names), e.url.label("archive"))
-            .join_from(run_history, export_record, (e.run_id == r.run_id) & (e.attempt == r.attempt), isouter=True)
-            .where(r.run_id.in_(chunk))
-        )
-        for row in conn.execute(query.with_hint(run_history, PRIMARY, "mysql")).mappings():
-            found[row["run_id"]] = dict(row)
-    return found
+    query = select(*(r[name] for name in names), e.url.label("archive")).join_from(
+        run_history, export_record, (e.run_id == r.run_id) & (e.attempt == r.attempt), isouter=True
+    )
+    return {row["run_id"]: dict(row) for row in _among(conn, query, r.run_id, run_ids)}
 
 
 def _given(row: Row, runs: Mapping[int, Mapping[str, Any]]) -> Given:

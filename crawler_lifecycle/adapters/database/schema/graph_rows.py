@@ -223,20 +223,13 @@ def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
     """A step as whoever executes it needs it, for this execution."""
     check(graph_step, row, graver=True)
     shape = row["shape"] or {}
+    same = ("number", "path", "job", "snoozed", "run_id", "run_attempt", "batch")
+    shaped = ("max_attempts", "backoff_s", "timeout_s", "graft")
     return StepWork(
-        number=row["number"],
-        path=row["path"],
+        **{name: row[name] for name in same},
+        **{name: shape.get(name, _SHAPE[name]) for name in shaped},
         kind=StepKind(row["kind"]),
-        job=row["job"],
         deps=tuple(shape.get("deps", ())),
         attempt=attempt,
         tries=tries,
-        max_attempts=shape.get("max_attempts", 1),
-        backoff_s=shape.get("backoff_s", _SHAPE["backoff_s"]),
-        timeout_s=shape.get("timeout_s", _SHAPE["timeout_s"]),
-        graft=shape.get("graft", False),
-        snoozed=row["snoozed"],
-        run_id=row["run_id"],
-        run_attempt=row["run_attempt"],
-        batch=row["batch"],
     )

@@ -136,7 +136,6 @@ def live_row(row: Row) -> Live:
         retry=row["retry"],
         cap_key=row["cap_key"],
         started_at=started.timestamp() if started is not None else None,
-        pending=row["run_status"] in (None, RunStatus.INITIALIZING),
     )
 
 

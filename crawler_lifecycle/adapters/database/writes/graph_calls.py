@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from graphlib import TopologicalSorter
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
@@ -20,8 +21,7 @@ from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
-from crawler_lifecycle.domain.graph.engine import StepEnd, may_begin_again
-from crawler_lifecycle.domain.graph.retries import after_failure
+from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
@@ -299,20 +299,9 @@ def _shape(step: Row, name: str, default: Any) -> Any:
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     """Each behind those of them that it depends on; else as they are."""
-    open_, order = {one.number: one for one in work}, list[StepWork]()
-
-    for first in work:
-        stack = [first.number]
-        while stack:
-            number = stack[-1]
-            before = [dep for dep in open_[number].deps if dep in open_ and dep not in stack] if number in open_ else []
-            if before:
-                stack.append(before[0])
-                continue
-            stack.pop()
-            if number in open_:
-                order.append(open_.pop(number))
-    return order
+    known = {one.number: one for one in work}
+    order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
+    return [known[number] for number in order.static_order()]
 
 
 def _run_end(row: Row, now: datetime) -> StepEnd | None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, dump_options, load_options, whole_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_log, graph_page, graph_step
@@ -21,11 +20,10 @@ from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     NotInThisState,
     RowUnreadable,
-    StoreUnavailable,
 )
 from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.pages import check_page, decode_pages, fingerprint
+from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
@@ -51,28 +49,25 @@ class SqlGraphs(SqlGraphCalls):
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
-        for _ in range(2):
-            try:
-                with self._db.writing() as conn:
-                    found = _found(conn, new.key)
-                    if is_new := found is None:
-                        conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
-                        found = _found(conn, new.key)
-                    assert found is not None, "it was inserted in this transaction"
-                    if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
-                        raise refusal("key", new.key, "leave the spaces at its end out")
-                    if found["fingerprint"] != new.fingerprint:
-                        raise DuplicateRequest(
-                            f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
-                            "options or context; use another key"
-                        )
-                    return _told(GraphUnit(conn, found, self._clock())), is_new
-            except KeyTaken:
-                continue
-        raise StoreUnavailable(f"The graph {new.key!r} was inserted and removed at the same time")
+        def reserve(conn: Connection) -> tuple[GraphRow, bool]:
+            found = _found(conn, new.key)
+            if is_new := found is None:
+                conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
+                found = _found(conn, new.key)
+            assert found is not None, "it was inserted in this transaction"
+            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
+                raise refusal("key", new.key, "leave the spaces at its end out")
+            if found["fingerprint"] != new.fingerprint:
+                raise DuplicateRequest(
+                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
+                    "options or context; use another key"
+                )
+            return _told(GraphUnit(conn, found, self._clock())), is_new
+
+        return self._reserved(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
-        check_page(page, data)
+        decode_page(page, data)
         p = graph_page.c
         with self._graph(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:

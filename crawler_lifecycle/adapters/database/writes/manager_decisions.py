@@ -23,7 +23,7 @@ from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
 
 from .bulk import chunks
 from .bulk_insert import insert_mappings
-from .manager_items import item_row, moment
+from .manager_items import item_row, moment, set_items
 from .manager_queries import BY_STATE, HOLDING, known, runs_of, with_run
 from .manager_unit import ManagerPart, ManagerUnit
 
@@ -108,9 +108,7 @@ def _reopen(unit: ManagerUnit) -> int:
         .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED.value, r.attempt > i.handled_attempt)
     )
     again = unit.conn.execute(query.with_hint(run_history, _RESUMED, "mysql")).scalars().all()
-    for ids in chunks(again):
-        values = {"state": JobState.STARTED.value, "updated_at": unit.now}
-        unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
+    set_items(unit, again, JobState.STARTED)
     unit.moved(JobState.ENDED, JobState.STARTED, len(again))
     return len(again)
 
@@ -176,9 +174,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
         alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
-        values = {"handled_attempt": attempt, "outcome": outcome, "state": state.value, "updated_at": unit.now}
-        for ids in chunks(item_ids):
-            unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**values))
+        set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome)
         if state is JobState.ENDED:
             unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
     bad = sum(one.bad for one in hooked)
@@ -241,9 +237,7 @@ def _delay(unit: ManagerUnit, item_ids: Sequence[int]) -> None:
     rows = _rows_of(unit, item_ids)
     if any(row["state"] != JobState.BUFFERED for row in rows.values()):
         raise _overtaken(unit, "a job that is to be delayed is no longer buffered")
-    for ids in chunks(item_ids):
-        values = {"state": JobState.DELAYED.value, "updated_at": unit.now}
-        unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**values))
+    set_items(unit, item_ids, JobState.DELAYED)
     unit.moved(JobState.BUFFERED, JobState.DELAYED, len(item_ids))
 
 

@@ -16,8 +16,9 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.manager import Job, JobState, Page, SourceItem
 from crawler_lifecycle.domain.manager_rows import yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.ports.store.managers import ManagerFence, PageAdded
+from crawler_lifecycle.ports.store.managers import ManagerFence
 
+from .bulk import chunks
 from .bulk_insert import insert_mappings
 from .manager_queries import known
 from .manager_unit import ManagerPart, ManagerUnit
@@ -26,19 +27,18 @@ from .manager_unit import ManagerPart, ManagerUnit
 class SqlManagerItems(ManagerPart):
     """The part of ``ManagerStore`` that adds jobs and begins them; the port says what its methods do."""
 
-    def add_page(self, fence: ManagerFence, page: Page) -> PageAdded:
+    def add_page(self, fence: ManagerFence, page: Page) -> int:
         with self._manager(fence.manager_id, fence) as unit:
             row = unit.row
             if page.position < row["position"]:  # of a try that came late
-                return PageAdded(0, 0, 0, row["jobs_buffered"])
+                return int(row["jobs_buffered"])
             items = yields_behind(page, row["position"])
             added = _insert_new(unit, items)
             first_time = max(page.position - row["yields"], 0)  # positions that no pass had reached
             again = items[len(items) - first_time :]
             duplicates = sum(item.position not in added and item.error is None for item in again)
             skipped = sum(item.error is not None for item in items if item.position in added)
-            new = len(added) - skipped
-            unit.moved(None, JobState.BUFFERED, new)
+            unit.moved(None, JobState.BUFFERED, len(added) - skipped)
             unit.moved(None, JobState.SKIPPED, skipped)
             unit.count(yields=first_time, duplicates=duplicates)
             # A long source has thousands of pages: what became of them is told with the next cycle.
@@ -46,7 +46,7 @@ class SqlManagerItems(ManagerPart):
             unit.set(exhausted=page.exhausted, source_error=page.error)
             unit.changed = unit.changed or skipped > 0
             unit.row["position"] = page.position
-            return PageAdded(new, len(items) - len(added), skipped, row["jobs_buffered"])
+            return int(row["jobs_buffered"])
 
     def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
         if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
@@ -82,10 +82,16 @@ class SqlManagerItems(ManagerPart):
                     return
                 raise NotInThisState(f"Job {item_id} of manager {unit.manager_id} is {row['state']}: nothing to begin")
             outcome = "deploy_failed" if error is not None else None
-            values = {"state": JobState.STARTED.value, "run_id": run_id, "error": error, "outcome": outcome}
-            unit.conn.execute(update(manager_item).where(i.item_id == item_id).values(**values, updated_at=unit.now))
+            set_items(unit, [item_id], JobState.STARTED, run_id=run_id, error=error, outcome=outcome)
             unit.moved(JobState(row["state"]), JobState.STARTED, 1)
             unit.changed = error is not None  # of the run itself its own events tell
+
+
+def set_items(unit: ManagerUnit, item_ids: Sequence[int], state: JobState, **values: Any) -> None:
+    """Give these jobs of the manager a state, and other columns."""
+    new = {"state": state.value, "updated_at": unit.now, **values}
+    for ids in chunks(item_ids):
+        unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**new))
 
 
 def item_row(

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select
 
-from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
 from crawler_lifecycle.adapters.database.schema.tables import (
     MANAGER_COUNTERS,
@@ -17,7 +16,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     manager_log,
     run_history,
 )
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState, StoreUnavailable
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
@@ -26,7 +25,7 @@ from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, New
 
 from .bulk import chunks
 from .manager_decisions import SqlDecisions
-from .manager_items import SqlManagerItems
+from .manager_items import SqlManagerItems, set_items
 from .manager_queries import BY_STATE, in_states
 from .manager_unit import ManagerUnit
 from .row_unit import NO_STOP, live_runs, read_row
@@ -38,14 +37,10 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     """What changes managers, of ``ManagerStore``, which says what its methods do."""
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
-        for _ in range(2):
-            try:
-                with self._db.writing() as conn:
-                    found = self._found(conn, new)
-                    return found if found is not None else (self._insert(conn, new), True)
-            except KeyTaken:
-                continue
-        raise StoreUnavailable(f"The manager {new.name!r} of {new.flow_id!r} was inserted and removed at the same time")
+        def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
+            return self._found(conn, new) or (self._insert(conn, new), True)
+
+        return self._reserved(f"manager {new.name!r} of {new.flow_id!r}", reserve)
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
@@ -154,24 +149,17 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     @staticmethod
     def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:
         """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
-        r, i = run_history.c, manager_item.c
+        r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
-        by_request = {job_key(row): row["item_id"] for row in rows}
-        begun: set[int] = set()
-        for chunk in chunks(sorted(by_request)):
-            for run_id, request_id in unit.conn.execute(select(r.run_id, r.request_id).where(r.request_id.in_(chunk))):
-                item_id = by_request[request_id]
-                begun.add(item_id)
-                values = {"state": JobState.STARTED.value, "run_id": run_id, "updated_at": unit.now}
-                unit.conn.execute(update(manager_item).where(i.item_id == item_id).values(**values))
-        unit.moved(JobState.STARTING, JobState.STARTED, len(begun))
-        waits = [item_id for item_id in by_request.values() if item_id not in begun]
-        if stay or not waits:
-            return
-        for ids in chunks(waits):
-            values = {"state": JobState.QUEUED.value, "updated_at": unit.now}
-            unit.conn.execute(update(manager_item).where(i.item_id.in_(ids)).values(**values))
-        unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
+        waits = {job_key(row): row["item_id"] for row in rows}
+        for chunk in chunks(sorted(waits)):
+            there = unit.conn.execute(select(r.run_id, r.request_id).where(r.request_id.in_(chunk))).all()
+            for run_id, request_id in there:
+                set_items(unit, [waits.pop(request_id)], JobState.STARTED, run_id=run_id)
+            unit.moved(JobState.STARTING, JobState.STARTED, len(there))
+        if not stay:
+            set_items(unit, list(waits.values()), JobState.QUEUED)
+            unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
 
 
 def _check_live(unit: ManagerUnit) -> None:

@@ -6,7 +6,7 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
@@ -18,7 +18,7 @@ from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run, stop_of, tail
 from crawler_lifecycle.adapters.database.schema.tables import outbox_event, run_history
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner, RunRow
@@ -29,6 +29,7 @@ from .unit_of_work import StorePart, insert_event
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 U = TypeVar("U", bound="RowUnit")
 
 LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
@@ -209,6 +210,13 @@ class OwnedPart(StorePart):
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Gives a new row its uid; never the same again."""
+
+    def _reserved(self, what: str, reserve: Callable[[Connection], T]) -> T:
+        """What a reservation comes to; once more when another one inserted the same meanwhile."""
+        for _ in range(2):
+            with suppress(KeyTaken), self._db.writing() as conn:
+                return reserve(conn)
+        raise StoreUnavailable(f"The {what} was inserted and removed at the same time")
 
     @contextmanager
     def _locked(self, kind: type[U], id: int, fence: ManagerFence | GraphFence | None) -> Iterator[U]:
