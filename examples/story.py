@@ -71,7 +71,7 @@ class Story:
         slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
         self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
         request = {"plan": "examples.managers:Walks", "flow_id": f"story-{self._key}", "requested_by": STORYTELLER}
-        self.manager_id = int(self.gateway.start_manager(request, f"story-{self._key}-walks")["manager_id"])
+        self.manager_id = int(self.gateway.start(request, f"story-{self._key}-walks", "manager")["manager_id"])
         text = (
             f"manager {self.manager_id}: {len(WALKS)} runs of plain, {len(set(WALKS))} of them different, 2 at a time"
         )
@@ -137,7 +137,8 @@ class Story:
         for run_id in self.ids.values():
             self.gateway.stop(run_id, force=True, reason="the story ends early", requested_by=STORYTELLER)
         if self.manager_id is not None:
-            self.gateway.steer_manager(self.manager_id, "stop", {"force": True, "requested_by": STORYTELLER})
+            body = {"force": True, "requested_by": STORYTELLER}
+            self.gateway.post(f"/v1/managers/{self.manager_id}/stop", body)
 
     def verify(self) -> list[str]:
         """Check every run at every source; what is untrue."""
@@ -193,7 +194,7 @@ class Story:
 
     def _manager(self) -> Run:
         assert self.manager_id is not None  # the first act starts it
-        return self.gateway.manager(self.manager_id)
+        return self.gateway.get(f"/v1/managers/{self.manager_id}")
 
     def _places(self) -> Places:
         return Places(self.stack.state_dir, self.stack.addresses)

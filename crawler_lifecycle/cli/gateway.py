@@ -53,16 +53,16 @@ class Gateway:
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
-    def start(self, request: Mapping[str, object], request_id: str) -> Document:
-        """Start a run; the same ``request_id`` again finds it."""
+    def start(self, request: Mapping[str, object], request_id: str, what: str = "run") -> Document:
+        """Start a run or a manager; the same ``request_id`` again finds it."""
         # A header takes plain ASCII only; the same id in the body means the same.
         headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
         body = dict(request) if headers else {**request, "request_id": request_id}
         try:
-            return self._send("POST", "/v1/runs", json=body, headers=headers)
+            return self._send("POST", f"/v1/{what}s", json=body, headers=headers)
         except CommandFailed as failure:
             if failure.code is Exit.UNREACHABLE:
-                failure.next_step = f"try again with --request-id {request_id}: it starts the run at most once"
+                failure.next_step = f"try again with --request-id {request_id}: it starts the {what} at most once"
             raise
 
     def runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
@@ -74,7 +74,7 @@ class Gateway:
         """The same with what the gateway says beside them about all runs: how many looks are overdue."""
         chosen = {name: value for name, value in filters.items() if value}
         last: Document = {}
-        rows = self._pages("/v1/runs", "runs", chosen, limit, last)
+        rows = self._pages("/v1/runs", chosen, limit, last)
         return {"runs": rows} | {name: last[name] for name in ("overdue",) if name in last}
 
     def run(self, run_id: int) -> Document:
@@ -100,8 +100,7 @@ class Gateway:
 
     def tasks(self, run_id: int, *, limit: int | None = None, **filters: str | None) -> list[Document]:
         """The tasks of a run."""
-        chosen = {name: value for name, value in filters.items() if value}
-        return self._pages(f"/v1/runs/{run_id}/tasks", "tasks", chosen, limit)
+        return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
     def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> Document:
         """Append tasks to a live run; the same ``key`` again adds nothing and answers the same."""
@@ -110,15 +109,14 @@ class Gateway:
 
     def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
         """Every change of status, oldest first."""
-        return self._pages(f"/v1/runs/{run_id}/timeline", "timeline", {}, limit)
+        return self.rows(f"/v1/runs/{run_id}/timeline", limit=limit)
 
     def corrections(
         self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None, kind: str | None = None
     ) -> list[Document]:
         """Recorded statuses that were untrue, of one run or of all (from ``since`` on), of one kind or of all."""
-        filters = {name: value for name, value in (("since", since), ("kind", kind)) if value is not None}
         path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
-        return self._pages(path, "corrections", filters, limit)
+        return self.rows(path, limit=limit, since=since, kind=kind)
 
     def correction_summary(self, since: str | None = None) -> Document:
         """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
@@ -175,82 +173,35 @@ class Gateway:
         """Have the cluster asked about a run now."""
         return self._send("POST", f"/v1/runs/{run_id}/look")
 
-    # --- managers -------------------------------------------------------------------------------------------------
+    # --- managers and graphs --------------------------------------------------------------------------------------
 
-    def start_manager(self, request: Mapping[str, object], request_id: str) -> Document:
-        """Start a manager; the same ``request_id`` again finds it."""
-        try:
-            return self._send("POST", "/v1/managers", json=dict(request), headers={"Idempotency-Key": request_id})
-        except CommandFailed as failure:
-            if failure.code is Exit.UNREACHABLE:
-                failure.next_step = f"try again with --request-id {request_id}: it starts the manager at most once"
-            raise
+    def get(self, path: str, /, **params: Any) -> Document:
+        """The document at this path."""
+        return self._send("GET", path, params=_given(params))
 
-    def managers(self, *, limit: int | None = None, **filters: str | None) -> list[Document]:
-        """Managers, newest first, at most ``limit``."""
-        return self._pages("/v1/managers", "managers", {name: one for name, one in filters.items() if one}, limit)
+    def text(self, path: str, /, **params: Any) -> str:
+        """The same of what is a text."""
+        return self._request("GET", path, params=_given(params)).text
 
-    def manager(self, manager_id: int) -> Document:
-        """One manager with everything that is known about it."""
-        return self._send("GET", f"/v1/managers/{manager_id}")
+    def rows(self, path: str, /, *, limit: int | None = None, **filters: Any) -> list[Document]:
+        """The rows of a list, at most ``limit``; they have the name that the path ends with."""
+        return self._pages(path, _given(filters), limit)
 
-    def manager_jobs(self, manager_id: int, *, state: str | None, limit: int | None = None) -> list[Document]:
-        """Jobs of a manager, oldest row first; in this state, if one is given."""
-        return self._pages(f"/v1/managers/{manager_id}/jobs", "jobs", {"state": state} if state else {}, limit)
-
-    def add_jobs(self, manager_id: int, body: Mapping[str, object], key: str) -> Document:
-        """Give a manager a page of jobs; the same ``key`` again adds nothing and answers the same."""
-        headers = {"Idempotency-Key": key}
-        return self._send("POST", f"/v1/managers/{manager_id}/jobs", json=dict(body), headers=headers)
-
-    def steer_manager(self, manager_id: int, action: str, body: Mapping[str, object] | None = None) -> Document:
-        """``stop``, ``pause``, ``resume`` or ``cap`` a manager."""
-        options = {} if body is None else {"json": dict(body)}
-        return self._send("POST", f"/v1/managers/{manager_id}/{action}", **options)
-
-    def manager_log(self, manager_id: int) -> str:
-        """What the class of a manager printed last."""
-        return self._request("GET", f"/v1/managers/{manager_id}/logs").text
-
-    # --- graphs ---------------------------------------------------------------------------------------------------
+    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
+        """Have something done; ``None`` in the body is left out. The same ``key`` again changes nothing."""
+        options = {} if body is None else {"json": {name: one for name, one in body.items() if one is not None}}
+        return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
         """Announce a graph, send its pages, and start it; the same graph again finds it."""
-        found = self._send("POST", "/v1/graphs", json=dict(body))
+        found = self.post("/v1/graphs", body)
         if found.get("state") != "draft":
             return found
+        path = f"/v1/graphs/{quote(found['id'], safe='')}"
         for number, page in enumerate(pages):
             headers = {"Content-Type": "application/json"}
-            self._send("PUT", f"{graph_path(found['id'])}/pages/{number}", content=page, headers=headers)
-        return self._send("POST", f"{graph_path(found['id'])}/start")
-
-    def graphs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
-        """Graphs, newest first, at most ``limit``."""
-        return self._pages("/v1/graphs", "graphs", {name: one for name, one in filters.items() if one}, limit)
-
-    def graph(self, key: str, what: str = "", **params: str) -> Document:
-        """One graph with everything that is known about it; or one of its documents, such as ``/step``."""
-        return self._send("GET", graph_path(key) + what, params=params)
-
-    def graph_text(self, key: str, what: str, **params: str | Sequence[str]) -> str:
-        """The same of what is a text."""
-        return self._request("GET", graph_path(key) + what, params=params).text
-
-    def graph_steps(
-        self, key: str, *, limit: int | None = None, **filters: str | Sequence[str] | None
-    ) -> list[Document]:
-        """Steps of a graph, in the order in which they were added."""
-        chosen = {name: one for name, one in filters.items() if one}
-        return self._pages(f"{graph_path(key)}/steps", "steps", chosen, limit)
-
-    def change_graph(self, key: str, action: str, body: Mapping[str, object], request_id: str) -> Document:
-        """``stop``, ``cancel`` or ``retry``; the same ``request_id`` again changes nothing."""
-        headers = {"Idempotency-Key": request_id}
-        return self._send("POST", f"{graph_path(key)}/{action}", json=dict(body), headers=headers)
-
-    def plans(self) -> Document:
-        """The classes that can be started."""
-        return self._send("GET", "/v1/plans")
+            self._send("PUT", f"{path}/pages/{number}", content=page, headers=headers)
+        return self.post(f"{path}/start")
 
     # --- audits ---------------------------------------------------------------------------------------------------
 
@@ -280,13 +231,13 @@ class Gateway:
     def _pages(
         self,
         path: str,
-        name: str,
         filters: Mapping[str, str | Sequence[str]],
         limit: int | None,
         last: Document | None = None,
     ) -> list[Document]:
         """All rows of all pages; ``last`` gets what else stands in the last one."""
         found: list[Document] = []
+        name = path.rpartition("/")[2]
         for page in self._each_page(path, filters, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)):
             found += page.get(name, [])
             if last is not None:
@@ -351,9 +302,8 @@ class Gateway:
             raise CommandFailed(Exit.UNREACHABLE, what, str(error), unreachable()) from None
 
 
-def graph_path(key: object) -> str:
-    """The address of a graph, whatever its id holds."""
-    return f"/v1/graphs/{quote(str(key), safe='')}"
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value}
 
 
 def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:

@@ -52,7 +52,7 @@ MANAGER = {
     "start": ("managers.start:start", "Start a manager: of a class, or a crawler once for each item."),
     "list": ("managers.show:list_managers", "List managers, newest first."),
     "describe": ("managers.show:describe", "Show everything about a manager, and its jobs."),
-    "watch": ("managers.watch:watch", "Watch a manager to its end."),
+    "watch": ("managers.control:watch", "Watch a manager to its end."),
     "wait": ("managers.control:wait", "Wait for a manager; the exit code tells how it ended."),
     "stop": ("managers.control:stop", "Ask managers to end, with their runs."),
     "force-stop": ("managers.control:force_stop", "End managers and their runs at once."),

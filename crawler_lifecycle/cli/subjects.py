@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from crawler_lifecycle.cli.output import Column, Document, clean, emit, show_rows
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.states import STOPPED, TERMINAL, status_of
 from crawler_lifecycle.domain.waiting import ageless
 
@@ -26,14 +27,10 @@ class Kind:
     """What a command is about: runs, managers, or graphs."""
 
     noun: str
-    verbs: str
-    """What stands before a verb about it."""
     columns: Sequence[Column]
     """Of its state."""
-    read: Callable[[Gateway, Any], Document]
     line: Callable[[Document], str]
     """One of it in a line: what it is and its number, then how it is."""
-
     field: str | None = None
     """What tells one from another; default: its number."""
     again: str = "resume"
@@ -43,9 +40,18 @@ class Kind:
         """The number of one of them, or whatever tells it from others."""
         return row[self.field] if self.field else int(row[f"{self.noun}_id"])
 
-    def call(self, verb: str, number: object) -> str:
-        """A command line about one of them."""
-        return f"{self.verbs} {verb} {shlex.quote(str(number))}"
+    def call(self, verb: str, *numbers: object) -> str:
+        """A command line about some of them."""
+        words = ["crawlctl"] if self.noun == "run" else ["crawlctl", self.noun]
+        return " ".join([*words, verb, *(shlex.quote(str(one)) for one in numbers)])
+
+    def path(self, number: object, what: str = "") -> str:
+        """The address of one of them, or of something of it, such as ``/stop``."""
+        return f"/v1/{self.noun}s/{quote(str(number), safe='')}{what}"
+
+    def ask(self, action: str, body: Mapping[str, Any] | None = None) -> Callable[[Gateway, Any], Document]:
+        """What has this done to one of them."""
+        return lambda gateway, number: gateway.post(self.path(number, f"/{action}"), body)
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
@@ -72,7 +78,7 @@ def is_news(row: Document, after: Document | None) -> bool:
 
 
 def wait_for(
-    kind: Kind, gateway: Gateway, number: Any, goal: Goal, timeout_s: float | None, *, after: Document | None = None
+    kind: Kind, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
 ) -> tuple[Document, Exit]:
     """Ask for one until ``goal`` is reached; how it is then, and the exit code that says how it ended.
 
@@ -80,7 +86,7 @@ def wait_for(
     """
     session = current()
     shown = ""
-    for row in Polling(timeout_s=timeout_s).answers(lambda: kind.read(gateway, number)):
+    for row in Polling(timeout_s=session.timeout_s).answers(lambda: gateway.get(kind.path(number))):
         code = verdict(row, goal) if is_news(row, after) else None
         if code is not None:
             return row, code
@@ -88,31 +94,39 @@ def wait_for(
         if ageless(told) != ageless(shown):
             session.say(told)
         shown = told
-    raise gave_up(kind, number, timeout_s, shown.partition(f"{kind.noun} {number} ")[2])
+    raise gave_up(kind, number, shown.partition(f"{kind.noun} {number} ")[2])
 
 
-def gave_up(kind: Kind, number: object, timeout_s: float | None, state: str) -> CommandFailed:
+def await_end(
+    kind: Kind, gateway: Gateway, number: Any, goal: Goal = "completed", *, after: Document | None = None
+) -> int:
+    """The same, and show it; the exit code."""
+    return show_state(kind, *wait_for(kind, gateway, number, goal, after=after))
+
+
+def gave_up(kind: Kind, number: object, state: str) -> CommandFailed:
     """The end of a patience that was limited by ``--timeout``."""
-    why = f"after {timeout_s:g} s it is {state or 'unknown'}"
+    why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
     again = kind.call("wait", number)
     return CommandFailed(Exit.GAVE_UP_WAITING, f"gave up waiting; the {kind.noun} goes on", why, again)
 
 
-def show_state(kind: Kind, session: Session, row: Document, code: Exit) -> int:
+def show_state(kind: Kind, row: Document, code: Exit) -> int:
     """Write one, and say what to look at when it did not go well; its exit code."""
-    show(kind, session, [row])
-    return look_further(kind, session, kind.number(row), code)
+    show(kind, [row])
+    return look_further(kind, kind.number(row), code)
 
 
-def look_further(kind: Kind, session: Session, number: object, code: Exit) -> int:
+def look_further(kind: Kind, number: object, code: Exit) -> int:
     """Say what to look at when it did not go well; the exit code."""
     if code is not Exit.DONE:
-        session.say(f"next: {kind.call('describe', number)} · {kind.call(kind.again, number)}")
+        current().say(f"next: {kind.call('describe', number)} · {kind.call(kind.again, number)}")
     return code
 
 
-def show(kind: Kind, session: Session, rows: Sequence[Document]) -> None:
+def show(kind: Kind, rows: Sequence[Document]) -> None:
     """Write them, and the notes of the gateway."""
+    session = current()
     document: Any = rows[0] if len(rows) == 1 else {f"{kind.noun}s": list(rows)}
     names = [kind.number(row) for row in rows]
     emit(session, document, names=names, table=lambda: show_rows(session, rows, kind.columns, empty=f"no {kind.noun}"))
@@ -122,7 +136,12 @@ def show(kind: Kind, session: Session, rows: Sequence[Document]) -> None:
 
 
 def each(
-    kind: Kind, numbers: Sequence[Any], ask: Callable[[Gateway, Any], Document], *, wait: bool = False, then: str = ""
+    kind: Kind,
+    numbers: Sequence[Any],
+    ask: Callable[[Gateway, Any], Document],
+    *,
+    wait: bool = False,
+    then: str = "describe {}",
 ) -> int:
     """Do the same to several: one that cannot be steered does not keep the others from it.
 
@@ -138,13 +157,13 @@ def each(
             except CommandFailed as failure:
                 failures.append(failure)
         if wait:
-            ends = [wait_for(kind, gateway, kind.number(one), "ended", session.timeout_s)[0] for one in answers]
+            ends = [wait_for(kind, gateway, kind.number(one), "ended")[0] for one in answers]
             notes = [{"note": one["note"]} if one.get("note") else {} for one in answers]
             answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
     if answers:
-        show(kind, session, answers)
-        if then and not wait:
-            session.say(f"next: {kind.verbs} {then.format(shlex.quote(str(kind.number(answers[-1]))))}")
+        show(kind, answers)
+        if not wait:
+            session.say(f"next: {kind.call(then.format(shlex.quote(str(kind.number(answers[-1])))))}")
     for told in failures[:-1]:
         session.say(f"crawlctl: {told}")
     if failures:
@@ -156,10 +175,10 @@ def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool) -> N
     """Ask before ``what`` is killed. Raises ``CommandFailed`` when nobody says yes, or nobody can be asked."""
     if yes:
         return
-    wanted = " ".join(shlex.quote(str(one)) for one in numbers)
     if not sys.stdin.isatty():
-        again = f"{kind.verbs} force-stop {wanted} --yes"
+        again = kind.call("force-stop", *numbers, "--yes")
         raise CommandFailed(Exit.USAGE, "force-stop kills crawlers without asking them", None, again)
+    wanted = " ".join(shlex.quote(str(one)) for one in numbers)
     print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandFailed(Exit.ERROR, "nothing was stopped", None, f"{kind.verbs} stop {wanted}")
+        raise CommandFailed(Exit.ERROR, "nothing was stopped", None, kind.call("stop", *numbers))

@@ -52,8 +52,8 @@ def test_the_ten_minutes_of_the_page(world: World) -> None:
     assert len([play(world, line) for line in commands_of(PAGE)]) > 15
     assert walked(world, "monday") == WALKS, "each once, in the order of the class"
     assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), "nothing runs twice"
-    assert {seen["outcome"] for seen in world.gateway.managers()} <= {"finished", "cancelled"}
-    jobs = world.gateway.manager(2)["jobs"]
+    assert {seen["outcome"] for seen in world.gateway.rows("/v1/managers")} <= {"finished", "cancelled"}
+    jobs = world.gateway.get("/v1/managers/2")["jobs"]
     assert (jobs["duplicates"], jobs["starting"] + jobs["started"] + jobs["queued"] + jobs["buffered"]) == (2, 0)
-    script = world.gateway.manager(5)
+    script = world.gateway.get("/v1/managers/5")
     assert (script["flow_id"], script["status"], script["jobs"]["good"]) == ("friday", "COMPLETED", len(WALKS))

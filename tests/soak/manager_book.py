@@ -52,7 +52,7 @@ def let_go_on(world: SoakWorld) -> None:
     """What was paused goes on: a plan may have asked for that while nobody could hear it."""
     for (manager_id,) in world.query(f"SELECT manager_id FROM manager WHERE paused AND status NOT IN {TERMINAL}"):
         with suppress(CommandFailed):
-            world.gateway.steer_manager(manager_id, "resume")
+            world.gateway.post(f"/v1/managers/{manager_id}/resume")
 
 
 def unsettled(world: SoakWorld) -> list[str]:

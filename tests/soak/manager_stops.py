@@ -31,18 +31,18 @@ STOPPED_S = 180.0
 def stops(world: SoakWorld, plan: str) -> Iterator[str]:
     """Play every way to stop a manager of this class; what was untrue."""
     ways: dict[str, Callable[[int, str], object]] = {
-        "stop": lambda one, _: world.gateway.steer_manager(one, "stop", {}),
-        "force-stop": lambda one, _: world.gateway.steer_manager(one, "stop", {"force": True}),
+        "stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop"),
+        "force-stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"force": True}),
         "signal": lambda _, id_: world.temporal("workflow", "signal", "--workflow-id", id_, "--name", "stop"),
         "cancel": lambda _, id_: world.temporal("workflow", "cancel", "--workflow-id", id_),
         "terminate and audit": lambda one, id_: _terminate(world, one, id_),
-        "leave": lambda one, _: world.gateway.steer_manager(one, "stop", {"leave": True}),
+        "leave": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"leave": True}),
     }
     for way, stop in ways.items():
         body: Document = {"plan": plan, "flow_id": way.replace(" ", "-")}
         if way == "force-stop":  # nothing else ends what does not listen
             body["argv"] = ["--spider-args", '{"deaf": "1"}']
-        one = world.gateway.start_manager(body, way)["manager_id"]
+        one = world.gateway.start(body, way, "manager")["manager_id"]
         until(lambda: len(crawlers(world.mark)) == LIVE, f"{LIVE} crawlers of {way}")
         stop(one, f"manager/endless/{body['flow_id']}")
         for part in ("worker", "plans"):
@@ -60,7 +60,7 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
 
 def _ended(world: SoakWorld, one: int) -> Document | None:
     with suppress(CommandFailed):
-        found = world.gateway.manager(one)
+        found = world.gateway.get(f"/v1/managers/{one}")
         return found if found["status"] in TERMINAL else None
     return None
 
@@ -100,4 +100,4 @@ def _terminate(world: SoakWorld, one: int, workflow_id: str) -> None:
         return bool(world.open_workflows([workflow_id]))
 
     until(repaired, "a workflow that an audit began")
-    world.gateway.steer_manager(one, "stop", {})
+    world.gateway.post(f"/v1/managers/{one}/stop")

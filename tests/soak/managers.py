@@ -55,9 +55,9 @@ class Chaos:
         """Everything; what was untrue."""
         world, plan = self.world, f"{MODULE}:Stream"
         self.striker.begin()
-        until(lambda: plan in [row["plan"] for row in world.gateway.plans()["plans"]], "the class on record")
+        until(lambda: plan in [row["plan"] for row in world.gateway.get("/v1/plans")["plans"]], "the class on record")
         with Count(world.mark) as count:
-            found = self._until_it_ends(world.gateway.start_manager({"plan": plan, "flow_id": "chaos"}, "chaos"))
+            found = self._until_it_ends(world.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager"))
         wrong = judge(world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes)
         return [*wrong, *stops(world, f"{MODULE}:Endless")]
 
@@ -68,7 +68,7 @@ class Chaos:
             assert now - began < self.jobs * self.seconds / self.window * PATIENCE + 300, f"it does not end: {found}"
             self.striker.turn(len(list(self.world.journals.iterdir())) / self.jobs)
             with suppress(CommandFailed):
-                found = self.world.gateway.manager(started["manager_id"])
+                found = self.world.gateway.get(f"/v1/managers/{started['manager_id']}")
             if now - told > 10 and "jobs" in found:
                 told = now
                 good, waiting = found["jobs"]["good"], found["waiting"]

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.gateway import graph_path
 from crawler_lifecycle.cli.graphs import tables
-from crawler_lifecycle.cli.managers.watch import watch_one
-from crawler_lifecycle.cli.output import Document, clean, emit
+from crawler_lifecycle.cli.output import clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import Kind, be_sure, each, show_state, wait_for
+from crawler_lifecycle.cli.subjects import Kind, await_end, be_sure, each
 
-if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
-
-GRAPH = Kind(
-    "graph",
-    "crawlctl graph",
-    tables.STATE,
-    lambda gateway, key: gateway.graph(key),
-    tables.line,
-    field="id",
-    again="retry",
-)
+GRAPH = Kind("graph", tables.STATE, tables.line, field="id", again="retry")
 
 Key = Annotated[str, Parameter(help="the graph's id")]
 Steps = Annotated[list[str] | None, Parameter(name="--step", help="this step, by its path, and what is in it")]
@@ -51,10 +36,7 @@ def stop(
         if graphs or force or wait:
             raise CommandFailed(Exit.USAGE, "--step goes with one graph, without --force and --wait")
         return _change(graph, "cancel", body | {"names": step}, "cancelled")
-    if force:
-        body["force"] = True
-    ask = _asked("stop", {name: one for name, one in body.items() if one is not None})
-    return each(GRAPH, (graph, *graphs), ask, wait=wait, then="describe {}")
+    return each(GRAPH, (graph, *graphs), GRAPH.ask("stop", body | {"force": force or None}), wait=wait)
 
 
 def force_stop(
@@ -84,13 +66,12 @@ def retry(
     wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
 ) -> int:
     """Let steps begin anew: those that failed, were cancelled, or wait for their next try; completed ones by name."""
-    session = current()
     body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
     code = _change(graph, "retry", body, "retried")
     if not wait or code != Exit.DONE:
         return code
-    with session.gateway() as gateway:
-        return show_state(GRAPH, session, *wait_for(GRAPH, gateway, graph, "completed", session.timeout_s))
+    with current().gateway() as gateway:
+        return await_end(GRAPH, gateway, graph)
 
 
 def wait(
@@ -103,31 +84,23 @@ def wait(
 
     With --for completed the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled.
     """
-    session = current()
-    with session.gateway() as gateway:
-        return show_state(GRAPH, session, *wait_for(GRAPH, gateway, graph, goal, session.timeout_s))
+    with current().gateway() as gateway:
+        return await_end(GRAPH, gateway, graph, goal)
 
 
 def watch(graph: Key, /) -> int:
     """Watch a graph to its end; the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled."""
-    session = current()
-    with session.gateway() as gateway:
-        return watch_one(GRAPH, session, gateway, graph, graph_path(graph))
+    from crawler_lifecycle.cli.watching import watch_one  # with what draws runs
 
-
-def _asked(action: str, body: dict[str, object]) -> Callable[[Gateway, str], Document]:
-    def ask(gateway: Gateway, key: str) -> Document:
-        return gateway.change_graph(key, action, body, str(uuid.uuid4()))
-
-    return ask
+    with current().gateway() as gateway:
+        return watch_one(GRAPH, gateway, graph)
 
 
 def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
     """Change steps, and tell how many."""
     session = current()
     with session.gateway() as gateway:
-        given = {name: one for name, one in body.items() if one is not None}
-        answer = gateway.change_graph(graph, action, given, str(uuid.uuid4()))
+        answer = GRAPH.ask(action, body)(gateway, graph)
     count = answer.get("count") or 0
     steps = "1 step" if count == 1 else f"{count:,} steps"
     emit(session, answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))

@@ -29,7 +29,7 @@ def list_graphs(
     """List graphs, newest first; drafts only with --state draft."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.graphs(limit=limit, state=list(state or ()), name=name)
+        rows = gateway.rows("/v1/graphs", limit=limit, state=state, name=name)
     emit_list(session, "graphs", rows, tables.GRAPHS, name="id", empty="no graphs; next: crawlctl graph start --help")
     return Exit.DONE
 
@@ -45,10 +45,11 @@ def describe(
     """Show everything about a graph on one screen, and its steps."""
     session = current()
     with session.gateway() as gateway:
-        found = gateway.graph(graph)
+        found = gateway.get(GRAPH.path(graph))
         listed = steps or ("all" if below else None)
         state = None if listed == "all" else listed
-        rows = gateway.graph_steps(graph, limit=limit, state=state, path=below) if listed else []
+        path = GRAPH.path(graph, "/steps")
+        rows = gateway.rows(path, limit=limit, state=state, path=below) if listed else []
 
     def table() -> None:
         show_facts(session, tables.facts(found))
@@ -75,9 +76,9 @@ def step(
     session = current()
     with session.gateway() as gateway:
         if result:
-            print(gateway.graph_text(graph, "/result", path=path))
+            print(gateway.text(GRAPH.path(graph, "/result"), path=path))
             return Exit.DONE
-        found = gateway.graph(graph, "/step", path=path)
+        found = gateway.get(GRAPH.path(graph, "/step"), path=path)
     emit(session, found, names=[path], table=lambda: show_facts(session, tables.step_facts(found)))
     if found.get("run_id") and found.get("kind") == "crawl":
         session.say(f"next: crawlctl describe {found['run_id']}")
@@ -98,6 +99,6 @@ def render(
     if session.output != "table":
         raise CommandFailed(Exit.USAGE, "graph render gives a text of its own format", None, "leave -o out")
     with session.gateway() as gateway:
-        text = gateway.graph_text(graph, "/picture", format=form, expand=expand or ())
+        text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
     print(clean(text, lines=True), end="")
     return Exit.DONE

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.gateway import graph_path
 from crawler_lifecycle.cli.graphs.control import GRAPH
-from crawler_lifecycle.cli.managers.watch import watch_one
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import show_state, wait_for
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -59,11 +56,10 @@ def start(
         key = started["id"]
         if started.get("note"):
             session.say(f"graph {key}: {clean(started['note'])}")
-        if watch:
-            return watch_one(GRAPH, session, gateway, key, graph_path(key))
-        if wait:
-            session.say(f"graph {key} started; Ctrl-C stops the waiting, not the graph")
-            return show_state(GRAPH, session, *wait_for(GRAPH, gateway, key, "completed", session.timeout_s))
+        if watch or wait:
+            from crawler_lifecycle.cli.watching import follow
+
+            return follow(GRAPH, gateway, key, watch=watch)
     facts = [(field, str(started.get(field))) for field in ("id", "workflow_id", "state", "total")]
     emit(session, started, names=[key], table=lambda: show_facts(session, facts))
     session.say(f"next: {GRAPH.call('watch', key)} · {GRAPH.call('stop', key)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.managers.control import MANAGER
 from crawler_lifecycle.cli.managers.items import Args, Format, Item, Source, format_of, pages
 from crawler_lifecycle.cli.output import Document, clean, emit, show_facts
 from crawler_lifecycle.cli.polling import patiently
@@ -49,7 +50,7 @@ def add(
     with session.gateway() as gateway:
         sender = Sender(session, gateway, manager, checked_id(request_id), spider=spider, tags=tag or [])
         if each is not None:
-            found = gateway.manager(manager)
+            found = gateway.get(MANAGER.path(manager))
             source = Source(each, format_of(each, form), checker(gateway, found.get("crawler")))
             if source.again:
                 for _ in source.items():
@@ -99,7 +100,7 @@ class Sender:
         key = f"{self._request_id}/{self._pages}"
         try:
             answer = patiently(
-                lambda: self._gateway.add_jobs(self._manager_id, body, key),
+                lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
                 lambda failure: self._session.say(f"{failure.what}; trying again"),
             )
         except CommandFailed as failure:

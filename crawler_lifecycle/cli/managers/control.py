@@ -1,4 +1,4 @@
-"""Verbs that steer a manager or wait for it: stop, force-stop, pause, resume, cap, wait."""
+"""Verbs that steer a manager or wait for it: stop, force-stop, pause, resume, cap, wait, watch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.managers import tables
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import Kind, be_sure, each, show, show_state, wait_for
+from crawler_lifecycle.cli.subjects import Kind, await_end, be_sure, each, show
 
-MANAGER = Kind("manager", "crawlctl manager", tables.STATE, lambda gateway, one: gateway.manager(one), tables.line)
-THEN = "describe {}"
+MANAGER = Kind("manager", tables.STATE, tables.line)
 
 ManagerId = Annotated[int, Parameter(help="the manager's id")]
 Goal = Literal["completed", "ended"]
@@ -29,10 +28,8 @@ def stop(
     wait: Annotated[bool, Parameter(negative=(), help="wait for the proof that none of its runs executes")] = False,
 ) -> int:
     """Ask managers to end, with their runs: nothing more is started, nothing retried."""
-    body = {"force": force, "leave": leave, "reason": reason, "requested_by": by or user()}
-    given = {name: value for name, value in body.items() if value not in (None, False)}
-    numbers = (manager, *managers)
-    return each(MANAGER, numbers, lambda gateway, one: gateway.steer_manager(one, "stop", given), wait=wait, then=THEN)
+    body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
+    return each(MANAGER, (manager, *managers), MANAGER.ask("stop", body), wait=wait)
 
 
 def force_stop(
@@ -51,7 +48,7 @@ def force_stop(
 
 def pause(manager: ManagerId, /, *managers: Annotated[int, Parameter(help="more managers")]) -> int:
     """Have managers start nothing more until they are resumed; what runs goes on."""
-    return each(MANAGER, (manager, *managers), lambda gateway, one: gateway.steer_manager(one, "pause"), then=THEN)
+    return each(MANAGER, (manager, *managers), MANAGER.ask("pause"))
 
 
 def resume(
@@ -63,18 +60,17 @@ def resume(
     """Let a paused manager go on; one that has ended goes on as its next attempt."""
     session = current()
     with session.gateway() as gateway:
-        answer = gateway.steer_manager(manager, "resume")
+        answer = MANAGER.ask("resume")(gateway, manager)
         if wait:
-            end = wait_for(MANAGER, gateway, manager, "completed", session.timeout_s, after=answer)
-            return show_state(MANAGER, session, *end)
-    show(MANAGER, session, [answer])
+            return await_end(MANAGER, gateway, manager, after=answer)
+    show(MANAGER, [answer])
     session.say(f"next: crawlctl manager watch {manager}")
     return Exit.DONE
 
 
 def cap(manager: ManagerId, most: Annotated[int, Parameter(help="0: as its class says")], /) -> int:
     """Set how many runs a manager may have at once; a smaller cap ends nothing."""
-    return each(MANAGER, (manager,), lambda gateway, one: gateway.steer_manager(one, "cap", {"cap": most}), then=THEN)
+    return each(MANAGER, (manager,), MANAGER.ask("cap", {"cap": most}))
 
 
 def wait(
@@ -87,6 +83,13 @@ def wait(
 
     With --for completed the exit code tells how it ended: 0 completed, 5 failed, 6 stopped.
     """
-    session = current()
-    with session.gateway() as gateway:
-        return show_state(MANAGER, session, *wait_for(MANAGER, gateway, manager, goal, session.timeout_s))
+    with current().gateway() as gateway:
+        return await_end(MANAGER, gateway, manager, goal)
+
+
+def watch(manager: ManagerId, /) -> int:
+    """Watch a manager to its end; the exit code tells how it ended: 0 completed, 5 failed, 6 stopped."""
+    from crawler_lifecycle.cli.watching import watch_one  # with what draws runs
+
+    with current().gateway() as gateway:
+        return watch_one(MANAGER, gateway, manager)

@@ -51,7 +51,7 @@ def plan(
     session = current()
     if name is None:
         with session.gateway() as gateway:
-            plans = gateway.plans().get("plans", [])
+            plans = gateway.get("/v1/plans").get("plans", [])
             rows = [one for one in plans if one.get("kind") == "manager" or one.get("error")]
         empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
         emit_list(session, "plans", rows, tables.PLANS, name="plan", empty=empty)

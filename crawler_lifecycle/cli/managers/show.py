@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.managers import tables
-from crawler_lifecycle.cli.managers.control import ManagerId
+from crawler_lifecycle.cli.managers.control import MANAGER, ManagerId
 from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current
@@ -28,7 +28,7 @@ def list_managers(
     session = current()
     filters = {"status": status.upper() if status else None, "name": name, "flow_id": flow}
     with session.gateway() as gateway:
-        rows = gateway.managers(limit=limit, **filters)
+        rows = gateway.rows("/v1/managers", limit=limit, **filters)
     empty = "no managers; next: crawlctl manager start --help"
     emit_list(session, "managers", rows, tables.MANAGERS, name="manager_id", empty=empty)
     return Exit.DONE
@@ -44,9 +44,9 @@ def describe(
     """Show everything about a manager on one screen, and its jobs."""
     session = current()
     with session.gateway() as gateway:
-        found = gateway.manager(manager)
+        found = gateway.get(MANAGER.path(manager))
         state = None if jobs == "all" else jobs
-        rows = [] if jobs is None else gateway.manager_jobs(manager, state=state, limit=limit)
+        rows = [] if jobs is None else gateway.rows(MANAGER.path(manager, "/jobs"), state=state, limit=limit)
 
     def table() -> None:
         show_facts(session, tables.facts(found))
@@ -64,7 +64,7 @@ def logs(manager: ManagerId, /) -> int:
     """Show what the class of a manager printed last, at most 16 KiB."""
     session = current()
     with session.gateway() as gateway:
-        text = gateway.manager_log(manager)
+        text = gateway.text(MANAGER.path(manager, "/logs"))
     print(clean(text, lines=True), end="")
     if not text:
         session.say("it has printed nothing yet")

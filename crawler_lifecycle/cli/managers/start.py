@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import is_news, show_state, wait_for
+from crawler_lifecycle.cli.subjects import is_news
 from crawler_lifecycle.domain.manager import PAGE_ITEMS
 
 if TYPE_CHECKING:
@@ -78,14 +78,10 @@ def start(
             session.say(f"manager {manager_id}: {clean(started['note'])}")
         # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
         before = started if flow else None
-        if watch:
-            from crawler_lifecycle.cli.managers.watch import watch_one
+        if watch or wait:
+            from crawler_lifecycle.cli.watching import follow
 
-            return watch_one(MANAGER, session, gateway, manager_id, f"/v1/managers/{manager_id}", after=before)
-        if wait:
-            session.say(f"manager {manager_id} started; Ctrl-C stops the waiting, not the manager")
-            end = wait_for(MANAGER, gateway, manager_id, "completed", session.timeout_s, after=before)
-            return show_state(MANAGER, session, *end)
+            return follow(MANAGER, gateway, manager_id, watch=watch, after=before)
     facts = [(field, str(started.get(field))) for field in ("manager_id", "workflow_id", "status")]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
     emit(session, started, names=[manager_id], table=lambda: show_facts(session, facts))
@@ -99,7 +95,7 @@ def _started(
 ) -> tuple[dict[str, Any], Sender | None]:
     """Start the manager, and give it its items: those of a file are all read and checked before."""
     if each is None:
-        return gateway.start_manager(request, key), None
+        return gateway.start(request, key, "manager"), None
     base = request.get("options", {}).get("args", {})
     source = Source(each, format_of(each, form), checker(gateway, request["crawler"], base))
     items = source.items()
@@ -112,7 +108,7 @@ def _started(
         if not first:
             raise CommandFailed(Exit.USAGE, f"--each {each} has no items", None, "give one job a line")
         items = chain(first, items)
-    started = gateway.start_manager(request, key)
+    started = gateway.start(request, key, "manager")
     if request.get("flow_id"):
         await_attempt(gateway, started)
     sender = Sender(current(), gateway, int(started["manager_id"]), key)
@@ -131,7 +127,8 @@ def _started(
 def await_attempt(gateway: Gateway, started: Document) -> None:
     """Return when a manager that had ended goes on: before that it takes no items. Raises ``CommandFailed``."""
     manager_id = int(started["manager_id"])
-    for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.manager(manager_id)):
+    path = MANAGER.path(manager_id)
+    for row in Polling(timeout_s=current().timeout_s or ATTEMPT_S).answers(lambda: gateway.get(path)):
         if is_news(row, started):
             return
     why = "no worker has taken up its next attempt"
@@ -167,7 +164,7 @@ def full_name(gateway: Gateway, plan: str) -> str:
 
     What is not registered stays as it is; the gateway knows what to say about it.
     """
-    known = [str(one.get("plan")) for one in gateway.plans().get("plans", []) if one.get("kind") == "manager"]
+    known = [str(one.get("plan")) for one in gateway.get("/v1/plans").get("plans", []) if one.get("kind") == "manager"]
     fitting = [name for name in known if name.endswith((f".{plan}", f":{plan}"))]
     if plan in known or not fitting:
         return plan

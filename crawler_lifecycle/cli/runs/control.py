@@ -11,7 +11,7 @@ from crawler_lifecycle.cli.output import Document
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import Goal, be_sure, each, show, show_state, wait_for
+from crawler_lifecycle.cli.subjects import Goal, await_end, be_sure, each, show
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -68,8 +68,8 @@ def resume(
 
             return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
         if wait:
-            return show_state(RUN, session, *wait_for(RUN, gateway, run, "completed", session.timeout_s, after=answer))
-    show(RUN, session, [answer])
+            return await_end(RUN, gateway, run, after=answer)
+    show(RUN, [answer])
     session.say(f"next: crawlctl wait {run} · crawlctl describe {run}")
     return Exit.DONE
 
@@ -79,7 +79,7 @@ def look(run: Annotated[int, Parameter(help="the run's id")], /) -> int:
     session = current()
     with session.gateway() as gateway:
         answer = gateway.look(run)
-    show(RUN, session, [answer])
+    show(RUN, [answer])
     session.say(f"next: crawlctl describe {run}")
     return Exit.DONE
 
@@ -95,6 +95,5 @@ def wait(
     With --for completed the exit code tells how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended and
     --for started it is 0 as soon as that is so; a run that ends before it started counts as ended.
     """
-    session = current()
-    with session.gateway() as gateway:
-        return show_state(RUN, session, *wait_for(RUN, gateway, run, goal, session.timeout_s))
+    with current().gateway() as gateway:
+        return await_end(RUN, gateway, run, goal)

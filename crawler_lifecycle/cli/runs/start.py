@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.subjects import show_state, wait_for
+from crawler_lifecycle.cli.subjects import await_end
 from crawler_lifecycle.domain.arguments import Scalar
 from crawler_lifecycle.domain.bounds import LIMITS
 
@@ -122,7 +122,7 @@ def start(
             return watch_run(session, gateway, run_id)
         if wait:
             session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
-            return show_state(RUN, session, *wait_for(RUN, gateway, run_id, "completed", session.timeout_s))
+            return await_end(RUN, gateway, run_id)
     facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id", "status") if started.get(name)]
     emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
     session.say(f"next: crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}")

@@ -271,4 +271,4 @@ def _state_line(run: Document) -> str:
     return f"run {run.get('run_id')} {run.get('status')}, {run.get('stage')}{then}"
 
 
-RUN = Kind("run", "crawlctl", STATE, lambda gateway, run_id: gateway.run(run_id), _state_line)
+RUN = Kind("run", STATE, _state_line)

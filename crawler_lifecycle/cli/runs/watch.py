@@ -71,10 +71,10 @@ def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int =
             if code is not None:
                 break
         else:
-            raise gave_up(RUN, run_id, session.timeout_s, f"{seen.run.get('status')}, {seen.run.get('stage')}")
+            raise gave_up(RUN, run_id, f"{seen.run.get('status')}, {seen.run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
-        return show_state(RUN, session, dict(seen.run), code)
-    return look_further(RUN, session, run_id, code)
+        return show_state(RUN, dict(seen.run), code)
+    return look_further(RUN, run_id, code)
 
 
 def _read(gateway: Gateway, run_id: int, seen: Seen) -> None:
@@ -144,7 +144,7 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
             if code is not None:
                 break
         else:
-            raise gave_up(RUN, run_id, session.timeout_s, f"{run.get('status')}, {run.get('stage')}")
+            raise gave_up(RUN, run_id, f"{run.get('status')}, {run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
         output.emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
     return code
