@@ -54,38 +54,23 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
     return CommandFailed(code, what, why, _next_step(code, name, path, answer))
 
 
-def _next_of_manager(code: Exit, name: object, words: list[str]) -> str | None:
-    """The same about a crawl manager."""
-    if name == "manager_not_found":
-        return "crawlctl manager list"
+def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
+    """The same about a manager or a graph."""
     if name in ("unknown_plan", "plan_unusable"):
-        return "crawlctl manager plan"
+        return "crawlctl manager plan" if noun == "manager" else "crawlctl doctor, which tells what plans workers serve"
+    if name == f"{noun}_not_found":
+        return f"crawlctl {noun} list"
     if name == "unknown_crawler":
         return "crawlctl crawler list"
-    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and len(words) > 3:
-        return f"crawlctl manager describe {words[3]}"
-    return None
-
-
-def _next_of_graph(code: Exit, name: object, words: list[str]) -> str | None:
-    """The same about a graph."""
-    if name in ("unknown_plan", "plan_unusable"):
-        return "crawlctl doctor, which tells what plans workers serve"
-    if name == "graph_not_found":
-        return "crawlctl graph list"
-    if name == "unknown_crawler":
-        return "crawlctl crawler list"
-    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and len(words) > 3:
-        return f"crawlctl graph describe {shlex.quote(unquote(words[3]))} --steps all"
+    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and number:
+        return f"crawlctl {noun} describe {shlex.quote(unquote(number))}" + (" --steps all" if noun == "graph" else "")
     return None
 
 
 def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
-    words = path.split("/")
-    run_id = words[3] if len(words) > 3 and words[2] == "runs" else None
-    if len(words) > 2 and words[2] == "managers" and (found := _next_of_manager(code, name, words)):
-        return found
-    if len(words) > 2 and words[2] == "graphs" and (found := _next_of_graph(code, name, words)):
+    subject, number = (*path.split("/")[2:4], None, None)[:2]
+    run_id = number if subject == "runs" else None
+    if subject in ("managers", "graphs") and (found := _next_of(subject[:-1], code, name, number)):
         return found
     if code is Exit.NOT_FOUND and run_id:
         return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"

@@ -20,6 +20,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 
 from .asking import answer, current, use
+from .job import time_of
 from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
 from .workflow import AnyOrder, new_id
@@ -395,24 +396,16 @@ class WorkflowPlugin:
     async def cleanup(self, chancy: Chancy) -> None:
         """Nothing: ``crawlctl db prune`` removes steps and results of what ended long ago."""
 
-    async def process_workflow(self, chancy: Chancy, workflow: Workflow) -> None:
-        """Nothing: a graph goes on by itself."""
+    async def process_workflow(self, *_: Any) -> None:
+        """Nothing: a graph goes on by itself, and workers of the role ``plans`` execute its steps."""
 
-    async def run(self, worker: Any, chancy: Chancy) -> None:
-        """Nothing: workers of the role ``plans`` execute steps."""
+    run = process_workflow
 
-    @classmethod
-    def get_scope(cls) -> None:
-        """Nothing: there is no loop that it could run in."""
+    @staticmethod
+    def get_scope(*_: Any) -> None:
+        """Nothing: there is no loop, ``crawlctl db upgrade`` makes the tables, and the gateway has ``/v1/graphs``."""
 
-    def migrate_key(self) -> None:
-        """Nothing: ``crawlctl db upgrade`` makes the tables."""
-
-    def migrate_package(self) -> None:
-        """Nothing, likewise."""
-
-    def api_plugin(self) -> None:
-        """Nothing: the gateway has ``/v1/graphs``."""
+    migrate_key = migrate_package = api_plugin = get_scope
 
 
 #: Theirs -> states of graphs that may be meant. A graph may execute still when a step of it has failed.
@@ -433,12 +426,14 @@ def _fetched(workflow_id: str) -> Workflow:
 
 def _workflow(row: Document) -> Workflow:
     found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
-    found.created_at, found.updated_at = _time(row["created_at"]), _time(row["updated_at"])
+    found.created_at, found.updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
     for one in current().jobs(row["id"], None):
         state, begun = one["state"], bool(one["attempt"])
         theirs = _STEP_STATES.get(state, StepState.FAILED if begun else None)
         job_id = f"{row['id']}/{one['path']}" if begun else None
-        found.steps[one["path"]] = WorkflowStep(_kept(one), one["path"], list(one["deps"]), theirs, job_id)
+        found.steps[one["path"]] = WorkflowStep(
+            NewJob(one["kind"], one["job"]), one["path"], list(one["deps"]), theirs, job_id
+        )
     return found
 
 
@@ -448,14 +443,6 @@ def _state(row: Document) -> Workflow.State:
     if row["state"] != "executing" or row["counts"].get("discarded"):
         return Workflow.State.FAILED
     return Workflow.State.RUNNING if row["started_at"] else Workflow.State.PENDING
-
-
-def _kept(one: Document) -> NewJob:
-    return NewJob(one["kind"], one["job"])
-
-
-def _time(value: Any) -> datetime:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 def _escaped(text: str) -> str:

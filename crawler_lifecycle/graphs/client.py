@@ -29,6 +29,7 @@ from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.values import of_json
 
 from .platform import Document, PlatformUnavailable
+from .results import with_above
 
 log = logging.getLogger(__name__)
 
@@ -242,12 +243,7 @@ def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
     if paths is None:
         return lambda path: True
     chosen = set(paths)
-
-    def wanted(path: str) -> bool:
-        parts = path.split("/")
-        return any("/".join(parts[:n]) in chosen for n in range(1, len(parts) + 1))
-
-    return wanted
+    return lambda path: not chosen.isdisjoint(with_above(path))
 
 
 def _document(content: bytes, url: str) -> Document:

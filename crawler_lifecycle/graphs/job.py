@@ -55,14 +55,14 @@ class Job:
         what = found.get("job") or {}
         meta = {**of_json(what.get("meta", {})), "name": found["path"].rpartition("/")[2], "workflow_id": graph}
         told = {name: found[name] for name in _AS_IT_IS if name in found}
-        times: dict[str, Any] = {name: _time(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
+        times: dict[str, Any] = {name: time_of(found.get(name)) for name in ("not_before", "started_at", "ended_at")}
         return cls(
             graph,
             args=of_json(what.get("args", {})),
             meta=meta | {"snoozed": found.get("snoozed", 0)},
             worker=what.get("call") or what.get("crawler") or what.get("plan"),
             deps=[dep.rpartition("/")[2] for dep in found.get("deps", ())],
-            errors=[{**one, "at": _time(one.get("at"))} for one in found.get("errors", ())],
+            errors=[{**one, "at": time_of(one.get("at"))} for one in found.get("errors", ())],
             **told,
             **times,
         )
@@ -107,5 +107,6 @@ def executing(job: Job | None) -> None:
     _current[:] = [job] if job else []
 
 
-def _time(value: Any) -> datetime | None:
+def time_of(value: Any) -> Any:
+    """A time that a document tells, as text or as it is."""
     return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -20,9 +20,8 @@ from crawler_lifecycle.domain.values import to_json
 
 #: Options of a step that can also be said of its job.
 JOB_OPTIONS = ("timeout_s", "max_attempts", "backoff_s", "priority", "not_before", "queue", "resources")
-#: Priorities of runs and of steps: 1 (first) to 5 are 0, 2, 4, 6, 8 of the ten that steps have.
+#: Priorities of runs as those of steps: 1 (first) to 5 are 0, 2, 4, 6, 8 of the ten that steps have.
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
-RUN_PRIORITY = {step: step // 2 + 1 for step in range(10)}
 #: What the graph itself says about its runs.
 _OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
 _RUN_FIELDS = {one.name for one in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}

@@ -39,6 +39,12 @@ class Record:
     """Most bytes of it; a larger one fails the try."""
 
 
+def with_above(path: str) -> list[str]:
+    """A path, and before it those of the graphs that it is in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
 def nested(recorded: Mapping[str, Any], below: str) -> Any:
     """Results by path as dicts within dicts, from this path on; the result itself when that is one step. Of a step that
     has grafted, what is in it counts and not its own."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
@@ -29,7 +30,7 @@ from .asking import use
 from .calling import NotCallable, Returned, call, read
 from .job import Job, executing
 from .platform import Document
-from .results import nested
+from .results import nested, with_above
 
 #: When every simulation begins.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,24 +64,11 @@ class _Row:
         return None if self.result is None else decode(self.result)
 
     @property
-    def path(self) -> str:
-        return self.step.path
-
-    @property
-    def kind(self) -> StepKind:
-        return self.step.kind
-
-    @property
-    def state(self) -> StepState:
-        return self.step.state
-
-    @property
-    def ending(self) -> bool:
-        return self.step.ending
-
-    @property
     def job(self) -> Mapping[str, Any]:
         return self.spec.job
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.step, name)
 
 
 class _Graph:
@@ -101,7 +89,7 @@ class _Graph:
         """These steps and all in them, graphs left out; a path that is not there is nothing."""
         above = None if paths is None else set(paths)
         jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
-        return [row for row in jobs if above is None or any(one in above for one in _with_above(row.path))]
+        return [row for row in jobs if above is None or not above.isdisjoint(with_above(row.path))]
 
     def state(self) -> str:
         return self.engine.state.value
@@ -158,14 +146,16 @@ class Memory:
         if graph is None:
             return None
         jobs = {row.path: row.job for row in graph.rows}
-        levels = [graph.context, *(jobs.get(one, {}).get("context", {}) for one in _with_above(path) if path)]
+        levels = [graph.context, *(jobs.get(one, {}).get("context", {}) for one in with_above(path) if path)]
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return CancelSteps(requested_by="a test", paths=_list(paths), reason=reason).apply(self._known(key).engine)
+        return CancelSteps(requested_by="a test", paths=paths and list(paths), reason=reason).apply(
+            self._known(key).engine
+        )
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        return RetrySteps(paths=_list(paths), cascade=cascade, fresh=fresh).apply(self._known(key).engine)
+        return RetrySteps(paths=paths and list(paths), cascade=cascade, fresh=fresh).apply(self._known(key).engine)
 
     def append(self, key: str, spec: GraphSpec) -> int:
         graph = self._known(key)
@@ -301,7 +291,7 @@ class Memory:
             level, deps = level.rpartition("/")[0], group.spec.deps
         for dep in deps:
             path = f"{level}/{dep}" if level else dep
-            inside = [one for one in graph.rows if path in _with_above(one.path)]
+            inside = [one for one in graph.rows if path in with_above(one.path)]
             holding = {one.path.rpartition("/")[0] for one in inside}
             graphs: dict[str, Any] = {
                 one.path: {} for one in inside if one.kind is StepKind.GRAPH or one.path in holding
@@ -314,10 +304,7 @@ class Memory:
 
 def _imported(name: str) -> Any:
     module, _, qualname = name.partition(":")
-    found = importlib.import_module(module)
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(qualname)(importlib.import_module(module))
 
 
 @contextmanager
@@ -329,15 +316,6 @@ def in_memory(crawls: Ends | None = None) -> Iterator[Memory]:
         yield memory
     finally:
         use(former)
-
-
-def _list(paths: Sequence[str] | None) -> list[str] | None:
-    return None if paths is None else list(paths)
-
-
-def _with_above(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _document(row: _Row) -> Document:

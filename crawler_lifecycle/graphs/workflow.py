@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSp
 from crawler_lifecycle.domain.values import NoValue, to_json
 
 from .asking import answer, current
-from .job import Job
+from .job import Job, time_of
 from .jobs import NewJob, amount, function, job_of, step_options
 from .platform import Document
 from .results import nested
@@ -456,12 +456,8 @@ def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
 
 
 def _status(key: str, found: Document) -> Status:
-    started, stopped = _time(found.get("started_at")), _time(found.get("stopped_at"))
+    started, stopped = time_of(found.get("started_at")), time_of(found.get("stopped_at"))
     subs = {name: _status(key, one) for name, one in found.get("subs", {}).items()}
     took = stopped - started if started and stopped else None
     name, state, total, counts = found.get("name"), found["state"], found["total"], found["counts"]
     return Status(key, name, state, total, counts, took, started, stopped, subs)
-
-
-def _time(value: Any) -> datetime | None:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -1,6 +1,6 @@
 """``python -m crawler_lifecycle.managers.preview``: what ``crawlctl manager plan`` asks about a class of a user.
 
-It says what the class would schedule as lines of JSON on a pipe of its own; what the class prints goes where it wants.
+It writes one document of JSON to standard output; what the class prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import json
 import os
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import IO, Any
+from typing import Any
 
 from crawler_lifecycle.domain.manager import JobState
 
@@ -23,30 +22,21 @@ _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 
 
 def main(words: Sequence[str]) -> int:
-    """Answer for one class; the exit code."""
-    parser = ArgumentParser(prog="preview")
-    parser.add_argument("--answers", type=int, required=True)
-    parser.add_argument("--limit", type=int, required=True)
-    parser.add_argument("plan")
-    ours, argv = _split(words)
-    given = parser.parse_args(ours)
-    with os.fdopen(given.answers, "w", encoding="utf-8") as answers:
-        try:
-            simulation = Simulation(_class_of(given.plan), argv)
-            simulation.buffer, simulation.read_clock = given.limit, time.monotonic  # a source may be slow
-            record = simulation.run(until=lambda record: len(record.scheduled) >= given.limit)
-        except (Exception, SystemExit) as error:
-            _say(answers, {"end": {"error": f"{type(error).__name__}: {error}"[:4000]}})
-            return 0
-        for one in _jobs(simulation, given.limit):
-            _say(answers, one)
-        _say(answers, {"end": _end(record, given.limit)})
+    """Answer for one class: the limit, its name, and its options; the exit code."""
+    limit, plan, *argv = int(words[0]), *words[1:]
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    jobs: list[dict[str, Any]] = []
+    try:
+        simulation = Simulation(_class_of(plan), argv)
+        simulation.buffer, simulation.read_clock = limit, time.monotonic  # a source may be slow
+        record = simulation.run(until=lambda record: len(record.scheduled) >= limit)
+        jobs, end = list(_jobs(simulation, limit)), _end(record, limit)
+    except (Exception, SystemExit) as error:
+        end = {"error": f"{type(error).__name__}: {error}"[:4000]}
+    with answer:
+        json.dump({"jobs": jobs, "end": end}, answer)
     return 0
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    at = list(words).index("--") if "--" in words else len(words)
-    return list(words[:at]), list(words[at + 1 :])
 
 
 def _class_of(plan: str) -> type[BaseScript]:
@@ -86,11 +76,6 @@ def _end(record: Record, limit: int) -> dict[str, Any]:
         return {"text": f"{counts}; more would follow", "error": errors}
     how = "FAILED" if record.failed else "COMPLETED"
     return {"text": f"{counts}; the manager would be {how}, {record.close_reason}", "error": errors}
-
-
-def _say(answers: IO[str], document: dict[str, Any]) -> None:
-    answers.write(json.dumps(document) + "\n")
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ class FunctionProcess:
             self._given, self._result = os.dup(given.fileno()), os.dup(result.fileno())
 
     def call(self, call: FunctionCall, answer: Answer, alive: Callable[[], None]) -> FunctionReply:
-        """See the port."""
         try:
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
@@ -81,7 +80,6 @@ class FunctionProcess:
             raise PlanFailed(f"{call.function}: its process answered nonsense ({why}) and was killed") from None
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
-        """See the port."""
         try:
             return write_frames(self._given, values, self._rules.memory)
         except OSError as error:  # no room on this machine says nothing about the function
@@ -93,7 +91,6 @@ class FunctionProcess:
             ) from None
 
     def taken(self, size: int) -> list[bytes]:
-        """See the port."""
         if type(size) is not int or not 0 <= size <= QUESTION_MAX:
             raise InvalidRequest(f"bytes: {size!r:.40} are not allowed; a question has at most {QUESTION_MAX}")
         try:
@@ -102,11 +99,9 @@ class FunctionProcess:
             raise InvalidRequest(str(error)) from None
 
     def end_soon(self) -> None:
-        """See the port."""
         self.process.strike(signal.SIGTERM)
 
     def printed(self) -> str:
-        """See the port."""
         return self.process.output.take()
 
     def usable(self, generation: int) -> bool:
@@ -181,7 +176,6 @@ class Functions:
 
     @contextmanager
     def use(self) -> Iterator[FunctionProcess]:
-        """See the port."""
         host = self._take()
         try:
             yield host

@@ -121,12 +121,11 @@ class Host:
         return loading.find(message["module"])
 
     def _load(self, message: dict[str, Any]) -> Any:
-        loaded = loading.load(message["plan"])
-        self._class = loaded.cls
+        self._class = found = loading.load(message["plan"])
         return {
-            "fingerprint": loading.fingerprint(loaded.cls),
-            "on_code_change": getattr(loaded.cls, "on_code_change", "replay"),
-            "on_item_error": getattr(loaded.cls, "on_item_error", "stop"),
+            "fingerprint": loading.fingerprint(found),
+            "on_code_change": getattr(found, "on_code_change", "replay"),
+            "on_item_error": getattr(found, "on_item_error", "stop"),
         }
 
     def _begin(self, message: dict[str, Any]) -> Any:

@@ -12,9 +12,8 @@ import sysconfig
 import traceback
 from argparse import SUPPRESS
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from crawler_lifecycle.managers.base import BaseLoopScript
 from crawler_lifecycle.managers.driver import parser_of
@@ -29,15 +28,7 @@ class NotUsable(Exception):
     """What was named cannot be used; the text says why, and the cure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A class that is there."""
-
-    plan: str
-    cls: type[BaseLoopScript]
-
-
-def load(plan: str) -> Loaded:
+def load(plan: str) -> type[BaseLoopScript]:
     """Import ``module:Class``. Raises ``NotUsable``, and whatever the module raises."""
     module_name, _, class_name = plan.partition(":")
     found = getattr(module(module_name), class_name, None)
@@ -45,7 +36,7 @@ def load(plan: str) -> Loaded:
         raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")
     if not _is_plan(found):
         raise NotUsable(f"{plan}: it is no manager; derive it from a class of crawler_lifecycle.managers")
-    return Loaded(plan, found)
+    return cast(type[BaseLoopScript], found)
 
 
 def module(name: str) -> ModuleType:

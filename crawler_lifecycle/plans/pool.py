@@ -60,7 +60,6 @@ class Host:
         self.on_item_error = one.on_item_error
 
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
-        """See the port."""
         try:
             told = self._call("begin", self._limits.hook_s, answer, calls.outcomes, start=start)
         except PlanFailed as failed:
@@ -69,17 +68,14 @@ class Host:
         self.generation, self.failed_outcomes = generation, told
 
     def page(self, after: int, answer: Answer) -> Page:
-        """See the port."""
         self.settled = False
         return self._call("page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after)
 
     def cycle(self, facts: Facts, answer: Answer) -> Decision:
-        """See the port."""
         self.settled = False
         return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts)
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
-        """See the port."""
         return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)
 
     def _call(self, name: str, limit_s: float, answer: Answer, check: Callable[[object], T], **arguments: Any) -> T:
@@ -127,7 +123,6 @@ class Hosts:
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> Iterator[Host]:
-        """See the port."""
         host = self._take(_Wanted(plan, manager_id, attempt, generation), alive)
         try:
             host.alive = alive
@@ -143,7 +138,6 @@ class Hosts:
             host.process.end()
 
     def printed(self, manager_id: int) -> str:
-        """See the port."""
         with self._changed:
             return self._printed.pop(manager_id, "")
 

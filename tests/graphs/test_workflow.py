@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.graphs import Workflow, crawl, manager, worker
-from crawler_lifecycle.graphs.jobs import RUN_PRIORITY, STEP_PRIORITY
+from crawler_lifecycle.graphs.jobs import STEP_PRIORITY
 from crawler_lifecycle.graphs.oban import Workflow as ObanWorkflow
 from crawler_lifecycle.managers import GeneratorCrawlManager
 
@@ -132,8 +132,7 @@ def test_options() -> None:
 
 
 def test_the_two_scales_of_priority_are_one_table() -> None:
-    assert all(RUN_PRIORITY[STEP_PRIORITY[run]] == run for run in range(1, 6))
-    assert [RUN_PRIORITY[step] for step in range(10)] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert STEP_PRIORITY == {1: 0, 2: 2, 3: 4, 4: 6, 5: 8}
     assert only(Workflow().add("s", crawl("shops", priority=2))).priority == 2
     assert only(Workflow().add("s", crawl("shops", priority=2), priority=9)).priority == 9
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from crawler_lifecycle.cli.graphs.control import GRAPH
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.users_code import answer_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -68,12 +68,11 @@ def start(
 
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     """What a module of the user builds: in a process of its own, which gets nothing from this one but the words."""
-    call = [sys.executable, "-m", "crawler_lifecycle.graphs.script", build, *words]
-    child = subprocess.run(call, stdout=subprocess.PIPE, check=False)
-    if child.returncode:
-        why = f"the process that builds it ended with {child.returncode}; what it said stands above"
+    content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
+    if code:
+        why = f"the process that builds it ended with {code}; what it said stands above"
         raise CommandFailed(Exit.USAGE, f"{build!r} gave no graph", why, "python -m crawler_lifecycle.graphs.script")
-    return _document(build, child.stdout)
+    return _document(build, content)
 
 
 def _read(file: Path) -> dict[str, Any]:

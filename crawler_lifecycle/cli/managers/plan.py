@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -19,12 +12,10 @@ from crawler_lifecycle.cli.output import Column, clean, emit, emit_list, of, sho
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.texts import plain
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.users_code import answer_of
 
 #: A class that plans for longer is stopped, unless --timeout says otherwise.
 TIMEOUT_S = 300.0
-#: Bytes of one answer of its process.
-LINE_MAX = 1024 * 1024
-CHILD = "crawler_lifecycle.managers.preview"
 
 COLUMNS = (
     Column("NUMBER", of("seq"), right=True),
@@ -76,50 +67,13 @@ def plan(
 
 
 def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
-    """What the process with the class says: a line for each job, and one about the end."""
-    read_end, write_end = os.pipe()
-    words = [sys.executable, "-m", CHILD, "--answers", str(write_end), "--limit", str(limit), name, "--", *argv]
-    # What the class prints goes to people; the answers have a pipe of their own.
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[write_end], start_new_session=True)
-    os.close(write_end)
+    """What the process with the class says: its jobs, and how it came to its end."""
+    words = [str(limit), name, *argv]
+    answer, code = answer_of("crawler_lifecycle.managers.preview", words, session.timeout_s or TIMEOUT_S)
     try:
-        with _killed_after(child, session.timeout_s or TIMEOUT_S), os.fdopen(read_end, "rb") as answers:
-            found = list(_documents(answers))
-            code = child.wait()
-    finally:
-        _kill(child)
-        child.wait()
-    rows = [one for one in found if "end" not in one]
-    ends = [one["end"] for one in found if "end" in one]
-    if not ends:
+        found = json.loads(answer)
+        return found["jobs"], found["end"]
+    except ValueError:
         why = f"its process was ended by signal {-code}" if code < 0 else f"its process left with exit code {code}"
         cure = "raise --timeout, or look for exit() and endless loops in the class"
-        raise CommandFailed(Exit.ERROR, f"{name} came to no end after {len(rows)} jobs", why, cure)
-    return rows, ends[-1]
-
-
-@contextmanager
-def _killed_after(child: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
-    """Kill the process and its children when it takes longer."""
-    timer = threading.Timer(seconds, _kill, (child,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    # Its own children too: one that keeps the pipe open would keep us waiting.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-def _documents(answers: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """What the process says; whatever is no such document was written by the class, and is left out."""
-    while line := answers.readline(LINE_MAX + 1):
-        with suppress(ValueError, RecursionError):
-            found = json.loads(line)
-            if isinstance(found, dict):
-                yield found
+        raise CommandFailed(Exit.ERROR, f"{name} came to no end", why, cure) from None
