@@ -12,9 +12,10 @@ from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
+from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.requests import AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
+from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.web.problems import JsonBody
 
 from .answers import Accepted, UploadPart, UploadTicket
@@ -38,7 +39,7 @@ RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
     """Add start, stop, resume, look and child tasks."""
 
-    def answer(outcome: Outcome) -> Accepted:
+    def answer(outcome: Commanded[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
     @app.post("/v1/runs", operation_id="startRun", status_code=202, openapi_extra=_START.openapi)

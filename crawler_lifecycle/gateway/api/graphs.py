@@ -23,9 +23,10 @@ from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.cursors import decode, encode
-from crawler_lifecycle.gateway.graphs.commands import OPEN, Commanded, GraphCommands, not_found
+from crawler_lifecycle.gateway.graphs.commands import OPEN, GraphCommands, not_found
 from crawler_lifecycle.gateway.graphs.requests import CancelGraph, ChangedSteps, RetryGraph, StartGraph, StopGraphBody
 from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
@@ -88,7 +89,7 @@ Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
     """Add start, pages of a draft, cancel, retry, append and stop."""
 
-    def answer(done: Commanded, response: Response) -> AcceptedGraph:
+    def answer(done: Commanded[GraphRow], response: Response) -> AcceptedGraph:
         response.status_code = 202 if done.fresh else 200
         return AcceptedGraph.of(done.row, note=done.note)
 

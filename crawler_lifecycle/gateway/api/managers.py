@@ -13,9 +13,10 @@ from starlette.responses import PlainTextResponse
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, Steered, not_found, workflow_id_of
+from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, not_found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
 from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow, PlanStore
 from crawler_lifecycle.web.problems import JsonBody
@@ -48,7 +49,7 @@ ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
 def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
     """Add start, stop, pause, resume, cap and more jobs."""
 
-    def answer(done: Steered, response: Response) -> AcceptedManager:
+    def answer(done: Commanded[ManagerRow], response: Response) -> AcceptedManager:
         response.status_code = 202 if done.fresh else 200
         return AcceptedManager.of(done.row, note=done.note)
 

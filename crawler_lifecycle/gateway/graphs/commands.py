@@ -10,7 +10,6 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +25,7 @@ from crawler_lifecycle.domain.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import LATER
+from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
 from crawler_lifecycle.ports.store.managers import PLAN_MODULE, PlanRow, PlanStore
@@ -40,15 +40,6 @@ NO_WORKER = (
     "No plans worker has registered yet: its functions are called as soon as one is there that lists their modules."
 )
 OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
-
-
-@dataclass(frozen=True, slots=True)
-class Commanded:
-    """A graph after a command. ``fresh`` is false when the command changed nothing."""
-
-    row: GraphRow
-    fresh: bool = True
-    note: str | None = None
 
 
 def not_found(key: str) -> Problem:
@@ -81,7 +72,7 @@ class GraphCommands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartGraph, request_id: str | None) -> Commanded:
+    async def start(self, body: StartGraph, request_id: str | None) -> Commanded[GraphRow]:
         """Take a whole graph and start it, or make a draft that waits for its pages. The same id is the same graph."""
         body.check()
         key = body.id or request_id or uuid.uuid4().hex
@@ -121,7 +112,7 @@ class GraphCommands:
         with _mismatch("id"):
             return self._graphs.reserve_graph(new)
 
-    async def add_page(self, key: str, number: int, data: bytes) -> Commanded:
+    async def add_page(self, key: str, number: int, data: bytes) -> Commanded[GraphRow]:
         """Keep one page of a draft. Again the same: nothing more."""
         row = await self.find(key)
         steps = await run_in_threadpool(decode_page, number, data)
@@ -133,7 +124,7 @@ class GraphCommands:
         with _mismatch("page"):
             self._graphs.add_graph_page(row.graph_id, number, data)
 
-    async def start_draft(self, key: str) -> Commanded:
+    async def start_draft(self, key: str) -> Commanded[GraphRow]:
         """Make a draft that has all its pages a graph, and start it. Again: the same."""
         before = await self.find(key)
         row = await run_in_threadpool(self._graphs.make_graph, before.graph_id)
@@ -206,7 +197,7 @@ class GraphCommands:
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
-    async def stop(self, key: str, body: StopGraphBody) -> Commanded:
+    async def stop(self, key: str, body: StopGraphBody) -> Commanded[GraphRow]:
         """Put the stop on record, which cancels every step that has not ended, then wake the workflow."""
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
         try:

@@ -13,7 +13,6 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
@@ -25,12 +24,12 @@ from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
     RowUnreadable,
-    RunNotFound,
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
+from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.store.managers import (
@@ -59,15 +58,6 @@ NO_WORKER = (
     "No plans worker has registered yet, so nobody has looked at the class: if it cannot be used, the manager says so "
     "in its error as soon as one is there."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Steered:
-    """A manager after a command. ``fresh`` is false when the command changed nothing."""
-
-    row: ManagerRow
-    fresh: bool = True
-    note: str | None = None
 
 
 def not_found(manager_id: int) -> Problem:
@@ -106,7 +96,7 @@ class ManagerCommands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartManager, key: str | None) -> Steered:
+    async def start(self, body: StartManager, key: str | None) -> Commanded[ManagerRow]:
         """Reserve the manager, then start its workflow.
 
         The same name and flow id are the same manager: while it is live it is found, after its end it goes on as its
@@ -141,13 +131,13 @@ class ManagerCommands:
             what = "Idempotency-Key" if new.fresh else "flow_id"
             raise Problem(422, "idempotency_mismatch", f"{what}: {error}") from error
         if row.status.terminal and new.fresh:
-            return Steered(row, fresh=False)
+            return Commanded(row, fresh=False)
         if row.status.terminal:
             await self._resume(row)
-            return Steered(row, note=note)
+            return Commanded(row, note=note)
         if row.owner_run_id is None:
             note = " ".join(filter(None, (note, await self._begin(row)))) or None
-        return Steered(row, fresh, note)
+        return Commanded(row, fresh, note)
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
         """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""
@@ -224,25 +214,25 @@ class ManagerCommands:
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
-    async def stop(self, manager_id: int, body: StopManager) -> Steered:
+    async def stop(self, manager_id: int, body: StopManager) -> Commanded[ManagerRow]:
         """Put the stop on record, then wake the workflow."""
         body.check()
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
         try:
             before = await self.find(manager_id)
             if before.status.terminal:
-                return Steered(before, fresh=False, note="It had ended already; nothing was stopped.")
+                return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
             row = await run_in_threadpool(self._managers.record_manager_stop, manager_id, intent, body.leave)
         except RowUnreadable as error:
             if body.leave:
                 raise
             return await self._tell_by_keys(manager_id, intent, error)
         if row.status.terminal:
-            return Steered(row, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Steered(row, fresh, await self._told(row, LATER))
+        return Commanded(row, fresh, await self._told(row, LATER))
 
-    async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Steered:
+    async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Commanded[ManagerRow]:
         """Signal the workflow of a manager whose row cannot be read: it stops the runs, and records the stop as soon
         as the row is mended. Raises the ``error`` when no workflow is open."""
         [row] = await run_in_threadpool(self._managers.list_managers, manager_id + 1, 1)
@@ -255,32 +245,32 @@ class ManagerCommands:
         if not told:
             raise error
         what = "killed" if intent.force else "asked to end"
-        return Steered(row, note=f"Its runs are {what}; the manager ends when its row was mended, by itself: {error}")
+        return Commanded(row, note=f"Its runs are {what}; the manager ends when its row was mended, by itself: {error}")
 
-    async def pause(self, manager_id: int) -> Steered:
+    async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Pick nothing more; what runs goes on."""
         row = await self._live(manager_id)
         if row.paused:
-            return Steered(row, fresh=False)
+            return Commanded(row, fresh=False)
         return await self._steer(manager_id, paused=True)
 
-    async def resume(self, manager_id: int) -> Steered:
+    async def resume(self, manager_id: int) -> Commanded[ManagerRow]:
         """Let a paused manager go on; one that has ended goes on as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
             await self._resume(row)
-            return Steered(row, note=NEXT_ATTEMPT)
+            return Commanded(row, note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
         if not row.paused:
-            return Steered(row, fresh=False, note="It was not paused.")
+            return Commanded(row, fresh=False, note="It was not paused.")
         return await self._steer(manager_id, paused=False)
 
-    async def cap(self, manager_id: int, cap: int) -> Steered:
+    async def cap(self, manager_id: int, cap: int) -> Commanded[ManagerRow]:
         """Set the most live jobs; 0: what the class says."""
         row = await self._live(manager_id)
         if (row.cap or 0) == cap:
-            return Steered(row, fresh=False)
+            return Commanded(row, fresh=False)
         return await self._steer(manager_id, cap=cap)
 
     async def _live(self, manager_id: int) -> ManagerRow:
@@ -289,15 +279,11 @@ class ManagerCommands:
             raise _not_now(row, "that can be steered no more")
         return row
 
-    async def _steer(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> Steered:
-        row = await run_in_threadpool(self._steered, manager_id, paused, cap)
-        return Steered(row, note=await self._told(row, NEXT_CYCLE))
-
-    def _steered(self, manager_id: int, paused: bool | None, cap: int | None) -> ManagerRow:
-        try:
-            return self._managers.steer_manager(manager_id, paused=paused, cap=cap)
-        except RunNotFound:
-            raise not_found(manager_id) from None
+    async def _steer(
+        self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
+    ) -> Commanded[ManagerRow]:
+        row = await run_in_threadpool(self._managers.steer_manager, manager_id, paused=paused, cap=cap)
+        return Commanded(row, note=await self._told(row, NEXT_CYCLE))
 
     # --- jobs from outside ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
@@ -32,12 +32,15 @@ from .requests import AddedTasks, AddTasksBody, ResumeRun, StartRun, StopRun, sa
 
 logger = logging.getLogger(__name__)
 
+Row = TypeVar("Row")
+
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A run after a command. ``fresh`` is false when the command had been accepted before, or changes nothing."""
+class Commanded(Generic[Row]):
+    """A run, manager or graph after a command. ``fresh`` is false when that had been accepted before, or changes
+    nothing."""
 
-    row: RunRow
+    row: Row
     fresh: bool = True
     note: str | None = None
 
@@ -84,7 +87,7 @@ class Commands:
 
     # --- start ------------------------------------------------------------------------------------------------------
 
-    async def start(self, body: StartRun, key: str | None) -> Outcome:
+    async def start(self, body: StartRun, key: str | None) -> Commanded[RunRow]:
         """Reserve the run, then start its workflow; the same key and body again find that run."""
         request_id = _own_id(same_id(body.request_id, key))
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
@@ -96,7 +99,7 @@ class Commands:
             raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
-        return Outcome(row, fresh, self._crawlers.note() if fresh else None)
+        return Commanded(row, fresh, self._crawlers.note() if fresh else None)
 
     async def _reserve(
         self, request: RunRequest, request_id: str, body: StartRun, args: list[dict[str, str]] | None
@@ -145,7 +148,7 @@ class Commands:
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
-    async def stop(self, run_id: int, body: StopRun) -> Outcome:
+    async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
         """Record the stop, then tell the workflow, or start one that carries it out.
 
         A row that cannot be read keeps no stop back: then the workflow is told by the keys of the run.
@@ -155,7 +158,7 @@ class Commands:
         except RowUnreadable:
             before = None
         if before is not None and before.status.terminal:
-            return Outcome(before, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
@@ -164,7 +167,7 @@ class Commands:
         except RowUnreadable as error:
             return await self._tell_by_keys(run_id, stop, error)
         if row.status.terminal:
-            return Outcome(row, fresh=False, note="It had ended already; nothing was stopped.")
+            return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         try:
             await self.tell_stop(row, stop)
@@ -173,10 +176,10 @@ class Commands:
             note = (
                 "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
             )
-            return Outcome(row, fresh, note)
-        return Outcome(row, fresh)
+            return Commanded(row, fresh, note)
+        return Commanded(row, fresh)
 
-    async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Outcome:
+    async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Commanded[RunRow]:
         """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
         row = await run_in_threadpool(as_it_stands, self._runs, run_id)
         try:
@@ -186,7 +189,7 @@ class Commands:
                         f"Its tasks are {'killed' if stop.force else 'asked to end'}; the run itself ends when its row "
                         f"was mended, by itself: {error}"
                     )
-                    return Outcome(row, note=note)
+                    return Commanded(row, note=note)
         except TemporalUnavailable as down:
             detail = f"The stop of run {run_id} was not told; send this again later. {down}. Mend its row, too: {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from down
@@ -237,7 +240,7 @@ class Commands:
 
     # --- resume and look --------------------------------------------------------------------------------------------
 
-    async def resume(self, run_id: int, body: ResumeRun) -> Outcome:
+    async def resume(self, run_id: int, body: ResumeRun) -> Commanded[RunRow]:
         """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow."""
         row = await self.find(run_id)
         if row.status is RunStatus.COMPLETED and not body.rerun:
@@ -257,7 +260,7 @@ class Commands:
         row, fresh = await run_in_threadpool(self._acceptance.resume_run, request, workflow_id, row.attempt)
         if row.owner_run_id is None:
             await self._begin(row)
-        return Outcome(row, fresh)
+        return Commanded(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
         """The id for the next attempt's workflow. Raises ``Problem`` 409 when the run is live."""
@@ -278,7 +281,7 @@ class Commands:
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
 
-    async def look(self, run_id: int) -> Outcome:
+    async def look(self, run_id: int) -> Commanded[RunRow]:
         """Have the workflow look at the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
@@ -286,7 +289,7 @@ class Commands:
         try:
             for candidate in workflow_ids(row):
                 if await self._workflows.look_now(candidate):
-                    return Outcome(row)
+                    return Commanded(row)
         except TemporalUnavailable as error:
             raise unavailable("temporal_unavailable", str(error), run_id=run_id) from error
         detail = f"run {run_id} has no open workflow that could look; resume it"

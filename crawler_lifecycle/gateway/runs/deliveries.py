@@ -15,7 +15,7 @@ from crawler_lifecycle.ports import EventReader, ExportReader, Fence, FileArchiv
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .commands import Outcome
+from .commands import Commanded
 from .requests import ResendExport
 
 
@@ -48,7 +48,7 @@ class Deliveries:
             raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
         return row
 
-    async def resend(self, run_id: int, body: ResendExport) -> Outcome:
+    async def resend(self, run_id: int, body: ResendExport) -> Commanded[RunRow]:
         """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
         # The owner is looked at for the present attempt only; an earlier one is named by its number alone.
@@ -58,7 +58,7 @@ class Deliveries:
         except TemporalUnavailable as error:
             detail = f"the deliveries of run {run_id} were not asked for again; send this later. {error}"
             raise unavailable("temporal_unavailable", detail, run_id=run_id) from error
-        return Outcome(row, note=f"Attempt {attempt} is delivered again by the workflow {workflow_id}.")
+        return Commanded(row, note=f"Attempt {attempt} is delivered again by the workflow {workflow_id}.")
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""

@@ -14,9 +14,10 @@ from crawler_lifecycle.domain.arguments import Argument, ArgumentType
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.gateway.runs.commands import Commands, Outcome
+from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
+from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.web.problems import Problem
 from tests.gateway.gateway_world import World
 
@@ -219,7 +220,7 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         world.clock,
     )
 
-    def start(key: str, crawler: str = "plain") -> Outcome:
+    def start(key: str, crawler: str = "plain") -> Commanded[RunRow]:
         return asyncio.run(commands.start(StartRun.model_validate({"crawler": crawler}), key))
 
     assert start("a").note is None
