@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 #: Most steps of one graph, what is grafted and appended included.
 STEPS_MAX = 20_000
@@ -113,6 +113,8 @@ class StepSpec:
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
     """What holds for a whole graph."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     check_deps: bool = True
     """Whether every dependency must be there from the beginning; else one may be appended later."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 
-from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphState, StepState
+from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.gateway.graphs.commands import OPEN
-from crawler_lifecycle.gateway.graphs.requests import OptionsOfGraph
 from crawler_lifecycle.ports.store.graphs import GraphRow, StepRow
 
 from .answers import Stop
@@ -64,7 +62,7 @@ class Graph(BaseModel):
     cause: str | None
     """Why it was discarded or cancelled."""
     stop: Stop | None
-    options: OptionsOfGraph
+    options: GraphOptions
     pages: int
     """In which it was sent."""
     tags: list[str]
@@ -93,7 +91,6 @@ class Graph(BaseModel):
                 "counts": {state.value: count for state, count in row.counts.items() if count},
                 "waiting": why or waiting(row),
                 "stop": Stop.of(row.stop) if row.stop else None,
-                "options": OptionsOfGraph(**asdict(row.options)),
                 "tags": list(row.tags),
                 **more,
             }
@@ -211,32 +208,6 @@ class Form(StrEnum):
     JSON = "json"
     DOT = "dot"
     MERMAID = "mermaid"
-
-
-class PictureNode(BaseModel):
-    """One node of a picture."""
-
-    path: str
-    name: str
-    kind: str
-    label: str
-    """What it does: worker, function, crawler or manager."""
-    state: str | None
-    parent: str | None
-    """The graph that it is drawn in."""
-    steps: int | None
-    """Drawn as one box: how many steps are in it."""
-    counts: dict[str, int]
-    """Those steps by state."""
-
-
-class PictureAnswer(BaseModel):
-    """Nodes, and edges as pairs of paths: a dependency and who depends on it."""
-
-    nodes: list[PictureNode]
-    edges: list[tuple[str, str]]
-    left_out: int
-    """Nodes beyond what one picture takes."""
 
 
 class ContextAnswer(BaseModel):

@@ -6,17 +6,18 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from pydantic import TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
-from crawler_lifecycle.domain.graph.render import picture, to_dot, to_mermaid
+from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
 from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id
@@ -43,7 +44,6 @@ from .graph_answers import (
     GraphPage,
     GraphStatus,
     Path,
-    PictureAnswer,
     StepAnswer,
     StepDetail,
     StepFilters,
@@ -227,7 +227,7 @@ def _add_graphs(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed)
     @app.get(
         "/v1/graphs/{id}/picture",
         operation_id="getGraphPicture",
-        response_model=PictureAnswer,
+        response_model=Picture,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     def get_picture(
@@ -244,8 +244,8 @@ def _add_graphs(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed)
             return PlainTextResponse(to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS)
         if form is Form.MERMAID:
             return PlainTextResponse(to_mermaid(steps, states, expand=chosen), headers=_HEADERS)
-        found = PictureAnswer.model_validate(asdict(picture(steps, states, expand=chosen)))
-        return Response(found.model_dump_json(), media_type="application/json")
+        found = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
+        return Response(found, media_type="application/json")
 
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:

@@ -78,17 +78,14 @@ class GraphCommands:
         key = body.id or request_id or uuid.uuid4().hex
         check_key(key)
         if body.pages is not None:
-            options = body.graph_options()
-            check_options(options)
-            row, fresh = await run_in_threadpool(
-                self._reserve, body, key, str(body.fingerprint), options, pages=body.pages
-            )
+            check_options(body.options)
+            row, fresh = await run_in_threadpool(self._reserve, body, key, str(body.fingerprint), body.pages)
             return Commanded(row, fresh)
         spec = await run_in_threadpool(body.spec)
         note = await self._check_jobs(spec.steps)
         pages = await run_in_threadpool(encode_pages, spec)
         whose = fingerprint(spec)
-        row, fresh = await run_in_threadpool(self._reserve, body, key, whose, spec.options, pages=len(pages))
+        row, fresh = await run_in_threadpool(self._reserve, body, key, whose, len(pages))
         if row.state is GraphState.DRAFT:
             for number, page in enumerate(pages):
                 await run_in_threadpool(self._add_page, row, number, page)
@@ -96,15 +93,13 @@ class GraphCommands:
         later = await self._told(row) if row.owner_run_id is None else None
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
-    def _reserve(
-        self, body: StartGraph, key: str, whose: str, options: GraphOptions, *, pages: int
-    ) -> tuple[GraphRow, bool]:
+    def _reserve(self, body: StartGraph, key: str, whose: str, pages: int) -> tuple[GraphRow, bool]:
         new = NewGraph(
             key=key,
             fingerprint=whose,
             pages=pages,
             name=body.name,
-            options=options,
+            options=body.options,
             requested_by=body.requested_by,
             parent=body.parent,
             tags=body.tags,

@@ -19,18 +19,6 @@ Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
 
-class OptionsOfGraph(StrictBody):
-    """What holds for a whole graph."""
-
-    check_deps: bool = True
-    """Whether every dependency must be there from the beginning; else one may be appended later."""
-    fail_fast: bool = False
-    """Whether nothing more starts once a step was discarded."""
-    max_parallel: int | None = None
-    pools: dict[str, str] = Field(default_factory=dict)
-    """Resource -> how much there is of it."""
-
-
 class StartGraph(StrictBody):
     """Body of ``POST /v1/graphs``: all ``steps`` of a small graph, which starts; or the number of ``pages`` and the
     ``fingerprint`` of one that is sent in pages, which is a draft until it is started."""
@@ -39,7 +27,7 @@ class StartGraph(StrictBody):
     name: GraphName | None = None
     steps: list[dict[str, Any]] | None = None
     context: dict[str, Any] = Field(default_factory=dict)
-    options: OptionsOfGraph = Field(default_factory=OptionsOfGraph)
+    options: GraphOptions = Field(default_factory=GraphOptions)
     pages: int | None = Field(default=None, ge=1, le=PAGES_MAX)
     fingerprint: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     request_id: RequestId | None = None
@@ -58,13 +46,9 @@ class StartGraph(StrictBody):
         if self.pages is not None and self.context:
             raise InvalidRequest("context: travels in the first page; leave it out here")
 
-    def graph_options(self) -> GraphOptions:
-        """As the engine takes them."""
-        return GraphOptions(**self.options.model_dump())
-
     def spec(self) -> GraphSpec:
         """The whole graph, checked. Raises ``InvalidRequest``."""
-        spec = GraphSpec([step_from_json(one) for one in self.steps or ()], self.graph_options(), self.context)
+        spec = GraphSpec([step_from_json(one) for one in self.steps or ()], self.options, self.context)
         check(spec)
         return spec
 
