@@ -29,7 +29,7 @@ from .results import nested
 
 Names = str | Iterable[str] | None
 #: Options of ``add_cascade`` with items that are the group's; all others are those of its steps.
-_OF_THE_GROUP = ("max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
+_OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +108,14 @@ class Workflow:
     # --- building --------------------------------------------------------------------------------------------------
 
     def add(
-        self,
-        name: str,
-        job: Any,
-        deps: Names = None,
-        *,
-        dependencies: Names = None,
-        args: Mapping[str, Any] | None = None,
-        replace: bool = False,
-        **options: Any,
+        self, name: str, job: Any, deps: Names = None, *, args: Mapping[str, Any] | None = None, **options: Any
     ) -> Self:
         """Add a step: a function (called with ``args``), a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
-        ``Workflow``. ``replace``: instead of the step that has this name. Raises ``InvalidRequest``, ``NoValue``."""
+        ``Workflow``. As everywhere, ``dependencies`` means the same as ``deps``, and ``replace=True``: instead of the
+        step that has this name. Raises ``InvalidRequest``, ``NoValue``."""
         if isinstance(job, Workflow):
-            return self.add_workflow(name, job, deps, dependencies=dependencies, replace=replace, **options)
-        return self._add(name, job, deps, dependencies, replace=replace, args=args, **options)
+            return self.add_workflow(name, job, deps, **options)
+        return self._add(name, job, deps, options, args)
 
     def add_group(self, jobs: Iterable[tuple[str, Any]], deps: Names = None, *, dependencies: Names = None) -> Self:
         """Add several steps with the same dependencies."""
@@ -131,9 +124,7 @@ class Workflow:
             self.add(name, job, deps)
         return self
 
-    def add_workflow(
-        self, name: str, sub: Workflow, deps: Names = None, *, dependencies: Names = None, **options: Any
-    ) -> Self:
+    def add_workflow(self, name: str, sub: Workflow, deps: Names = None, **options: Any) -> Self:
         """Add a graph as one step: it waits for ``deps``, and whoever depends on it waits for all that is in it."""
         with _at(name):
             if not isinstance(sub, Workflow):
@@ -141,30 +132,20 @@ class Workflow:
             if sub._options.fail_fast or sub._options.pools:
                 raise InvalidRequest("fail_fast and pools hold for a whole graph; give them to the outermost")
         job = NewJob(StepKind.GRAPH, {"name": sub.name} if sub.name else {})
-        return self._put(name, job, deps, dependencies, options, sub)
+        return self._put(name, job, deps, options, sub)
 
-    def add_many(
-        self,
-        name: str,
-        jobs: Iterable[Any] | Mapping[str, Any],
-        deps: Names = None,
-        *,
-        dependencies: Names = None,
-        **options: Any,
-    ) -> Self:
+    def add_many(self, name: str, jobs: Iterable[Any] | Mapping[str, Any], deps: Names = None, **options: Any) -> Self:
         """Add jobs as a graph of their own: those of a list are named by their place, those of a dict by their keys.
         ``max_parallel``: most of them that may execute at once."""
         named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
-        return self._group(name, [(str(key), job) for key, job in named], deps, dependencies, options)
+        return self._group(name, [(str(key), job) for key, job in named], deps, options)
 
-    def add_cascade(
-        self, name: str, what: Any, deps: Names = None, *, dependencies: Names = None, **options: Any
-    ) -> Self:
+    def add_cascade(self, name: str, what: Any, deps: Names = None, **options: Any) -> Self:
         """Add a function that is called with the context and the results of its dependencies by name; or ``(items,
         function)``, which is called with each item of a list or dict, and the same. What it returns is recorded."""
         with _at(name):
             if not isinstance(what, tuple):
-                return self._add(name, function(what, "cascade"), deps, dependencies, **options)
+                return self._add(name, function(what, "cascade"), deps, options)
             items, called = what
             own = {one: options.pop(one) for one in _OF_THE_GROUP if one in options}
             first = function(called, "item").having(**options)
@@ -173,14 +154,14 @@ class Workflow:
                 (str(key), replace(first, job={**first.job, "item": to_json(item, f"item {key!r}")}))
                 for key, item in named
             ]
-        return self._group(name, each, deps, dependencies, own)
+        return self._group(name, each, deps, own)
 
-    def add_graft(self, name: str, job: Any, deps: Names = None, *, dependencies: Names = None, **options: Any) -> Self:
+    def add_graft(self, name: str, job: Any, deps: Names = None, **options: Any) -> Self:
         """Add a step that may attach a graph below itself while it runs: a worker, or a function, which is called as a
         cascade. It returns the graph or calls ``apply_graft``; whoever depends on the step waits for both."""
         with _at(name):
             grafter = job_of(job, style="cascade")
-        return self._add(name, grafter, deps, dependencies, graft=True, **options)
+        return self._add(name, grafter, deps, options, graft=True)
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
         """Lay values over the context that every cascade gets, also in the graphs within this one."""
@@ -195,39 +176,35 @@ class Workflow:
         name: str,
         what: Any,
         deps: Names,
-        dependencies: Names,
+        options: dict[str, Any],
         args: Mapping[str, Any] | None = None,
+        *,
         graft: bool = False,
-        **options: Any,
     ) -> Self:
         with _at(name):
             job = job_of(what, args)
-        if job.kind is StepKind.FUNCTION:
-            options = {**self._defaults, **job.options, **options}
-        return self._put(name, job, deps, dependencies, {**job.options, **options}, graft=graft)
+        defaults = self._defaults if job.kind is StepKind.FUNCTION else {}
+        return self._put(name, job, deps, {**defaults, **job.options, **options}, graft=graft)
 
-    def _group(
-        self, name: str, jobs: list[tuple[str, Any]], deps: Names, dependencies: Names, options: dict[str, Any]
-    ) -> Self:
+    def _group(self, name: str, jobs: list[tuple[str, Any]], deps: Names, options: dict[str, Any]) -> Self:
         sub = type(self)()
         sub.ignore_cancelled, sub.ignore_discarded = self.ignore_cancelled, self.ignore_discarded
         for key, job in jobs:
-            sub._add(key, job, None, None)
-        return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, dependencies, options, sub)
+            sub._add(key, job, None, {})
+        return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, options, sub)
 
     def _put(
         self,
         name: str,
         job: NewJob,
         deps: Names,
-        dependencies: Names,
         options: dict[str, Any],
         sub: Workflow | None = None,
         *,
         graft: bool = False,
     ) -> Self:
         with _at(name):
-            replace, named = options.pop("replace", False), _names(deps, dependencies)
+            replace, named = options.pop("replace", False), _names(deps, options.pop("dependencies", None))
             if name in self._steps and not replace:
                 raise InvalidRequest("there is such a step; choose another name, or say replace=True")
             if name in named:
