@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crawler_lifecycle.cli.output import Column, clean, of
 
-if TYPE_CHECKING:
-    pass
-
-
 TERMINAL = ("COMPLETED", "FAILED")
-
-
 STOPPED = ("cancelled", "cancel_timeout")
 
 

@@ -150,12 +150,14 @@ class Memory:
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return CancelSteps(requested_by="a test", paths=paths and list(paths), reason=reason).apply(
+        return CancelSteps(requested_by="a test", paths=None if paths is None else list(paths), reason=reason).apply(
             self._known(key).engine
         )
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        return RetrySteps(paths=paths and list(paths), cascade=cascade, fresh=fresh).apply(self._known(key).engine)
+        return RetrySteps(paths=None if paths is None else list(paths), cascade=cascade, fresh=fresh).apply(
+            self._known(key).engine
+        )
 
     def append(self, key: str, spec: GraphSpec) -> int:
         graph = self._known(key)

@@ -159,10 +159,6 @@ class ManagerDetail(Manager):
     """How often its class was built anew."""
     fingerprint: str | None
 
-    @classmethod
-    def of(cls, row: ManagerRow, **more: Any) -> Self:
-        return super().of(row, **more)
-
 
 class AcceptedManager(Manager):
     """The manager after a command; ``note`` says what a person should know about what happens next."""

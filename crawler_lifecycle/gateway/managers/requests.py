@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.manager import CAP_MAX, FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
 from crawler_lifecycle.domain.manager_jobs import laid_over, options_of
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StrictBody, texts
+from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StopBody, StrictBody, texts
 
 #: Most retries of a job that anybody may ask for.
 RETRIES_MAX = 1000
@@ -137,13 +137,10 @@ class AddJobs(StrictBody):
             raise InvalidRequest(f"jobs: {size} bytes are too much for a page; give at most {PAGE_BYTES}")
 
 
-class StopManager(StrictBody):
+class StopManager(StopBody):
     """Body of ``POST /v1/managers/{manager_id}/stop``; all of it may be left out."""
 
-    force: bool = False
     leave: bool = False
-    reason: str | None = Field(default=None, max_length=2000)
-    requested_by: Person | None = None
 
     def check(self) -> None:
         """Raise ``InvalidRequest`` for fields that do not go together."""

@@ -72,13 +72,18 @@ class StartRun(StrictBody):
         return RunRequest(args=texts(self.args), **{name: getattr(self, name) for name in names})
 
 
-class StopRun(StrictBody):
-    """Body of ``POST /v1/runs/{run_id}/stop``; all of it may be left out."""
+class StopBody(StrictBody):
+    """Body of a stop; all of it may be left out."""
 
     force: bool = False
     reason: str | None = Field(default=None, max_length=2000)
-    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)
     requested_by: str | None = Field(default=None, min_length=1, max_length=255)
+
+
+class StopRun(StopBody):
+    """Body of ``POST /v1/runs/{run_id}/stop``; all of it may be left out."""
+
+    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)
 
 
 class ResumeRun(StrictBody):

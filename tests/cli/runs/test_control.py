@@ -218,10 +218,10 @@ def test_wait_without_a_gateway_does_not_wait(gateway: respx.MockRouter, crawlct
 
 
 def test_interrupted(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    def press(gateway: Gateway, run_id: int) -> None:
+    def press(gateway: Gateway, path: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Gateway, "run", press)
+    monkeypatch.setattr(Gateway, "get", press)
     assert crawlctl("wait", "7").code == 130
 
 
