@@ -150,7 +150,7 @@ class _Bench:
         graphs = self.store.graphs
         attempt = graphs.list_steps(graph_id, paths=["total"])[0].attempt
         began = time.perf_counter()
-        graphs.command(graph_id, "again", RetrySteps(paths=["total"]).apply)
+        graphs.command(graph_id, "again", RetrySteps(names=["total"]).apply)
         handle = await self._begin(graph_id, "fan-in")
         await _until(lambda: graphs.list_steps(graph_id, paths=["total"])[0].attempt > attempt)
         seconds = time.perf_counter() - began

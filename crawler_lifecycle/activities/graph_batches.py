@@ -16,7 +16,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound, StoreUnavailable
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.manager import OUTPUT_BYTES
@@ -32,7 +32,7 @@ from crawler_lifecycle.ports import (
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
 from crawler_lifecycle.ports.store.managers import HEARD_S, PlanStore
 
-from .graph_questions import Around, Frame, Questions, given_frames
+from .graph_questions import Around, Frame, Questions, given_frames, unfit
 from .shared import Clock, alive, keep_output, utc_now
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
@@ -155,6 +155,10 @@ class _Batch:
 
     def _executed(self, work: StepWork) -> Done:
         """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
+        wrong = unfit(work)
+        if wrong is not None:
+            end = StepEnd(work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX])
+            return Done(end, error=wrong)
         with self._owner.functions.use() as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
             questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
@@ -165,7 +169,7 @@ class _Batch:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
-            except (InvalidRequest, NoValue) as error:  # what it would have been given
+            except (InvalidRequest, NoValue, RowUnreadable) as error:  # what it would have been given
                 return self._failed(work, PlanFailed(str(error), lives=True), watch)
             except _Killed:
                 return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)

@@ -18,13 +18,14 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     TemporalUnavailable,
 )
+from crawler_lifecycle.domain.graph.checks import check_begin, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepState
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_workflow_id
-from crawler_lifecycle.domain.values import encode, unpacked
+from crawler_lifecycle.domain.values import NoValue, encode, unpacked
 from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
 from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
 
@@ -39,6 +40,18 @@ _CONTEXT: Mapping[str, Any] = {"path": []}
 PAGE = 200
 #: What a question may raise: it goes to the function that asked.
 _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
+
+
+def unfit(work: StepWork) -> str | None:
+    """Why a step can never be executed, in whose row another hand has written; ``None``: it can."""
+    if work.unreadable is not None:
+        return f"{work.unreadable}, then retry the step"
+    job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
+    try:
+        check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
+    except InvalidRequest as error:
+        return f"{error}, in its row of graph_step, then retry it"
+    return None
 
 
 @dataclass
@@ -94,7 +107,15 @@ def _values(
         elif one.state is StepState.COMPLETED:
             yield {"path": names(one), "empty": True}, [b"null"]
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda one: one[0]):
-        yield {"path": names(recorded[number])}, unpacked(data for _, data in parts)
+        yield {"path": names(recorded[number])}, _whole(recorded[number].path, (data for _, data in parts))
+
+
+def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """What a step recorded. Raises ``NoValue`` naming it when parts are missing or damaged."""
+    try:
+        yield from unpacked(parts)
+    except NoValue as error:
+        raise NoValue(f"the result of step {shown(path)}: {error}; retry that step by its name") from None
 
 
 @dataclass
@@ -153,10 +174,10 @@ class Questions:
         return self.host.give((_CONTEXT, [data]) for data in self.graphs.context(self._id, number))
 
     def _cancel(self, paths: list[str] | None, reason: str | None) -> object:
-        return self._command(CancelSteps(requested_by=self._me, paths=paths, reason=reason).apply)
+        return self._command(CancelSteps(requested_by=self._me, names=paths, reason=reason).apply)
 
     def _retry(self, paths: list[str] | None, cascade: bool, fresh: bool) -> object:
-        return self._command(RetrySteps(requested_by=self._me, paths=paths, cascade=cascade, fresh=fresh).apply)
+        return self._command(RetrySteps(requested_by=self._me, names=paths, cascade=cascade, fresh=fresh).apply)
 
     def _append(self, bytes: int) -> object:
         steps = self._spec(bytes).steps

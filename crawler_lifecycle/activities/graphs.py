@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Over
 from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, RetrySteps, cause_of, step_request_id
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.manager import NAME_MAX as MANAGER_NAME_MAX
 from crawler_lifecycle.domain.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
@@ -26,6 +27,7 @@ from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStor
 from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
 
 from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from .graph_questions import unfit
 from .run_commands import begin_request, next_workflow_id
 from .shared import Clock, beating, utc_now
 
@@ -344,7 +346,10 @@ class _Beginning(BeginningRuns[StepWork]):
             self._refused += 1  # cancelled meanwhile: the graph goes on, and stops what there is
 
     def begin(self, job: StepWork) -> None:
-        if job.kind is StepKind.MANAGER:
+        wrong = unfit(job)
+        if wrong is not None:
+            self.refuse(job, wrong)
+        elif job.kind is StepKind.MANAGER:
             self._begin_manager(job)
         elif job.run_id is not None:
             self._resume(job, job.run_id)
@@ -368,6 +373,7 @@ class _Beginning(BeginningRuns[StepWork]):
         """Reserve and begin the manager, or let the one of a former attempt go on."""
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
         flow_id = own.pop("flow_id", None) or f"{self._row.graph_uid}.{job.number}"
+        own.setdefault("name", own["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-"))
         try:
             new = NewManager(flow_id=flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
             row, _ = self._a.managers.reserve_manager(new)

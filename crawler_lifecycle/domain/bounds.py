@@ -113,9 +113,10 @@ def check_time(field: str, value: datetime | None) -> None:
     """Raise ``InvalidRequest`` unless the time names its zone and lies in the years that we can store."""
     if value is None:
         return
-    if not isinstance(value, datetime) or value.tzinfo is None or believable(value) is None:
-        shown = value.isoformat() if isinstance(value, datetime) else value
-        raise refusal(field, shown, _TIME_CURE)
+    if not isinstance(value, datetime):
+        raise refusal(field, value, "give a datetime with its zone, such as datetime(2026, 3, 1, 12, tzinfo=UTC)")
+    if value.tzinfo is None or believable(value) is None:
+        raise refusal(field, value.isoformat(), _TIME_CURE)
 
 
 # --- what a crawler says ----------------------------------------------------------------------------------------------

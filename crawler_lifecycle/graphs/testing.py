@@ -150,14 +150,12 @@ class Memory:
         return of_json({name: value for level in levels for name, value in level.items()}) or None
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return CancelSteps(requested_by="a test", paths=None if paths is None else list(paths), reason=reason).apply(
-            self._known(key).engine
-        )
+        named = None if paths is None else list(paths)
+        return CancelSteps(requested_by="a test", names=named, reason=reason).apply(self._known(key).engine)
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        return RetrySteps(paths=None if paths is None else list(paths), cascade=cascade, fresh=fresh).apply(
-            self._known(key).engine
-        )
+        named = None if paths is None else list(paths)
+        return RetrySteps(names=named, cascade=cascade, fresh=fresh).apply(self._known(key).engine)
 
     def append(self, key: str, spec: GraphSpec) -> int:
         graph = self._known(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from temporalio.exceptions import CancelledError
 from temporalio.testing import ActivityEnvironment
 
@@ -21,7 +23,7 @@ from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.domain.values import decode, to_json, unpacked
+from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
 from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import PlanFailed, WorkerLeaves
@@ -287,6 +289,59 @@ def test_what_goes_wrong_is_the_end_of_its_step_alone(bench: Bench, case: str) -
     assert said in str(row.reason)
     assert said in row.errors[0]["error"]
     assert {graph.step(path).state for path in ("before", "beside")} == {StepState.COMPLETED}
+
+
+SPOILT: dict[str, tuple[str, str, str]] = {
+    "job is no object": (
+        "graph_step",
+        "job = '[1]' WHERE path = 'bad'",
+        "job is a text of .* set a JSON object, then retry",
+    ),
+    "no call": ("graph_step", "job = '{}' WHERE path = 'bad'", 'step "bad": call: None is not allowed; give "module:'),
+    "a style": ("graph_step", """job = '{"call": "a:b", "style": 5}' WHERE path = 'bad'""", "style: 5 is not allowed"),
+    "args": ("graph_step", """job = '{"call": "a:b", "args": {"$date": "x"}}' WHERE path = 'bad'""", "args"),
+    "limit": (
+        "graph_step",
+        """shape = '{"timeout_s": "long"}' WHERE path = 'bad'""",
+        "timeout_s: 'long' is not allowed",
+    ),
+    "context": ("graph", "context = '[1]'", "graph graph_id 1: context is .* set a JSON object"),
+    "value": ("graph", """context = '{"day": {"$date": "x"}}'""", "'x'"),
+    "result": (
+        "graph_result",
+        "data = x'FFFF'",
+        'result of step "before": a stored part of it is damaged.*; retry that step',
+    ),
+    "no result": ("graph_result", "data = x''", "a stored part of it is missing"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_another_hand_has_spoilt_is_the_end_of_its_step_alone(bench: Bench, case: str) -> None:
+    table, statement, said = SPOILT[case]
+    bad = bench.step("bad", "before", call="seen", style="cascade")
+    graph = bench.graph(bench.step("before"), bad, bench.step("beside", queue="other"), context={"day": 1})
+    one, other = graph.advance().batches
+    [before, _] = graph.work(one.number)
+    graph.begin(before)
+    graph.begin(done=[graph.end(before, result=b"".join(packed([b"1"])))])
+    with bench.world.store.database.engine.begin() as conn:  # type: ignore[attr-defined]
+        assert conn.execute(sa.text(f"UPDATE {table} SET {statement}")).rowcount
+    bench.call(graph, one.number)
+    bench.call(graph, other.number)
+    row = graph.step("bad")
+    assert (row.state, row.outcome) == (StepState.DISCARDED, "failed")
+    assert re.search(said, str(row.reason)), row.reason
+    assert row.errors[0]["error"] == row.reason
+    assert graph.step("beside").state is StepState.COMPLETED
+
+
+def test_errors_that_cannot_be_read_hold_nothing_up(bench: Bench) -> None:
+    graph = bench.graph(bench.step("f", call="fails", max_attempts=2))
+    with bench.world.store.database.engine.begin() as conn:  # type: ignore[attr-defined]
+        conn.execute(sa.text("UPDATE graph_step SET errors = '7'"))
+    bench.run(graph)
+    assert [error["attempt"] for error in graph.step("f").errors] == [1]
 
 
 def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:

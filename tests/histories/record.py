@@ -546,8 +546,8 @@ async def graphed(lab: Lab) -> WorkflowHandle[Any, Any]:
     async with g.working():
         handle = await g.start(_graph_steps(), parent="nobody")
         await lab.until(lambda: lab.cluster.alive() and g.states()["shaky"] == "discarded")
-        await handle.execute_update("cancel_steps", {"paths": ["slow"], "requested_by": "ada"})
-        await handle.execute_update("retry_steps", {"paths": ["shaky"]})
+        await handle.execute_update("cancel_steps", {"names": ["slow"], "requested_by": "ada"})
+        await handle.execute_update("retry_steps", {"names": ["shaky"]})
         more = {"path": "more", "kind": "function", "job": {"call": "shop.steps:work"}}
         await handle.execute_update("append_steps", {"steps": [more]})
         await lab.until(lambda: g.states()["more"] == "completed" and not g.steps()["slow"].ending)

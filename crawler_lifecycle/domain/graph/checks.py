@@ -45,6 +45,10 @@ ALTERNATIVES_MAX, RESOURCES_MAX, RESOURCE_NAME_MAX = 5, 10, 100
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)
+_OF_MANAGER = (
+    ("name", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII), "at most 63 letters, digits and _ . -"),
+    ("flow_id", re.compile(r"[!-.0-~]{1,120}"), "at most 120 characters of ASCII without space and slash"),
+)
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
 #: Control characters, halves of characters, and what ends a line.
 _BAD_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
@@ -96,7 +100,7 @@ def check_step(step: StepSpec) -> None:
     for one in step.resources:
         _check_amounts(f"{where}: resources", one, RESOURCES_MAX)
     check_json(f"{where}: job", step.job, JOB_BYTES)
-    _check_job(where, step)
+    check_job(where, step.kind, step.job)
 
 
 def check_json(where: str, value: object, most: int) -> int:
@@ -253,9 +257,17 @@ def _fraction(amount: str) -> Fraction | None:
         return None
 
 
-def _check_job(where: str, step: StepSpec) -> None:
-    job = step.job
-    if step.kind is StepKind.FUNCTION:
+def check_begin(path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object) -> None:
+    """Raise ``InvalidRequest`` unless a step can be executed as its row stands, where another hand may have written."""
+    where = f"step {shown(path)}"
+    check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])
+    check_number(f"{where}: backoff_s", backoff_s, NUMBERS["backoff_s"])
+    check_job(where, kind, job)
+
+
+def check_job(where: str, kind: StepKind, job: Mapping[str, Any]) -> None:
+    """Raise ``InvalidRequest`` unless a step of this kind may have this job."""
+    if kind is StepKind.FUNCTION:
         check_call(f"{where}: call", job.get("call"))
         if job.get("style", "plain") not in STYLES:
             raise refusal(f"{where}: style", job["style"], f"give one of {', '.join(STYLES)}")
@@ -264,16 +276,28 @@ def _check_job(where: str, step: StepSpec) -> None:
             raise refusal(f"{where}: record", job["record"], "give true or false: whether what it returns is kept")
         _check_objects(where, job, ("args", "meta"))
         _value(where, job, "item")
-    elif step.kind is StepKind.CRAWL:
+    elif kind is StepKind.CRAWL:
         _check_text(where, job, "crawler")
         for field in ("run_id", "request_id", "parent"):
             if field in job:
                 raise refusal(f"{where}: {field}", job[field], "leave it out: the graph gives its crawls their own")
-    elif step.kind is StepKind.MANAGER:
+    elif kind is StepKind.MANAGER:
         _check_text(where, job, "plan")
+        _check_manager(where, job)
     else:
         _check_fields(where, job, ("context", "name", "label", "fan_out"))
         _check_objects(where, job, ("context",))
+
+
+def _check_manager(where: str, job: Mapping[str, Any]) -> None:
+    for field, pattern, cure in _OF_MANAGER:
+        if field in job and not (isinstance(job[field], str) and pattern.fullmatch(job[field])):
+            raise refusal(f"{where}: {field}", job[field], f"give {cure}, or leave it out")
+    if not isinstance(job.get("options", {}), dict):
+        raise refusal(f"{where}: options", job["options"], "give an object")
+    tags = job.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise refusal(f"{where}: tags", tags, "give a list of texts")
 
 
 def check_call(where: str, call: object) -> None:

@@ -86,19 +86,19 @@ class CancelSteps(StepsCommand):
 
     __pydantic_config__: ClassVar = _STRICT
 
-    paths: list[str] | None = None
-    """``None``: all."""
+    names: list[str] | None = None
+    """Steps by their paths; ``None``: all."""
     reason: str | None = None
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
-        _check_named(self.paths)
+        _check_named(self.names)
         if self.reason is not None and len(self.reason) > TEXT_MAX:
             raise refusal("reason", self.reason, f"give at most {TEXT_MAX} characters")
 
     def apply(self, graph: Graph) -> int:
         why = f": {self.reason}" if self.reason else ""
-        return graph.cancel(_numbers(graph, self.paths), f"cancelled by {self.requested_by or 'somebody'}{why}")
+        return graph.cancel(_numbers(graph, self.names), f"cancelled by {self.requested_by or 'somebody'}{why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class RetrySteps(StepsCommand):
 
     __pydantic_config__: ClassVar = _STRICT
 
-    paths: list[str] | None = None
-    """``None``: all that were discarded or cancelled, or wait for their next try."""
+    names: list[str] | None = None
+    """Steps by their paths; ``None``: all that were discarded or cancelled, or wait for their next try."""
     cascade: bool = True
     """Whether dependents that were cancelled because of them begin anew as well."""
     fresh: bool = False
@@ -116,10 +116,10 @@ class RetrySteps(StepsCommand):
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
-        _check_named(self.paths)
+        _check_named(self.names)
 
     def apply(self, graph: Graph) -> int:
-        return graph.retry(_numbers(graph, self.paths), cascade=self.cascade, fresh=self.fresh)
+        return graph.retry(_numbers(graph, self.names), cascade=self.cascade, fresh=self.fresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,13 @@ class AppendSteps(StepsCommand):
         return len(graph.add(self.steps))
 
 
-def _check_named(paths: list[str] | None) -> None:
-    if paths is not None and not 0 < len(paths) <= NAMED_MAX:
-        raise InvalidRequest(f"paths: {len(paths)} are not allowed; name 1 to {NAMED_MAX}, or none for all")
+def _check_named(names: list[str] | None) -> None:
+    if names is not None and not 0 < len(names) <= NAMED_MAX:
+        raise InvalidRequest(f"names: {len(names)} are not allowed; name 1 to {NAMED_MAX}, or none for all")
 
 
-def _numbers(graph: Graph, paths: list[str] | None) -> list[int] | None:
-    return None if paths is None else graph.numbers(paths)
+def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
+    return None if names is None else graph.numbers(names)
 
 
 def cause_of(graph: Graph) -> str | None:
@@ -166,4 +166,15 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
     whole = f"graph/{key}/{path}/{attempt}"
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
         return whole
-    return f"graph/{request_fingerprint(f'{key}/{path}')}/{attempt}"
+    return f"graph/{request_fingerprint(key)}/{request_fingerprint(path)}/{attempt}"
+
+
+def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
+    """The fingerprint of a step's path, and its attempt, out of such a request id; ``None`` for any other."""
+    whole, _, attempt = request_id.rpartition("/")
+    if not (attempt.isascii() and attempt.isdigit()):
+        return None
+    if whole.startswith(f"graph/{key}/"):
+        return request_fingerprint(whole.removeprefix(f"graph/{key}/")), int(attempt)
+    hashed = f"graph/{request_fingerprint(key)}/"
+    return (whole.removeprefix(hashed), int(attempt)) if whole.startswith(hashed) else None

@@ -165,12 +165,12 @@ class GraphCommands:
 
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
         """Cancel steps and what depends on them; how many had not ended."""
-        order = CancelSteps(requested_by=body.requested_by, paths=body.names, reason=body.reason)
+        order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
 
     async def retry(self, key: str, body: RetryGraph, request_id: str | None) -> ChangedSteps:
         """Let steps begin anew; how many. A graph that has ended goes on as its next attempt."""
-        order = RetrySteps(requested_by=body.requested_by, paths=body.names, cascade=body.cascade, fresh=body.fresh)
+        order = RetrySteps(requested_by=body.requested_by, names=body.names, cascade=body.cascade, fresh=body.fresh)
         return await self._command(key, "retry", request_id, order.apply)
 
     async def append(self, key: str, data: bytes, request_id: str | None) -> ChangedSteps:

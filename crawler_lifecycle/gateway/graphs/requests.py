@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import check, check_name
 from crawler_lifecycle.domain.graph.commands import NAMED_MAX, TEXT_MAX
@@ -93,5 +94,7 @@ class ChangedSteps(BaseModel):
 def check_key(key: str) -> None:
     """Raise ``InvalidRequest`` unless this may be the id of a graph, which is a part of addresses."""
     check_name(key, "id")
+    if key != key.strip():  # databases that ignore spaces at the end would take it for another one
+        raise refusal("id", key, "leave the white space at its beginning and end out")
     if key in (".", ".."):
         raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")

@@ -140,6 +140,8 @@ class StepWork:
     run_attempt: int = 0
     batch: int | None = None
     """The call that it was given to: it begins only while its row names that one."""
+    unreadable: str | None = None
+    """What is wrong with ``job``, which another hand has spoilt: it can never be executed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ for _ in range(100_000):
         ([step("a", timeout_s=0)], r"timeout_s: 0"),
         ([step("a", max_attempts=0)], r"max_attempts: 0"),
         ([step("a", backoff_s=-1)], r"backoff_s: -1"),
+        ([step("a", not_before="2026-03-01T12:00:00Z")], r"not_before: .+ give a datetime with its zone"),
         ([step("a", not_before=datetime(2026, 1, 1))], r"not_before: '2026-01-01T00:00:00' is not allowed"),
         ([step("a", queue="a b")], r"queue: 'a b'"),
         ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
@@ -118,6 +119,11 @@ for _ in range(100_000):
         ([StepSpec("a", StepKind.CRAWL, {})], r"crawler: None is not allowed"),
         ([StepSpec("a", StepKind.CRAWL, {"crawler": "b", "parent": "x"})], r"parent: 'x' is not allowed; leave it out"),
         ([StepSpec("a", StepKind.MANAGER, {})], r"plan: None"),
+        (
+            [StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "flow_id": "f "})],
+            r"flow_id: 'f ' is not allowed; give at most",
+        ),
+        ([StepSpec("a", StepKind.MANAGER, {"plan": "x:Y", "options": []})], r"options: \[\] is not allowed"),
         ([StepSpec("a", StepKind.GRAPH, {"context": 1})], r"context: 1 is not allowed"),
         ([step(str(n)) for n in range(STEPS_MAX + 1)], r"steps: 20001 are too many .* put several items into one step"),
         (

@@ -103,6 +103,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(world: Wo
     ("body", "code", "detail"),
     [
         ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
+        ({"id": "a ", "steps": STEPS}, "invalid_request", "id: 'a ' is not allowed; leave the white space"),
         ({"id": "..", "steps": STEPS}, "invalid_request", "id: '..' is not allowed"),
         ({"steps": STEPS, "pages": 1}, "invalid_request", "steps: give either the steps, or the number of pages"),
         ({"pages": 1}, "invalid_request", "fingerprint: goes with pages"),

@@ -118,7 +118,7 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab
         handle = await g.start(steps)
         await real_lab.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
         for _ in range(2):  # a repeat is harmless
-            order = {"paths": ["a"], "requested_by": "ada", "reason": "wrong shop", "request_id": "c1"}
+            order = {"names": ["a"], "requested_by": "ada", "reason": "wrong shop", "request_id": "c1"}
             assert await handle.execute_update("cancel_steps", order) == 1
         await real_lab.until(lambda: not g.steps()["a"].ending)
         assert g.steps()["a"].reason == "cancelled by ada: wrong shop"
@@ -135,15 +135,15 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
     async with g.working():
         handle = await g.start([step("slow"), step("bad"), step("then", "bad")], check_deps=False)
         await real_lab.until(lambda: g.states()["then"] == "cancelled")
-        assert await handle.execute_update("retry_steps", {"paths": ["bad"]}) == 2
+        assert await handle.execute_update("retry_steps", {"names": ["bad"]}) == 2
         await real_lab.until(lambda: g.states()["then"] == "completed")
         page = {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}, "deps": ["then"]}]}
         assert await handle.execute_update("append_steps", page) == 1
         await real_lab.until(lambda: g.states()["more"] == "completed")
         for update, order in (
-            ("retry_steps", {"paths": ["nobody"]}),
-            ("retry_steps", {"paths": []}),
-            ("cancel_steps", {"paths": ["a"], "more": 1}),
+            ("retry_steps", {"names": ["nobody"]}),
+            ("retry_steps", {"names": []}),
+            ("cancel_steps", {"names": ["a"], "more": 1}),
             ("cancel_steps", b"\xff"),
             ("append_steps", None),
             ("append_steps", {"steps": [{"path": "more", "kind": "function", "job": {"call": "shop:work"}}]}),

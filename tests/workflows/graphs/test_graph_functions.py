@@ -124,7 +124,7 @@ async def test_a_long_function_is_told_that_it_was_cancelled(real_lab: Lab, user
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
         handle = await g.start(spec.steps)
         await real_lab.until(ledger.exists)
-        assert await handle.execute_update("cancel_steps", {"paths": ["patient"], "reason": "enough"})
+        assert await handle.execute_update("cancel_steps", {"names": ["patient"], "reason": "enough"})
         result = await g.ended(handle)
     assert (result.state, g.states()) == ("cancelled", {"patient": "cancelled", "after": "cancelled"})
     assert ledger.read_text().split() == ["begun", "told"]

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from crawler_lifecycle.domain.graph.commands import RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
@@ -31,7 +32,7 @@ def crawl(path: str, *deps: str, crawler: str = "quick", **fields: Any) -> StepS
 
 
 def manager(path: str, *deps: str, **fields: Any) -> StepSpec:
-    return StepSpec(path, StepKind.MANAGER, {"name": "stream", "plan": "tests:Stream", **fields}, deps)
+    return StepSpec(path, StepKind.MANAGER, {"plan": "tests:Stream", **fields}, deps)
 
 
 def runs(g: GraphLab) -> list[Any]:
@@ -59,6 +60,19 @@ async def test_crawls_are_begun_when_their_turn_comes_and_their_ends_go_on(real_
     assert "x" in str(found["red"].reason)
 
 
+async def test_a_crawl_whose_row_another_hand_has_spoilt_ends_alone(real_lab: Lab) -> None:
+    real_lab.cluster.behaviour = INSTANT
+    g = graph_lab(real_lab)
+    row = g.made([crawl("shops"), crawl("bad"), manager("worse")])
+    with real_lab.store.database.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE graph_step SET job = '[1]' WHERE path <> 'shops'"))
+    async with g.working():
+        assert (await g.ended(await g.begin(row))).state == "discarded"
+    assert g.states() == {"shops": "completed", "bad": "discarded", "worse": "discarded"}
+    assert "job is a text of" in str(g.steps()["bad"].reason)
+    assert "then retry the step" in str(g.steps()["worse"].reason)
+
+
 async def test_many_crawls_fan_in(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     g = graph_lab(real_lab)
@@ -77,11 +91,11 @@ async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real
         assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
         assert [(run.run_id, run.attempt, str(run.status)) for run in runs(g)] == [(1, 2, "COMPLETED")]
-        named = RetrySteps(paths=["shops"]).apply
+        named = RetrySteps(names=["shops"]).apply
         assert real_lab.store.graphs.command(1, "completed, by its name", named) == 1
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
         assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3)]
-        assert real_lab.store.graphs.command(1, "fresh", RetrySteps(paths=["shops"], fresh=True).apply) == 1
+        assert real_lab.store.graphs.command(1, "fresh", RetrySteps(names=["shops"], fresh=True).apply) == 1
         real_lab.cluster.behaviour = INSTANT
         assert (await g.ended(await g.begin(g.row()))).state == "completed"
     assert [(run.run_id, run.attempt) for run in runs(g)] == [(1, 3), (2, 1)]
@@ -110,7 +124,7 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
         handle = await g.start([crawl("a"), crawl("b")])
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         by_name = {one.request_id.split("/")[2]: one.run_id for one in runs(g)}
-        assert await handle.execute_update("cancel_steps", {"paths": ["a"], "requested_by": "ada"}) == 1
+        assert await handle.execute_update("cancel_steps", {"names": ["a"], "requested_by": "ada"}) == 1
         await real_lab.until(lambda: real_lab.cluster.signals(by_name["a"]))
         assert (g.steps()["a"].state, g.steps()["a"].ending) == ("cancelled", True)
         assert not real_lab.cluster.signals(by_name["b"])

@@ -219,11 +219,17 @@ def listed_step(row: Row, deps: Sequence[str]) -> StepRow:
     )
 
 
+def check_step_row(row: Row) -> None:
+    """Raise ``RowUnreadable`` when nobody can go on with a step. Its job and its errors are matters of its own."""
+    check(graph_step, {name: value for name, value in row.items() if name not in ("job", "errors")})
+
+
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
     """A step as whoever executes it needs it, for this execution."""
-    check(graph_step, row, graver=True)
+    check_step_row(row)
+    values, wrong = salvaged(graph_step, {name: row[name] for name in ("graph_id", "number", "job")})
     shape = row["shape"] or {}
-    same = ("number", "path", "job", "snoozed", "run_id", "run_attempt", "batch")
+    same = ("number", "path", "snoozed", "run_id", "run_attempt", "batch")
     shaped = ("max_attempts", "backoff_s", "timeout_s", "graft")
     return StepWork(
         **{name: row[name] for name in same},
@@ -232,4 +238,6 @@ def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
         deps=tuple(shape.get("deps", ())),
         attempt=attempt,
         tries=tries,
+        job=values["job"],
+        unreadable=wrong,
     )

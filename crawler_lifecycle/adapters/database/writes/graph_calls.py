@@ -15,9 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
-from crawler_lifecycle.adapters.database.schema.graph_rows import work_of
+from crawler_lifecycle.adapters.database.schema.graph_rows import check_step_row, work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
-from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
@@ -32,7 +31,7 @@ from crawler_lifecycle.ports.store.managers import ManagerRow
 
 from .bulk import chunks, delete_rows
 from .graph_steps import LOST, with_error
-from .graph_unit import BEGINNING, BY_STATE, PRIMARY, GraphPart
+from .graph_unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
 from .row_unit import check_owner, live_runs, read_row, runs_by_id
 
 _OVER = [status.value for status in RunStatus if status.terminal]
@@ -85,7 +84,9 @@ class SqlGraphCalls(GraphPart):
             for one in done:
                 steps.end(one)
             failed = any(one.end.state is StepState.DISCARDED for one in done)
-            over = row["stop_requested_at"] is not None or (failed and row["options"].get("fail_fast"))
+            over = row["stop_requested_at"] is not None
+            if begin and not over and row["options"].get("fail_fast"):
+                over = failed or steps.discarded()
             begun = set() if over else {one.number for one in steps.free(begin) if steps.begin(one)}
             steps.write()
             return begun
@@ -136,18 +137,19 @@ class SqlGraphCalls(GraphPart):
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
         runs = ((StepKind.CRAWL, run_history.c.run_id), (StepKind.MANAGER, manager.c.manager_id))
         with self._db.reading() as conn:
-            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
-            found = list[StepEnd]()
+            row = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key))
+            check_owner(row, fence)
+            whose, found = graph_workflow_id(row["graph_key"]), list[StepEnd]()
             for kind, key in runs:
                 of = key.table.c
-                facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit)
+                facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit, of.parent)
                 query = (
                     select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
                     .join_from(graph_step, key.table, key == _s.run_id, isouter=True)
                     .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
-                ends = (_run_end(row, self._clock()) for row in conn.execute(query).mappings())
+                ends = (_run_end(row, whose, self._clock()) for row in conn.execute(query).mappings())
                 found += [end for end in ends if end is not None]
         return sorted(found, key=lambda end: end.number)
 
@@ -191,7 +193,7 @@ class _Steps:
         for chunk in chunks(sorted(numbers)):
             query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
             for row in conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings():
-                check(graph_step, row)
+                check_step_row(row)
                 self.rows[row["number"]] = dict(row)
 
     def set(self, number: int, **values: Any) -> None:
@@ -263,6 +265,12 @@ class _Steps:
             known |= {number: (state, ending) for number, state, ending in rest}
         return [one for one in there if self._lets(self.rows[one.number], known)]
 
+    def discarded(self) -> bool:
+        """Whether a step of the graph was discarded, as another call may have recorded."""
+        query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
+        query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
+        return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
+
     @staticmethod
     def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:
         """Whether what the step depends on lets it begin."""
@@ -304,14 +312,16 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     return [known[number] for number in order.static_order()]
 
 
-def _run_end(row: Row, now: datetime) -> StepEnd | None:
-    """How the run (manager) of a step has ended; ``None``: it has not."""
+def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
+    """How the run (manager) of a step of this graph has ended; ``None``: it has not."""
     number, attempt = row["number"], row["attempt"]
     if row["begun_attempt"] < attempt:
         # It was cancelled before its run began. One that executes is yet to begin.
         return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
-    if row["its_status"] is None:
-        reason = f"the row of {'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']} is gone"
+    if row["its_status"] is None or row["its_parent"] != whose:
+        what = f"{'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']}"
+        gone, others = f"the row of {what} is gone", f"{what} is not of this graph, but of {row['its_parent']}"
+        reason = gone if row["its_status"] is None else others
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
         return None
