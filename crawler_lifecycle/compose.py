@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_managers import ManagerAudit
+from crawler_lifecycle.activities.audit_parents import ParentAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
@@ -396,7 +396,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
-        ManagerAudit(s.audits, s.findings, p.directory, p.audit),
+        ParentAudit(s.audits, s.findings, p.directory, p.audit),
         ManagingActivities(s.managers, children, p.cloud),
         GraphActivities(s.graphs, s.managers, children),
         GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory),

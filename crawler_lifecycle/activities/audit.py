@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.audit_judgement import (
     judge_deliveries,
     judge_end,
     judge_live,
-    judge_manager_workflow,
+    judge_parent_workflow,
     judge_task,
     judge_workflow,
 )
@@ -45,7 +45,6 @@ from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     RowUnreadable,
     RunNotFound,
-    TemporalUnavailable,
 )
 from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
@@ -68,6 +67,7 @@ from crawler_lifecycle.ports import (
 from . import meters
 from .adoption import Adoption, run_of
 from .audit_ending import AuditEnding, Mend
+from .audit_parents import waker
 from .audit_settling import PAGE, AuditPage, AuditPart, Settling
 from .shared import Clock, alive, beating, utc_now
 
@@ -182,7 +182,7 @@ class AuditActivities:
                 uncounted = judge_counted(run)
                 if uncounted is not None:
                     findings.append(uncounted)
-                    mends[uncounted.subject] = self._waker(uncounted)
+                    mends[uncounted.subject] = waker(self.directory, uncounted)
             part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
@@ -236,14 +236,6 @@ class AuditActivities:
 
         return begin
 
-    def _waker(self, finding: AuditFinding) -> Mend:
-        def wake() -> str:
-            if not self.directory.wake(finding.workflow_id or ""):
-                raise TemporalUnavailable(f"no workflow {finding.workflow_id!r} is open")
-            return "its manager was woken"
-
-        return wake
-
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
         """Start or take over a run whose look is overdue and that nobody works for: what was found, and what was done.
 
@@ -288,10 +280,10 @@ class AuditActivities:
 
     def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
         runs = self.audits.existing_runs([w.run_id for w in listed if w.run_id is not None])
-        managers = self.audits.existing_managers([w.workflow_id for w in listed if w.of_manager])
+        parents = self.audits.existing_parents([w.workflow_id for w in listed if w.of_parent])
         return [
-            (w, judge_manager_workflow(w, w.workflow_id in managers))
-            if w.of_manager
+            (w, judge_parent_workflow(w, w.workflow_id in parents))
+            if w.of_parent
             else (w, judge_workflow(w, runs.get(w.run_id or 0)))
             for w in listed
         ]
@@ -299,7 +291,7 @@ class AuditActivities:
     def _without_row(self, finding: AuditFinding, workflow: OpenWorkflow, unknown: Unknown, adoption: Adoption) -> Mend:
         if unknown is not Unknown.ADOPT:
             return self._terminator(finding, workflow)
-        return _no_adoption if workflow.of_manager else adoption.of(run_of(workflow))
+        return _no_adoption if workflow.of_parent else adoption.of(run_of(workflow))
 
     def _terminator(self, finding: AuditFinding, workflow: OpenWorkflow) -> Mend:
         def end() -> str:
@@ -431,7 +423,7 @@ class AuditActivities:
 
 
 def _no_adoption() -> str:
-    raise InvalidRequest("the jobs of a manager stand in its rows alone; end it, and start its flow id again")
+    raise InvalidRequest("its jobs or steps stood in its rows alone; end it, and start it again under its id")
 
 
 def _key(text: str | None) -> tuple[int, int, int] | None:

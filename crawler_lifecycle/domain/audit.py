@@ -29,6 +29,7 @@ class FindingKind(StrEnum):
     NO_WORKFLOW = "no_workflow"
     NOT_STARTED = "not_started"
     NOT_COUNTED = "not_counted"
+    NO_RUN = "no_run"
     NO_ROW = "no_row"
     UNRECORDED = "unrecorded"
     UNDELIVERED = "undelivered"
@@ -49,10 +50,11 @@ class FindingKind(StrEnum):
 MEANINGS: Mapping[FindingKind, str] = {
     FindingKind.ORPHAN: "A task executes that no row of the database knows.",
     FindingKind.STILL_ALIVE: "A task executes that is recorded as ended, or whose run is.",
-    FindingKind.NO_WORKFLOW: "A run or a manager is open and its workflow is not.",
-    FindingKind.NOT_STARTED: "A run or a manager was accepted and no workflow ever took it up.",
-    FindingKind.NOT_COUNTED: "A manager began a run and does not count it.",
-    FindingKind.NO_ROW: "A workflow is open whose run or manager is not in the database.",
+    FindingKind.NO_WORKFLOW: "A run, a manager or a graph is open and its workflow is not.",
+    FindingKind.NOT_STARTED: "A run, a manager or a graph was accepted and no workflow ever took it up.",
+    FindingKind.NOT_COUNTED: "A manager or a graph began a run and does not know of it.",
+    FindingKind.NO_RUN: "A step of a graph executes as a run or a manager that is not there, or not of this graph.",
+    FindingKind.NO_ROW: "A workflow is open whose run, manager or graph is not in the database.",
     FindingKind.UNRECORDED: "A workflow is open and has not recorded its run.",
     FindingKind.UNDELIVERED: "A run has ended and something of it was not delivered.",
     FindingKind.LATE_EVIDENCE: "There is evidence now that a task ended differently than was recorded.",
@@ -64,7 +66,8 @@ REPAIRS: Mapping[FindingKind, str] = {
     FindingKind.STILL_ALIVE: "ended",
     FindingKind.NO_WORKFLOW: "taken over by a new workflow",
     FindingKind.NOT_STARTED: "started",
-    FindingKind.NOT_COUNTED: "its manager is woken and counts it",
+    FindingKind.NOT_COUNTED: "its manager or graph is woken and takes it in",
+    FindingKind.NO_RUN: "its graph is woken, and the step ends",
     FindingKind.NO_ROW: "taken up again, or its workflow terminated, as a person says",
     FindingKind.UNDELIVERED: "sent again",
     FindingKind.LATE_EVIDENCE: "written down as a correction",
@@ -99,13 +102,18 @@ class AuditRules:
 
 
 @dataclass(frozen=True, slots=True)
-class ManagerJob:
-    """The job of a manager that a run names by its request."""
+class ParentJob:
+    """The job of a manager, or the step of a graph, that a run names by its request."""
 
-    manager_id: int
+    parent: str
+    """As people call it: ``manager 3``."""
+    kind: str
+    """``job`` or ``step``."""
     workflow_id: str
     state: str | None
-    """``None``: the manager has no such job."""
+    """``None``: there is no such job."""
+    starting: bool = False
+    """Whether it was picked, and its run is being begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +138,8 @@ class LiveRun:
     """Whether a look is planned."""
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
-    uncounted: ManagerJob | None = None
-    """The job whose run it says it is, where the manager has not written that down."""
+    uncounted: ParentJob | None = None
+    """The job or step whose run it says it is, where that has not written it down."""
 
     @property
     def ref(self) -> RunRef:
@@ -139,10 +147,12 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveManager:
-    """A row of a manager that has not ended."""
+class LiveParent:
+    """A row of a manager or of a graph that has not ended."""
 
-    manager_id: int
+    what: str
+    """``manager`` or ``graph``."""
+    number: int
     workflow_id: str
     status: str
     attempt: int
@@ -150,6 +160,23 @@ class LiveManager:
     owner_run_id: str | None = None
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWithoutRun:
+    """A step that executes, or ends, by its row as a run or a manager that is not there, or not of its graph."""
+
+    graph_id: int
+    key: str
+    number: int
+    path: str
+    attempt: int
+    kind: str
+    """``crawl`` or ``manager``."""
+    run_id: int | None
+    exists: bool
+    parent: str | None = None
+    """Whose it is, where it exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +215,7 @@ class WorkflowState:
 
 @dataclass(frozen=True, slots=True)
 class OpenWorkflow:
-    """A workflow of a run or of a manager that is open."""
+    """A workflow of a run, of a manager or of a graph that is open."""
 
     workflow_id: str
     first_run_id: str
@@ -196,8 +223,8 @@ class OpenWorkflow:
     run_id: int | None = None
     """The run that it says it works for; ``None`` before it has recorded one."""
     run_uid: str | None = None
-    of_manager: bool = False
-    """Whether it works for a manager, which its id names."""
+    of_parent: bool = False
+    """Whether it works for a manager or a graph, which its id names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ from .audit import (
     ClusterTask,
     EndedRun,
     FindingKind,
-    LiveManager,
+    LiveParent,
     LiveRun,
     OpenWorkflow,
     RecordedTask,
+    StepWithoutRun,
     WorkflowState,
 )
 from .manager import JobState
+from .names import graph_workflow_id
 from .run import RunStatus, StopIntent
 from .task import Observation, Phase, TaskStatus, read_end
 
@@ -28,9 +30,9 @@ _UNKNOWN = (
 )
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
 _FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
-_MANAGER = (
+_PARENT = (
     "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "crawlctl audit --end-unknown ends it, and crawlctl manager start under the same flow id begins it again"
+    "crawlctl audit --end-unknown ends it, and a start under the same id begins it again"
 )
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -54,61 +56,75 @@ def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
-    """A run that a manager began: whether that counts it."""
+    """A run that a manager or a graph began: whether that knows of it."""
     job = run.uncounted
     if job is None or run.unreadable is not None:
         return None
-    why = "has no such job" if job.state is None else f"has its job as {job.state}, without a run"
-    spared = None if job.state == JobState.STARTING else f"left alone: crawlctl stop {run.run_id} ends the run"
+    why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
+    spared = None if job.starting else f"left alone: crawlctl stop {run.run_id} ends the run"
     if job.state == JobState.QUEUED:
         spared = f"left alone: a resume of the manager counts it; crawlctl stop {run.run_id} ends the run"
     return AuditFinding(
         f"{FindingKind.NOT_COUNTED}/run/{run.run_id}",
         FindingKind.NOT_COUNTED,
-        f"run {run.run_id} ({run.crawler}) is {run.status}, and manager {job.manager_id}, which began it, {why}",
+        f"run {run.run_id} ({run.crawler}) is {run.status}, and {job.parent}, which began it, {why}",
         run.run_id,
         run.attempt,
         workflow_id=job.workflow_id,
-        evidence=_without_none({"manager": job.manager_id, "job": job.state, "status": run.status}),
+        evidence=_without_none({"parent": job.parent, job.kind: job.state, "status": run.status}),
         since=run.created_at,
         spared=spared,
     )
 
 
-def judge_manager(manager: LiveManager, workflow: WorkflowState) -> AuditFinding | None:
-    """A manager that has not ended, and its workflow."""
-    number, subject = manager.manager_id, f"manager/{manager.manager_id}"
-    if manager.unreadable is not None:
-        problem: dict[str, object] = {"problem": manager.unreadable}
+def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
+    """A manager or a graph that has not ended, and its workflow."""
+    subject = f"{parent.what}/{parent.number}"
+    if parent.unreadable is not None:
+        problem: dict[str, object] = {"problem": parent.unreadable}
         kind = FindingKind.UNREADABLE
-        return AuditFinding(f"{kind}/{subject}", kind, manager.unreadable, evidence=problem)
+        return AuditFinding(f"{kind}/{subject}", kind, parent.unreadable, evidence=problem)
     if workflow.open:
         return None
-    name = f"manager {number} ({manager.workflow_id})"
-    evidence: dict[str, object] = {"manager": number, "status": manager.status, "attempt": manager.attempt}
-    if manager.owner_run_id is None:
-        kind, since = FindingKind.NOT_STARTED, manager.updated_at
-        detail = f"{name} is {manager.status} and was never taken up by a workflow"
+    name = f"{parent.what} {parent.number} ({parent.workflow_id})"
+    evidence: dict[str, object] = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
+    if parent.owner_run_id is None:
+        kind, since = FindingKind.NOT_STARTED, parent.updated_at
+        detail = f"{name} is {parent.status} and was never taken up by a workflow"
     else:
         kind, how = FindingKind.NO_WORKFLOW, f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
-        detail = f"{name} is {manager.status}, but its workflow {how}"
-        since = workflow.closed_at or manager.updated_at
+        detail = f"{name} is {parent.status}, but its workflow {how}"
+        since = workflow.closed_at or parent.updated_at
         evidence |= _without_none({"closed": workflow.how})
-    subject = f"{kind}/{subject}/{manager.attempt}"
-    return AuditFinding(subject, kind, detail, workflow_id=manager.workflow_id, evidence=evidence, since=since)
+    subject = f"{kind}/{subject}/{parent.attempt}"
+    return AuditFinding(subject, kind, detail, workflow_id=parent.workflow_id, evidence=evidence, since=since)
 
 
-def judge_manager_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
-    """An open workflow of a manager; ``known``: there is a row of the manager that its id names."""
+def judge_step(step: StepWithoutRun) -> AuditFinding:
+    """A step that executes as something that is not there, or not of its graph."""
+    what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
+    why = f"which belongs to {step.parent or 'nobody'}" if step.exists else "which is not in the database"
+    return AuditFinding(
+        f"{FindingKind.NO_RUN}/graph/{step.graph_id}/{step.number}/{step.attempt}",
+        FindingKind.NO_RUN,
+        f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"[:1000],
+        workflow_id=graph_workflow_id(step.key),
+        evidence=_without_none({"graph": step.graph_id, "step": step.path, step.kind: step.run_id}),
+    )
+
+
+def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
+    """An open workflow of a manager or a graph; ``known``: there is a row of the one that its id names."""
     if known:
         return None
+    what = workflow.workflow_id.partition("/")[0]
     return AuditFinding(
         f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
         FindingKind.NO_ROW,
-        f"workflow {workflow.workflow_id!r} works for a manager that is not in the database",
+        f"workflow {workflow.workflow_id!r} works for a {what} that is not in the database",
         workflow_id=workflow.workflow_id,
         evidence={"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()},
-        spared=_MANAGER,
+        spared=_PARENT,
         unknown=True,
     )
 

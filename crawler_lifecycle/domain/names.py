@@ -128,6 +128,12 @@ def graph_workflow_id(key: str) -> str:
     return f"graph/{key}"
 
 
+def graph_key_of(workflow_id: str) -> str | None:
+    """The key that such a workflow id names; ``None`` for any other."""
+    kind, _, key = workflow_id.partition("/")
+    return key if kind == "graph" and key else None
+
+
 def graph_batch_workflow_id(key: str, batch: int) -> str:
     """The workflow id of one call of a graph's functions, where that has a workflow of its own."""
     return f"graph-batch/{key}/{batch}"

@@ -55,7 +55,10 @@ _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
 _OPEN_RUNS = f"{_RUNS} AND ExecutionStatus = 'Running'"
-_OPEN_WORK = f"({_RUNS} OR WorkflowType = '{names.MANAGER_WORKFLOW}') AND ExecutionStatus = 'Running'"
+_OPEN_WORK = (
+    f"WorkflowType IN ('{names.LIFECYCLE_WORKFLOW}', '{names.MANAGER_WORKFLOW}', '{names.GRAPH_WORKFLOW}') "
+    "AND ExecutionStatus = 'Running'"
+)
 
 
 class Workflows:
@@ -268,7 +271,7 @@ class Workflows:
             return await problems(client)
 
     async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
-        """A page of the workflows of runs and managers that are open, as the visibility store lists them."""
+        """A page of the workflows of runs, managers and graphs that are open, as the visibility store lists them."""
         token = base64.b64decode(after) if after else None
         async with self._asking() as client:
             pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
@@ -336,9 +339,9 @@ def _first(found: WorkflowExecutionDescription) -> str:
 
 
 def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
-    of_manager = found.workflow_type == names.MANAGER_WORKFLOW
-    run = (None, None) if of_manager else _run_of(found)
-    return OpenWorkflow(found.id, first_run_id, found.start_time, *run, of_manager=of_manager)
+    of_parent = found.workflow_type in (names.MANAGER_WORKFLOW, names.GRAPH_WORKFLOW)
+    run = (None, None) if of_parent else _run_of(found)
+    return OpenWorkflow(found.id, first_run_id, found.start_time, *run, of_parent=of_parent)
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:

@@ -1,10 +1,11 @@
 """``CrawlAuditWorkflow``: one audit, page by page.
 
 1. What waits and executes on the cluster, compared with the rows: tasks that nobody owns.
-2. The runs that are open, compared with their workflows, and whether the managers that began them count them.
+2. The runs that are open, compared with their workflows, and whether those that began them know of them.
 3. The managers that are open, compared with their workflows.
-4. The open workflows, compared with the runs and managers.
-5. The runs that ended lately: what was delivered, and what evidence says now.
+4. The graphs that are open, compared with their workflows, and their steps with the runs that these execute as.
+5. The open workflows, compared with the runs, managers and graphs.
+6. The runs that ended lately: what was delivered, and what evidence says now.
 
 Each source is compared alone. One that cannot be read is told in the report, and the others are compared all the same.
 Only counts and the first findings travel through here; everything found is in the database.
@@ -22,7 +23,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audit import AuditActivities, CloseAudit
-from crawler_lifecycle.activities.audit_managers import ManagerAudit
+from crawler_lifecycle.activities.audit_parents import ParentAudit
 from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
@@ -42,8 +43,13 @@ _SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingK
     ),
     (
         "open_managers",
-        ManagerAudit.audit_managers,
+        ParentAudit.audit_managers,
         (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.UNREADABLE),
+    ),
+    (
+        "open_graphs",
+        ParentAudit.audit_graphs,
+        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.NO_RUN, FindingKind.UNREADABLE),
     ),
     ("open_workflows", AuditActivities.audit_workflows, (FindingKind.NO_ROW, FindingKind.UNRECORDED)),
     ("ended_runs", AuditActivities.audit_ended, (FindingKind.UNDELIVERED, FindingKind.LATE_EVIDENCE)),

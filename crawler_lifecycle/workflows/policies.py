@@ -110,6 +110,7 @@ POLICIES: dict[str, Policy] = {
     "audit_cluster": AUDIT,
     "audit_runs": AUDIT,
     "audit_managers": AUDIT,
+    "audit_graphs": AUDIT,
     "audit_workflows": AUDIT,
     "audit_ended": AUDIT,
     "close_audit": CLOSE_AUDIT,

@@ -1,10 +1,14 @@
-"""The same for the activities of a graph's workflow."""
+"""The same for the activities of a graph's workflow, and for what audits do about graphs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import sqlalchemy as sa
+
+from crawler_lifecycle.activities.audit_settling import AuditPage
 from crawler_lifecycle.activities.graph_batches import BatchOrder
 from crawler_lifecycle.activities.graphs import (
     AdvanceGraph,
@@ -14,15 +18,26 @@ from crawler_lifecycle.activities.graphs import (
     OpenGraph,
     StopGraph,
 )
+from crawler_lifecycle.domain.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
-from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, NewGraph
-from tests.activities.cases import ANOTHER_PROCESS, FAILS, Case
+from tests.activities.cases import (
+    ANOTHER_PROCESS,
+    FAILS,
+    GONE,
+    LATER_S,
+    REPAIR,
+    SEEN_AGAIN,
+    Case,
+    _after_grace,
+    _nothing,
+)
 from tests.activities.world import World
 
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
@@ -86,7 +101,7 @@ def _what_counts(answer: Any) -> Any:
 
 def _cancel(w: World) -> CommandGraph:
     _claimed(w)
-    return CommandGraph(1, "c1", CancelSteps(paths=["a"], requested_by="ada"))
+    return CommandGraph(1, "c1", CancelSteps(names=["a"], requested_by="ada"))
 
 
 def _cancelled(w: World, answer: Any) -> None:
@@ -126,7 +141,7 @@ def _resumed(w: World) -> GraphFence:
     w.judged(crawler=None, run_id=1)
     _advance(w, fence)
     assert _states(w)["books"] == "discarded"
-    assert w.store.graphs.command(1, "again", RetrySteps(paths=["books"]).apply) == 1
+    assert w.store.graphs.command(1, "again", RetrySteps(names=["books"]).apply) == 1
     _advance(w, fence)
     w.cluster.behaviour = Behaviour(executes=20)
     return fence
@@ -187,6 +202,91 @@ def _recorded(w: World, answer: Any) -> None:
     assert set(_states(w).values()) == {"cancelled"}
 
 
+def _unowned(w: World) -> AuditPage:
+    _made(w)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _started(w: World, part: Any) -> None:
+    assert (part.repaired, part.looked) == ({"not_started": 1}, 1)
+    assert w.directory.graphs_begun == {GRAPH.workflow_id: 1}
+
+
+def _lost(w: World) -> AuditPage:
+    _claimed(w)
+    return _after_grace(w, "audit_graphs")
+
+
+def _taken_over(w: World, part: Any) -> None:
+    assert (part.repaired, part.looked) == ({"no_workflow": 1}, 1)
+    assert w.directory.graphs_begun == {GRAPH.workflow_id: 1}
+
+
+def _strange(w: World) -> AuditPage:
+    """Somebody has written other numbers into the rows of two steps."""
+    w.call("begin_graph_runs", _picked(w))
+    w.store.initiation.reserve_run(RunRequest(crawler="books", parent="nobody"), "r1")
+    with w.store.database.engine.begin() as conn:
+        edit = "UPDATE graph_step SET run_id = CASE kind WHEN 'crawl' THEN 2 ELSE 77 END WHERE run_id IS NOT NULL"
+        conn.execute(sa.text(edit))
+    w.directory.open.add(GRAPH)
+    assert w.call("audit_graphs", REPAIR).repaired == {}
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _ends_it(w: World, part: Any) -> None:
+    assert (part.found, part.repaired) == ({"no_run": 2}, {"no_run": 2})
+    assert set(w.directory.woken) == {GRAPH.workflow_id}
+    assert [finding.detail.partition(" executes as ")[2] for finding in part.findings] == [
+        "run 2, which belongs to nobody", "manager 77, which is not in the database",
+    ]  # fmt: skip
+
+
+def _uncounted(w: World) -> AuditPage:
+    """The worker died between the run's row and the step's; others only say that they are of a graph."""
+    fence = _picked(w)
+    parents = {"graph/nightly/books/1": "nightly", "graph/nightly/gone/1": "nightly", "graph/x/books/1": "x", "r1": "x"}
+    for request_id, key in parents.items():
+        w.store.initiation.reserve_run(RunRequest(crawler="books", parent=graph_workflow_id(key)), request_id)
+        w.directory.open.add(Owner(f"crawl/books/{request_id}", "chain-9"))
+    w.directory.open.add(GRAPH)
+    assert w.store.graphs.to_begin(fence)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _woken(w: World, part: Any) -> None:
+    assert (part.found, part.repaired) == ({"not_counted": 3}, {"not_counted": 1})
+    assert set(w.directory.woken) == {GRAPH.workflow_id}
+    assert [finding.repair for finding in part.findings] == [
+        "its graph was woken", *(f"left alone: crawlctl stop {run} ends the run" for run in (2, 3)),
+    ]  # fmt: skip
+    assert "graph 'nightly', which began it, has no such step" in part.findings[1].detail
+    assert "graph 'x' (not in the database), which began it, has no such step" in part.findings[2].detail
+
+
+def _rowless(w: World) -> AuditPage:
+    _made(w)
+    w.directory.workflows = [OpenWorkflow(f"graph/{key}", "chain-9", w.now, of_parent=True) for key in ("x", "nightly")]
+    return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
+
+
+def _terminated(w: World, part: Any) -> None:
+    assert part.repaired == {"no_row": 1}
+    assert "a graph that is not in the database" in w.directory.ended["graph/x"]
+
+
+AUDITED = [
+    Case("audit_graphs", "reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_graphs", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_graphs", "strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_runs", "not counted by a graph", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_workflows", "no graph", _rowless, _terminated, renews=GONE, same=_nothing),
+]
+
+
 def _over(w: World) -> EndGraph:
     fence = _claimed(w)
     w.store.graphs.command(1, "c1", CancelSteps().apply)
@@ -218,6 +318,7 @@ def _called(w: World, answer: Any) -> None:
 BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(f"graph_step.{name}" for name in ("attempt", "tries", "errors"))
 
 GRAPHS = [
+    *AUDITED,
     Case("run_graph_batch", "chain", _batch, _called, renews=BEGUN_AGAIN),
     Case("open_graph", "made", lambda w: OpenGraph(_made(w), GRAPH), _opened),
     Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),

@@ -160,7 +160,7 @@ def _begun(w: World, part: Any) -> None:
 
 
 def _rowless(w: World) -> AuditPage:
-    w.directory.workflows = [OpenWorkflow("manager/nobody/f1", "chain-9", w.now, of_manager=True)]
+    w.directory.workflows = [OpenWorkflow("manager/nobody/f1", "chain-9", w.now, of_parent=True)]
     return replace(_after_grace(w, "audit_workflows"), unknown=Unknown.END)
 
 

@@ -12,7 +12,7 @@ from temporalio import activity
 
 from crawler_lifecycle.activities import (
     audit,
-    audit_managers,
+    audit_parents,
     cancellation,
     completion,
     deployment,
@@ -66,6 +66,7 @@ OURS = {
     "audit_cluster",
     "audit_runs",
     "audit_managers",
+    "audit_graphs",
     "audit_workflows",
     "audit_ended",
     "close_audit",
@@ -132,7 +133,7 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         yield
 
     argument = case.prepare(world)
-    for module in (audit, audit_managers, cancellation, completion, deployment, graphs, managing, reconciliation):
+    for module in (audit, audit_parents, cancellation, completion, deployment, graphs, managing, reconciliation):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]

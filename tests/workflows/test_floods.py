@@ -218,7 +218,7 @@ async def test_workflows_without_signals_drop_them(
     report = await handle.result()
     if isinstance(report, AuditReport):
         assert (report.troubles, sorted(report.looked)) == (
-            [], ["cluster_tasks", "ended_runs", "open_managers", "open_runs", "open_workflows"],
+            [], ["cluster_tasks", "ended_runs", "open_graphs", "open_managers", "open_runs", "open_workflows"],
         )  # fmt: skip
     else:
         assert (report.failed, report.export is not None) == ([], True)

@@ -30,7 +30,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_managers import ManagerAudit
+from crawler_lifecycle.activities.audit_parents import ParentAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
@@ -467,7 +467,7 @@ def _answering() -> list[Any]:
         GraphActivities,
         GraphBatchActivities,
         InitiationActivities,
-        ManagerAudit,
+        ParentAudit,
         ManagerActivities,
         ManagingActivities,
         ReconciliationActivities,

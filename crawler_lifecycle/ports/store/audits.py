@@ -10,10 +10,11 @@ from crawler_lifecycle.domain.audit import (
     AuditFinding,
     AuditReport,
     EndedRun,
-    LiveManager,
+    LiveParent,
     LiveRun,
     Noted,
     RecordedTask,
+    StepWithoutRun,
 )
 from crawler_lifecycle.ports.values import Correction, CorrectionRow, CorrectionSummary, Fence, FindingRow
 
@@ -57,12 +58,20 @@ class AuditStore(Protocol):
         """Runs that have not ended, by id, with what in their rows cannot be."""
         ...
 
-    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveManager]:
+    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
         """Managers that have not ended, by id, with what in their rows cannot be."""
         ...
 
-    def existing_managers(self, workflow_ids: Collection[str]) -> set[str]:
-        """Those of these workflow ids whose manager there is."""
+    def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
+        """Graphs that have not ended, by id, drafts left out, with what in their rows cannot be."""
+        ...
+
+    def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
+        """Steps of these graphs that execute, or end, as a run or a manager that is not there, or not of the graph."""
+        ...
+
+    def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflow ids whose manager, or graph, there is."""
         ...
 
     def ended_runs(

@@ -330,6 +330,8 @@ def graphs(world: World) -> None:
     store.begin_graft(graphed.id, 0, 1, spec, "d")
     store.record(graphed.fence, [graphed.end(one, result=b"{}") for one in work])
     runs = graphed.begin_runs()
+    world.store.audits.steps_without_runs([graphed.id])
+    world.store.audits.open_runs(RUNS - 100, limit=200)
     for fence in runs.values():
         world.finish(fence)
     graphed.advance(*(batch.number for batch in picked.batches))
@@ -381,7 +383,9 @@ def audits(store: Store, filled: Filled) -> None:
     store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
     store.audits.existing_runs(range(1, 500))
     store.audits.open_managers(0, 200)
-    store.audits.existing_managers([f"manager/m{n}/f" for n in range(20)])
+    store.audits.existing_parents([f"{kind}/m{n}/f" for kind in ("manager", "graph") for n in range(20)])
+    store.audits.open_graphs(0, 200)
+    store.audits.steps_without_runs(range(1, 200))
     store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
     adopted(store, filled)
     found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]

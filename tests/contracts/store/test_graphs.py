@@ -19,15 +19,16 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
+from crawler_lifecycle.domain.graph.commands import step_request_id
 from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphSpec, GraphState, StepState
-from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject
+from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject, graph_workflow_id
 from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence
 from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, step
-from tests.contracts.store.world import World
+from tests.contracts.store.world import World, request
 
 S = StepState
 
@@ -249,6 +250,18 @@ def test_a_chain_goes_on_only_behind_what_completed(world: World) -> None:
                                 "late": S.AVAILABLE}  # fmt: skip
     assert graphed.execute() == ["late"]
     assert graphed.world.store.graphs.end_graph(graphed.fence, "s1").state is GraphState.DISCARDED
+
+
+def test_a_graph_that_fails_fast_begins_nothing_in_any_call(world: World) -> None:
+    steps = [step("a"), step("b", queue="gpu"), step("c", "b", queue="gpu")]
+    graphed = Graphed.made(world, steps, fail_fast=True)
+    one, other = graphed.advance().batches
+    [a], [b, c] = graphed.work(one.number), graphed.work(other.number)
+    assert graphed.begin(a, b) == {a.number, b.number}
+    graphed.begin(done=[graphed.end(a, S.DISCARDED, reason="bad")])
+    assert graphed.begin(c, done=[graphed.end(b)]) == set(), "the other call has recorded the failure"
+    graphed.advance(one.number, other.number)
+    assert graphed.states() == {"a": S.DISCARDED, "b": S.COMPLETED, "c": S.CANCELLED}
 
 
 def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(world: World) -> None:
@@ -510,6 +523,37 @@ def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(world:
     assert not graphed.step("c").ending
 
 
+def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World) -> None:
+    graphs, audits = world.store.graphs, world.store.audits
+    graphed = Graphed.made(world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3)
+    draft, _ = graphs.reserve_graph(announced(GraphSpec([]), "draft"))
+    graphed.advance()
+    runs = graphed.begin_runs()
+    assert [(one.what, one.number, one.workflow_id) for one in audits.open_graphs()] == [
+        ("graph", graphed.id, "graph/nightly/shops")
+    ]
+    assert audits.open_graphs(graphed.id) == audits.steps_without_runs([graphed.id, draft.graph_id]) == []
+    engine = world.store.database.engine  # type: ignore[attr-defined]
+    with engine.begin() as conn:
+        conn.execute(sa.text("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'"))
+        edit = sa.text("UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id")
+        conn.execute(edit, {"id": runs["strange"].run_id})
+    found = {one.path: (one.run_id, one.exists, one.parent) for one in audits.steps_without_runs([graphed.id])}
+    assert found == {"gone": (9999, False, None), "strange": (runs["strange"].run_id, True, "graph/other")}
+    graphed.advance()
+    assert [graphed.step(path).outcome for path in ("gone", "strange")] == ["lost", "lost"]
+    assert "is not of this graph, but of graph/other" in str(graphed.step("strange").reason)
+    assert audits.steps_without_runs([graphed.id]) == []
+    long = "x" * 200
+    for request_id in ("graph/nightly/shops/new/1", "graph/nightly/shops/nobody/1", step_request_id(KEY, long, 1)):
+        asked = request(crawler="services", parent=graph_workflow_id(KEY))
+        world.store.initiation.reserve_run(asked, request_id)
+    told = [run.uncounted for run in audits.open_runs()]
+    assert [(one.state, one.starting) for one in told if one is not None] == [
+        ("executing", True), (None, False), (None, False),
+    ]  # fmt: skip
+
+
 # --- another hand
 
 
@@ -538,6 +582,9 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
     assert len(listed) == 6
     if column in ("state", "kind", "tries"):
         assert cure in (listed[4].unreadable or "")
+    if column == "state":
+        [audited] = world.store.audits.open_graphs()
+        assert cure in (audited.unreadable or "")
     stopped = graphs.record_graph_stop(graphed.id, world.stop())
     assert stopped.stop == world.stop(), "nothing keeps a stop back"
     with engine.begin() as conn:

@@ -80,7 +80,7 @@ async def test_nothing_is_found_where_all_agree(lab: Lab) -> None:
     report = await audit(lab)
     assert (report.found, report.left, report.repair) == ({}, 0, True)
     assert report.looked == {
-        "cluster_tasks": 3, "open_runs": 1, "open_managers": 0, "open_workflows": 1, "ended_runs": 1,
+        "cluster_tasks": 3, "open_runs": 1, "open_managers": 0, "open_graphs": 0, "open_workflows": 1, "ended_runs": 1,
     }  # fmt: skip
     assert lab.store.findings.last_audit() == report
     await handle.signal("stop")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select, union
+from sqlalchemy import Connection, and_, func, literal, or_, select, union
 
+from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, listed_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.rows import Row, stop_of
 from crawler_lifecycle.adapters.database.schema.tables import (
     export_record,
+    graph,
+    graph_step,
     manager,
     manager_item,
     outbox_delivery,
@@ -21,17 +25,28 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
 )
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.graph_unit import BY_STATE as BY_STATE_OF_STEPS
 from crawler_lifecycle.adapters.database.writes.manager_queries import BY_STATE, no_state
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
 from crawler_lifecycle.domain.audit import (
     EndedRun,
-    LiveManager,
+    LiveParent,
     LiveRun,
-    ManagerJob,
+    ParentJob,
     RecordedTask,
+    StepWithoutRun,
 )
-from crawler_lifecycle.domain.manager import job_of_request, manager_workflow_id, names_of_workflow
-from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, EVENT_RUN_STOPPED, event_key
+from crawler_lifecycle.domain.graph.commands import step_of_request
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.manager import JobState, job_of_request, manager_workflow_id, names_of_workflow
+from crawler_lifecycle.domain.names import (
+    EVENT_RUN_ENDED,
+    EVENT_RUN_STARTED,
+    EVENT_RUN_STOPPED,
+    event_key,
+    graph_key_of,
+    graph_workflow_id,
+)
 from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -58,10 +73,10 @@ class SqlAudits(StorePart):
         query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
-            jobs = _uncounted(conn, rows)
+            jobs = _unknown_jobs(conn, rows) | _unknown_steps(conn, rows)
         return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
 
-    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveManager]:
+    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
         """Managers that have not ended, by id, with what in their rows and in those of their jobs cannot be."""
         m = manager.c
         conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
@@ -81,14 +96,60 @@ class SqlAudits(StorePart):
             lost = _jobs_in_no_state(conn, [row["manager_id"] for row in rows])
         return [_live_manager(row, lost.get(row["manager_id"])) for row in rows]
 
-    def existing_managers(self, workflow_ids: Collection[str]) -> set[str]:
-        """Those of these workflow ids whose manager there is."""
-        m, found = manager.c, set[str]()
+    def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
+        """Graphs that have not ended, by id, drafts left out, with what in their rows cannot be."""
+        g = graph.c
+        # As of runs: what another hand wrote into the state shows in the missing end.
+        conditions = [g.state == GraphState.EXECUTING.value, g.ended_at.is_(None) & (g.state != GraphState.DRAFT.value)]
+        pages = [
+            select(g.graph_id)
+            .where(condition, g.graph_id > after_graph_id)
+            .order_by(g.graph_id)
+            .limit(limit)
+            .with_hint(graph, "FORCE INDEX (ix_graph_state_graph_id, ix_graph_ended_at_graph_id)", "mysql")
+            .subquery(f"page_{n}")
+            for n, condition in enumerate(conditions)
+        ]
+        ids = union(*(select(page.c.graph_id) for page in pages)).subquery("page_of_all")
+        query = select(*GRAPH).join(ids, ids.c.graph_id == g.graph_id).order_by(g.graph_id).limit(limit)
+        with self._db.reading() as conn:
+            rows = list(conn.execute(query).mappings())
+            lost = _steps_in_no_state(conn, [row["graph_id"] for row in rows])
+        return [_live_graph(row, lost.get(row["graph_id"])) for row in rows]
+
+    def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
+        """Steps of these graphs that execute, or end, as a run or a manager that is not there, or not of the graph."""
+        g, s, found = graph.c, graph_step.c, list[StepWithoutRun]()
+        under_way = or_(s.state == StepState.EXECUTING.value, and_(s.state == StepState.CANCELLED.value, s.ending))
+        with self._db.reading() as conn:
+            for kind, table in ((StepKind.CRAWL, run_history), (StepKind.MANAGER, manager)):
+                [key], parent = table.primary_key, table.c.parent
+                for chunk in chunks(sorted(set(graph_ids)), 100):
+                    query = (
+                        select(s.graph_id, g.graph_key, s.number, s.path, s.attempt, s.run_id, key, parent)
+                        .join_from(graph_step, graph, g.graph_id == s.graph_id)
+                        .join(table, key == s.run_id, isouter=True)
+                        .where(s.graph_id.in_(chunk), s.kind == kind.value, under_way, s.begun_attempt >= s.attempt)
+                        .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
+                        .limit(limit)
+                        .with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")
+                    )
+                    found += [
+                        StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, there is not None, whose)
+                        for graph_id, name, number, path, attempt, run_id, there, whose in conn.execute(query)
+                    ]
+        return found[:limit]
+
+    def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflow ids whose manager, or graph, there is."""
+        m, g, found = manager.c, graph.c, set[str]()
         with self._db.reading() as conn:
             for workflow_id in sorted(set(workflow_ids)):
-                known = names_of_workflow(workflow_id)
-                query = select(m.manager_id).where(m.name == (known or ("",))[0], m.flow_id == (known or ("", ""))[1])
-                if known is not None and conn.execute(query).first() is not None:
+                name, flow_id = names_of_workflow(workflow_id) or ("", "")
+                query = select(m.manager_id).where(m.name == name, m.flow_id == flow_id)
+                if (key := graph_key_of(workflow_id)) is not None:
+                    query = select(g.graph_id).where(g.graph_key == key)
+                if conn.execute(query).first() is not None:
                     found.add(workflow_id)
         return found
 
@@ -230,18 +291,44 @@ def _jobs_in_no_state(conn: Connection, manager_ids: Sequence[int]) -> dict[int,
     return found
 
 
-def _live_manager(row: Row, lost: str | None) -> LiveManager:
+def _steps_in_no_state(conn: Connection, graph_ids: Sequence[int]) -> dict[int, str]:
+    """The same of graphs, none of whose steps goes on."""
+    s, found = graph_step.c, dict[int, str]()
+    columns, kinds = (s.graph_id, s.number, s.kind, s.state), [kind.value for kind in StepKind]
+    for chunk in chunks(graph_ids, 100):
+        for between in no_state(s.state, StepState):
+            query = select(*columns).where(s.graph_id.in_(chunk), s.kind.in_(kinds), between).limit(len(chunk))
+            for row in conn.execute(query.with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")).mappings():
+                found.setdefault(row["graph_id"], salvaged(graph_step, row)[1] or "")
+    return found
+
+
+def _live_manager(row: Row, lost: str | None) -> LiveParent:
     values, wrong = salvaged(manager, row)
-    return LiveManager(
-        workflow_id=manager_workflow_id(values["name"], values["flow_id"]),
-        **{name: values[name] for name in ("manager_id", "status", "attempt", "updated_at", "owner_run_id")},
+    return LiveParent(
+        "manager",
+        values["manager_id"],
+        manager_workflow_id(values["name"], values["flow_id"]),
+        **{name: values[name] for name in ("status", "attempt", "updated_at", "owner_run_id")},
         unreadable=wrong or lost,
     )
 
 
-def _uncounted(conn: Connection, rows: Sequence[Row]) -> dict[int, ManagerJob]:
+def _live_graph(row: Row, lost: str | None) -> LiveParent:
+    found = listed_graph(row)
+    return LiveParent(
+        "graph",
+        found.graph_id,
+        graph_workflow_id(found.key),
+        status=str(found.state),
+        **{name: getattr(found, name) for name in ("attempt", "updated_at", "owner_run_id")},
+        unreadable=found.unreadable or lost,
+    )
+
+
+def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
     """Those of these runs that managers began and have not written down, with the jobs that they name."""
-    i, found = manager_item.c, dict[int, ManagerJob]()
+    i, found = manager_item.c, dict[int, ParentJob]()
     jobs = {}
     for row in rows:
         job, parent = job_of_request(str(row["request_id"])), str(row["parent"])
@@ -253,7 +340,35 @@ def _uncounted(conn: Connection, rows: Sequence[Row]) -> dict[int, ManagerJob]:
     for run_id in sorted(set(jobs) - counted):
         (manager_id, seq, retry), parent = jobs[run_id]
         query = select(i.state).where(i.manager_id == manager_id, i.seq == seq, i.retry == retry)
-        found[run_id] = ManagerJob(manager_id, parent, conn.execute(query).scalar_one_or_none())
+        state = conn.execute(query).scalar_one_or_none()
+        found[run_id] = ParentJob(f"manager {manager_id}", "job", parent, state, starting=state == JobState.STARTING)
+    return found
+
+
+def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
+    """Those of these runs that graphs began and have not written down, with the steps that they name."""
+    g, s, found = graph.c, graph_step.c, dict[int, ParentJob]()
+    named = defaultdict[str, dict[int, tuple[str, int]]](dict)
+    for run in rows:
+        key = graph_key_of(str(run["parent"]))
+        step = None if key is None else step_of_request(key, str(run["request_id"]))
+        if key is not None and step is not None:
+            named[key][run["run_id"]] = step
+    for key, runs in named.items():
+        graph_id = conn.execute(select(g.graph_id).where(g.graph_key == key)).scalar_one_or_none()
+        query = select(s.path_hash, s.state, s.attempt, s.begun_attempt).where(s.graph_id == graph_id)
+        steps = {
+            found_step.path_hash: found_step
+            for chunk in chunks(sorted({path for path, _ in runs.values()}) if graph_id is not None else ())
+            for found_step in conn.execute(query.where(s.path_hash.in_(chunk)))
+        }
+        for run_id, (path, attempt) in runs.items():
+            row = steps.get(path)
+            if row is None or row.begun_attempt < attempt:
+                state = None if row is None else row.state
+                starting = row is not None and (state, row.attempt) == (StepState.EXECUTING, attempt)
+                name = f"graph {key!r}" + (" (not in the database)" if graph_id is None else "")
+                found[run_id] = ParentJob(name, "step", graph_workflow_id(key), state, starting)
     return found
 
 

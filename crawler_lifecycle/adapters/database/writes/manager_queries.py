@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, and_, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import RUN_FACTS, ToldRun, ToldTask
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
@@ -46,9 +47,9 @@ def with_run(*conditions: Any) -> Select[Any]:
     return select(manager_item, *facts).select_from(joined).where(*conditions)
 
 
-def no_state() -> list[ColumnElement[bool]]:
+def no_state(state: Column[Any] = manager_item.c.state, known: type[StrEnum] = JobState) -> list[ColumnElement[bool]]:
     """Where jobs are in a state that there is not: another hand wrote it. Each is a range of the index by state."""
-    state, words = manager_item.c.state, sorted(JobState)
+    words = sorted(known)
     between = [and_(state > low.value, state < high.value) for low, high in pairwise(words)]
     return [state < words[0].value, *between, state > words[-1].value]
 
