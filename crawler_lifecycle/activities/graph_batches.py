@@ -275,11 +275,12 @@ class _Watch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Whether the step was cancelled."""
+        """Whether the step was cancelled, as far as is known while the database is away."""
         if self._since is None:
             self._looked = time.monotonic()
-            if self._owner.graphs.cancelled(self._fence, [self._work.number]):
-                self._since = self._looked
+            with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks
+                if self._owner.graphs.cancelled(self._fence, [self._work.number]):
+                    self._since = self._looked
         return self._since is not None
 
     def alive(self) -> None:
@@ -288,8 +289,7 @@ class _Watch:
         self._beat(now)
         if self._since is None:
             if now - self._looked >= LOOKED_S:
-                with suppress(StoreUnavailable):  # that is no reason to end a function
-                    self.look()
+                self.look()
         elif now - self._since >= self._owner.grace_s + TERM_S:
             raise _Killed
         elif now - self._since >= self._owner.grace_s and not self._asked:

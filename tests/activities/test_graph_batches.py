@@ -466,6 +466,27 @@ def test_a_database_that_is_away_for_a_moment_costs_no_execution(bench: Bench, m
     assert set(graph.states().values()) == {StepState.COMPLETED}
 
 
+def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told no, and neither killed nor executed again."""
+    graph = bench.graph(bench.step("s", call="polite", timeout_s=600))
+    store = bench.world.store.graphs
+    cancelled, asked = store.cancelled, list[int]()
+
+    def away(*arguments: Any) -> set[int]:
+        asked.append(1)
+        if len(asked) <= 2:
+            raise StoreUnavailable("away")
+        return cancelled(*arguments)
+
+    monkeypatch.setattr(store, "cancelled", away)
+    assert not _beside(bench, graph, lambda: _cancel(store, graph))
+    assert len(asked) > 2
+    assert bench.ledger() == ["s 1"]
+    assert graph.step("s").state is StepState.CANCELLED
+
+
 def test_whoever_lost_the_graph_writes_nothing(bench: Bench) -> None:
     graph = bench.graph(bench.step("a"))
     (batch,) = graph.advance().batches
