@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -19,15 +18,8 @@ class NotCallable(InvalidRequest):
     """This code cannot be called as the step says, however often it is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What a call came to. Nothing of it: the step is completed, and records nothing."""
-
-    cancel: Cancel | None = None
-    snooze: Snooze | None = None
-    record: Record | None = None
-    graft: Workflow | None = None
-    """To be attached below the step."""
+#: What a call came to: a graph is to be attached below the step; after ``None`` that is completed and records nothing.
+Meant = Cancel | Snooze | Record | Workflow | None
 
 
 def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
@@ -59,29 +51,23 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
     return asyncio.run(awaited())
 
 
-def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Returned:
+def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Meant:
     """What is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
     if inspect.iscoroutine(found):
         found.close()
         raise TypeError(f"{name} returned a coroutine, of which nothing was executed; await it")
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
         raise TypeError(f"{name} returned a generator, of which nothing was executed; return a list")
-    if isinstance(found, Cancel):
-        return Returned(cancel=found)
-    if isinstance(found, Snooze):
-        return Returned(snooze=found)
-    if isinstance(found, Record):
-        return Returned(record=found)
-    if isinstance(found, Workflow):
-        if not graft:
-            raise TypeError(f"{name} returned a Workflow and is no graft; add it with add_graft")
-        return Returned(graft=found)
+    if isinstance(found, Workflow) and not graft:
+        raise TypeError(f"{name} returned a Workflow and is no graft; add it with add_graft")
+    if isinstance(found, Cancel | Snooze | Record | Workflow):
+        return found
     if found is None or what.get("style") == "worker" or not what.get("record", True):
-        return Returned()
+        return None
     if graft:
         cure = "return a Workflow, or None for nothing"
         raise TypeError(f"{name} grafts, and returned {type(found).__name__}; {cure}")
-    return Returned(record=Record(found))
+    return Record(found)
 
 
 def _check_signature(name: str, code: Any, args: list[Any], kwargs: Mapping[str, Any]) -> None:

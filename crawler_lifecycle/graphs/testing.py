@@ -27,10 +27,10 @@ from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
-from .calling import NotCallable, Returned, call, read
+from .calling import Meant, NotCallable, call, read
 from .job import Job, executing
 from .platform import Document
-from .results import nested, with_above
+from .results import Cancel, Record, Snooze, nested, with_above
 
 #: When every simulation begins.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,18 +235,18 @@ class Memory:
         finally:
             executing(None)
 
-    def _judged(self, graph: _Graph, row: _Row, returned: Returned) -> StepEnd:
+    def _judged(self, graph: _Graph, row: _Row, returned: Meant) -> StepEnd:
         step = row.step
-        if returned.cancel is not None:
-            return StepEnd(step.number, step.attempt, StepState.CANCELLED, "cancelled", returned.cancel.reason)
-        if returned.snooze is not None:
+        if isinstance(returned, Cancel):
+            return StepEnd(step.number, step.attempt, StepState.CANCELLED, "cancelled", returned.reason)
+        if isinstance(returned, Snooze):
             row.snoozed += 1
-            again = self.now + timedelta(seconds=returned.snooze.seconds)
+            again = self.now + timedelta(seconds=returned.seconds)
             return StepEnd(step.number, step.attempt, StepState.SCHEDULED, not_before=again)
-        if returned.record is not None:
-            row.result = encode(returned.record.value, "result", returned.record.limit)
-        if returned.graft is not None:
-            self.graft(graph.key, row.path, step.attempt, returned.graft.spec())
+        if isinstance(returned, Record):
+            row.result = encode(returned.value, "result", returned.limit)
+        elif returned is not None:
+            self.graft(graph.key, row.path, step.attempt, returned.spec())
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
     def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:

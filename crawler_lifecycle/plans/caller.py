@@ -12,9 +12,10 @@ from crawler_lifecycle.domain import errors, values
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
-from crawler_lifecycle.graphs.calling import NotCallable, Returned, call, read
+from crawler_lifecycle.graphs.calling import Meant, NotCallable, call, read
 from crawler_lifecycle.graphs.job import Job, executing
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
+from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 from crawler_lifecycle.plans import loading
 from crawler_lifecycle.plans.wire import Pipes, read_frames, write_frames
 
@@ -60,21 +61,18 @@ class Caller:
                 context |= value
         return context | results
 
-    def _kept(self, found: Returned, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
+    def _kept(self, found: Meant, message: Mapping[str, Any], own: _OwnGraph) -> dict[str, Any]:
         """The reply, with the value in the file when one is to be recorded. Raises ``NoValue``."""
-        if found.cancel is not None:
-            return {"kind": "cancel", "reason": str(found.cancel.reason)[:REASON_MAX]}
-        if found.snooze is not None:
-            return {"kind": "snooze", "seconds": found.snooze.seconds}
-        if found.record is not None:
-            return self._recorded(found.record.value, min(found.record.limit, message["limit"]))
-        if found.graft is not None:
-            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.graft.spec())
+        if isinstance(found, Cancel):
+            return {"kind": "cancel", "reason": str(found.reason)[:REASON_MAX]}
+        if isinstance(found, Snooze):
+            return {"kind": "snooze", "seconds": found.seconds}
+        if isinstance(found, Record):
+            data = values.encode(found.value, "what it returned", min(found.limit, message["limit"]))
+            return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
+        if found is not None:
+            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.spec())
         return {"kind": "done"}
-
-    def _recorded(self, value: object, limit: int) -> dict[str, Any]:
-        data = values.encode(value, "what it returned", limit)
-        return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
 
 
 def _read(head: Document, data: bytes) -> Any:
