@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -122,57 +122,23 @@ class GraphPage(BaseModel):
     next_page_token: str | None
 
 
-class StepAnswer(BaseModel):
-    """One step of a graph."""
-
-    number: int
-    """Its place in the order in which steps were added."""
-    path: str
-    """Its name after the names of the graphs that it is in."""
-    kind: str
-    state: StepState | str
-    job: Mapping[str, Any]
-    """What it does, as it was sent."""
-    deps: list[str]
-    """Names of steps of the same level."""
-    attempt: int
-    """Of its last execution."""
-    tries: int
-    """Executions that count against ``max_attempts``."""
-    max_attempts: int
-    outcome: str | None
-    reason: str | None
-    """Who cancelled it and why, or how it failed."""
-    ending: bool
-    """Cancelled, and it is not proved yet that nothing of it runs."""
-    run_id: int | None
-    not_before: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    errors: Sequence[Mapping[str, Any]]
-    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
-    result_bytes: int | None
-    """Size of its recorded result; null: it recorded none."""
-    snoozed: int
-    unreadable: str | None
-
-    @classmethod
-    def of(cls, row: StepRow, **more: Any) -> Self:
-        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
-        return cls(**same | {"deps": [dep.rpartition("/")[2] for dep in row.deps], **more})
-
-
-class StepDetail(StepAnswer):
+@dataclass(frozen=True, slots=True)
+class StepDetail(StepRow):
     """One step, and what it waits for."""
 
-    waiting: str | None
+    waiting: str | None = None
     """In a sentence; null when it executes or has ended."""
+
+
+def told(row: StepRow) -> StepRow:
+    """A step as it is told: dependencies by their names, as they were sent."""
+    return replace(row, deps=[dep.rpartition("/")[2] for dep in row.deps])
 
 
 class StepPage(BaseModel):
     """A page of steps, in the order in which they were added."""
 
-    steps: list[StepAnswer]
+    steps: list[StepRow]
     next_page_token: str | None
 
 

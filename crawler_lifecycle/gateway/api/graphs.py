@@ -6,12 +6,12 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
-from pydantic import TypeAdapter
+from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
 
@@ -44,10 +44,10 @@ from .graph_answers import (
     GraphPage,
     GraphStatus,
     Path,
-    StepAnswer,
     StepDetail,
     StepFilters,
     StepPage,
+    told,
 )
 from .long_poll import WAIT_MAX_S, moments, next_answer
 from .paging import cut
@@ -259,7 +259,7 @@ def _drawn(graphs: GraphReader, graph_id: int) -> Iterator[StepRow]:
     while rows := graphs.list_steps(graph_id, after):
         for row in rows:
             job = {name: row.job[name] for name in _DRAWN if name in row.job}
-            yield replace(row, job=job, deps=[dep.rpartition("/")[2] for dep in row.deps])
+            yield replace(told(row), job=job)
         after = rows[-1].number
 
 
@@ -275,13 +275,13 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """Steps of a graph in the order in which they were added, with what they do and how they ended."""
         rows, last = _page(graphs, _found(graphs, id), filters)
-        steps, size = list[StepAnswer](), 0
+        steps, size = list[StepRow](), 0
         for row in rows:
             size += len(json.dumps(row.job))
             if steps and size > STEPS_BYTES:
                 last = steps[-1].number
                 break
-            steps.append(StepAnswer.of(row))
+            steps.append(told(row))
         return conditional(request, StepPage(steps=steps, next_page_token=_token("step", last)))
 
     @app.get("/v1/graphs/{id}/step", operation_id="getStep", response_model=StepDetail, responses=NOT_MODIFIED)
@@ -291,7 +291,7 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
         row = step_of(graph, path)
         final = row.unreadable or row.state not in ("suspended", "scheduled", "available", "retryable")
         waits = None if final else graphs.load(graph.graph_id).waiting(row.number)
-        return conditional(request, StepDetail.of(row, waiting=waits))
+        return conditional(request, RootModel(StepDetail(**asdict(told(row)), waiting=waits)))
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import BUILT_IN, Job, JobState, manager_workflow_id
+from crawler_lifecycle.domain.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerRow, PlanRow
 
@@ -173,54 +174,23 @@ class ManagerPage(BaseModel):
     next_page_token: str | None
 
 
-class JobAnswer(BaseModel):
-    """One job of a manager, or what was left out."""
-
-    item_id: int
-    state: JobState | str
-    seq: int | None
-    """Its number in the order of scheduling; null before it was picked."""
-    retry: int
-    position: int | None
-    """Which yield of the source it was; null for one that was added otherwise."""
-    job: Job | None
-    not_before: datetime | None
-    run_id: int | None
-    outcome: str | None
-    error: str | None
-    unreadable: str | None
-
-    @classmethod
-    def of(cls, row: JobRow) -> Self:
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
-
-
 class JobPage(BaseModel):
     """Jobs of a manager, oldest row first."""
 
-    jobs: list[JobAnswer]
+    jobs: list[JobRow]
     next_page_token: str | None
 
 
-class Plan(BaseModel):
-    """A class that a manager can be started of."""
+@dataclass(frozen=True, slots=True)
+class Plan(PlanRow):
+    """A class that a manager can be started of, or a module whose functions graphs may call."""
 
-    plan: str
-    kind: str
-    name: str | None
-    description: str
-    options: Sequence[Mapping[str, Any]]
-    error: str | None
-    """Why it cannot be used."""
-    fingerprint: str
-    seen_at: datetime | None
-    served: bool
+    served: bool = False
     """Whether a worker said lately that it serves this."""
 
     @classmethod
     def of(cls, row: PlanRow, now: datetime) -> Self:
-        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
-        return cls(**same, served=row.seen_at is not None and now - row.seen_at < SERVED)
+        return cls(**asdict(row), served=row.seen_at is not None and now - row.seen_at < SERVED)
 
 
 class PlanList(BaseModel):

@@ -25,7 +25,6 @@ from .etags import NOT_MODIFIED, conditional
 from .manager_answers import (
     ENDED,
     AcceptedManager,
-    JobAnswer,
     JobFilters,
     JobPage,
     Manager,
@@ -185,7 +184,7 @@ def add_manager_readers(
             found(manager_id)
         rows = managers.list_jobs(manager_id, after or 0, filters.page_size + 1, states=filters.state)
         page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
-        return conditional(request, JobPage(jobs=[JobAnswer.of(row) for row in page], next_page_token=token))
+        return conditional(request, JobPage(jobs=page, next_page_token=token))
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:

@@ -247,7 +247,7 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     free = {"RunDetail.request", "CorrectionRow.evidence", "FindingRow.evidence", "TimelineEntry.evidence"}
     free |= {"TimelineEntry.record"}
     #: What classes of users say, and arguments of any kind.
-    free |= {"StartGraph.steps", "StartGraph.context", "ContextAnswer.context", "StepAnswer.job", "StepAnswer.errors"}
+    free |= {"StartGraph.steps", "StartGraph.context", "ContextAnswer.context", "StepRow.job", "StepRow.errors"}
     free |= {"StepDetail.job", "StepDetail.errors"}
     free |= {"ManagerDetail.state", "Plan.options", "NewJob.spider_args", "NewJob.job_settings"}
 
