@@ -6,6 +6,7 @@ one transaction; where the next one waits for the one before, its beginning is i
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, Gra
 from crawler_lifecycle.ports.store.managers import HEARD_S, PlanStore
 
 from .graph_questions import Around, Frame, Questions, given_frames, unfit
-from .shared import Clock, alive, keep_output, utc_now
+from .shared import Clock, alive, keep_output, patient, utc_now
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
 BEGIN_S = 20.0
@@ -238,19 +239,10 @@ class _Batch:
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
         """Put on record what is done, and begin these; the numbers of those that began."""
-        until, pause = time.monotonic() + KEPT_S, 0.1
-        while True:
-            try:
-                begun = self._graphs.record(self._fence, self._done, begin)
-            except StoreUnavailable:
-                if not self._done or time.monotonic() >= until:
-                    raise
-                alive()
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
-            else:
-                self._done.clear()
-                return begun
+        record = functools.partial(self._graphs.record, self._fence, self._done, begin)
+        begun = patient(record, KEPT_S if self._done else 0.0)
+        self._done.clear()
+        return begun
 
 
 class _Watch:

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.values import NoValue, encode, unpacked
 from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
 from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
 
-from .shared import answered
+from .shared import answered, patient
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ Frame = tuple[Mapping[str, Any], Iterable[bytes]]
 _CONTEXT: Mapping[str, Any] = {"path": []}
 #: Steps that are read at once.
 PAGE = 200
+#: Seconds for which a question waits while the database is away. The function would be executed again else.
+PATIENCE_S = 30.0
 #: What a question may raise: it goes to the function that asked.
 _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
 
@@ -129,6 +131,8 @@ class Questions:
     host: FunctionHost
     cancelled: Callable[[], bool]
     """Whether it is to end."""
+    _request_id: str = ""
+    """Of the question that is being answered, however often that is tried."""
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The answer; what cannot be is told as the error that the function raises."""
@@ -143,8 +147,9 @@ class Questions:
             "graft": self._graft,
             "cancelled": self._cancelled,
         }
+        self._request_id = uuid.uuid4().hex
         try:
-            return answered(answers, name, arguments)
+            return patient(lambda: answered(answers, name, arguments), PATIENCE_S)
         except _ANSWERED as error:
             return {"error": type(error).__name__, "text": str(error)}
 
@@ -206,7 +211,7 @@ class Questions:
         return f"step {self.work.path}"[-255:]
 
     def _command(self, how: Callable[[Graph], int]) -> int:
-        changed = self.graphs.command(self._id, uuid.uuid4().hex, how)
+        changed = self.graphs.command(self._id, self._request_id, how)
         self._wake()
         return changed
 

@@ -6,17 +6,25 @@ import contextvars
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, RowUnreadable, StoreRefused
+from crawler_lifecycle.domain.errors import (
+    InvalidRequest,
+    LifecycleError,
+    NotDelivered,
+    RowUnreadable,
+    StoreRefused,
+    StoreUnavailable,
+)
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
 
@@ -25,6 +33,7 @@ from . import meters
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+T = TypeVar("T")
 
 
 def utc_now() -> datetime:
@@ -97,6 +106,23 @@ def alive(*details: object) -> None:
     _beat(*details)
     if activity.is_cancelled():
         raise CancelledError("cancelled, or the worker leaves")
+
+
+def patient(call: Callable[[], T], seconds: float) -> T:
+    """What the call answers. While the database is away it is made again, for so long; it must be harmless twice.
+
+    Raises ``CancelledError``, and ``StoreUnavailable`` after that time.
+    """
+    until, pause = time.monotonic() + seconds, 0.1
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            if time.monotonic() >= until:
+                raise
+            alive()
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
 
 
 def _beat(*details: object) -> None:

@@ -487,6 +487,26 @@ def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
     assert graph.step("s").state is StepState.CANCELLED
 
 
+def test_what_a_function_asks_is_answered_when_the_database_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And done once, where only the answer was lost."""
+    graph = bench.graph(bench.step("c", call="cancels_another"), bench.step("victim", "c"))
+    store = bench.world.store.graphs
+    command, lost = store.command, [True, True]
+
+    def away(*arguments: Any) -> int:
+        answer = command(*arguments)
+        if lost and lost.pop():
+            raise StoreUnavailable("away")
+        return answer
+
+    monkeypatch.setattr(store, "command", away)
+    bench.run(graph)
+    assert (bench.value(graph, "c"), graph.step("c").attempt, lost) == (1, 1, [])
+    assert graph.step("victim").state is StepState.CANCELLED
+
+
 def test_whoever_lost_the_graph_writes_nothing(bench: Bench) -> None:
     graph = bench.graph(bench.step("a"))
     (batch,) = graph.advance().batches
