@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.ports.store.graphs import GraphFence
 
-from .manager_state import NAME, ManagerInbox
+from .manager_state import NAME, ManagerInbox, OwnedState
 from .state import FLOW, PARENT, STATUS
 
 #: Seconds after which a graph looks into its rows whatever anybody told it.
@@ -53,15 +53,12 @@ class GraphInbox(ManagerInbox):
 
 
 @dataclass
-class GraphWork:
-    """The graph as its workflow knows it. Fields are only ever added, with defaults: old histories must load."""
+class GraphWork(OwnedState):
+    """The graph as its workflow knows it."""
 
     graph_id: int = 0
     key: str = ""
     name: str | None = None
-    attempt: int = 0
-    owner_run_id: str = ""
-    parent: str | None = None
     state: GraphState = GraphState.EXECUTING
     counts: dict[str, int] = field(default_factory=dict)
     seen: int = 0
@@ -71,8 +68,6 @@ class GraphWork:
     advanced_at: datetime | None = None
     """When the last step forward began; it took ``took_s``."""
     took_s: float = 0.0
-    next_at: datetime | None = None
-    """When the next one begins at the latest; ``None``: at once."""
     checked_at: datetime | None = None
     """When it was last asked whether the workflows of ``apart`` are there."""
     wanted: int = 0
@@ -88,14 +83,9 @@ class GraphWork:
     """Whether a stop is carried out that could not be recorded."""
     killed: bool = False
     """Whether calls of functions were cancelled since."""
-    waiting: str | None = None
-    cause: str | None = None
     ended: bool = False
     """Whether the end is on record."""
-    parent_told: bool = False
     inbox: GraphInbox = field(default_factory=GraphInbox)
-    published: dict[str, str] = field(default_factory=dict)
-    """Search attributes as they were last set."""
 
     @property
     def fence(self) -> GraphFence:
@@ -135,18 +125,13 @@ class GraphWork:
         return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
 
     def gap_left(self, now: datetime) -> float:
-        """Seconds until the next step forward may begin that something woke."""
         if self.advanced_at is None:
             return 0.0
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
         """One sentence: why the graph ended as it did."""
-        stop = self.inbox.stop
-        if stop is None:
-            return self.cause
-        who = f" by {stop.requested_by}" if stop.requested_by else ""
-        return f"Stopped{who}" + (f": {stop.reason}" if stop.reason else "")
+        return self.cause if self.inbox.stop is None else self.stopped()
 
     def result(self) -> GraphResult:
         """What the workflow returns."""

@@ -93,15 +93,40 @@ class Verdict:
 
 
 @dataclass
-class ManagerState:
-    """The manager as its workflow knows it. Fields are only ever added, with defaults: old histories must load."""
+class OwnedState:
+    """What a workflow knows of the row that it owns. Fields are only ever added, with defaults: old histories must
+    load."""
+
+    attempt: int = 0
+    owner_run_id: str = ""
+    parent: str | None = None
+    next_at: datetime | None = None
+    """When the next turn begins at the latest; ``None``: at once."""
+    waiting: str | None = None
+    cause: str | None = None
+    parent_told: bool = False
+    inbox: ManagerInbox = field(default_factory=ManagerInbox)
+    published: dict[str, str] = field(default_factory=dict)
+    """Search attributes as they were last set."""
+
+    def gap_left(self, now: datetime) -> float:
+        """Seconds until a turn may begin that something woke."""
+        raise NotImplementedError
+
+    def stopped(self) -> str:
+        """Who stopped it, and why."""
+        stop = self.inbox.stop
+        who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
+        return f"Stopped{who}" + (f": {stop.reason}" if stop is not None and stop.reason else "")
+
+
+@dataclass
+class ManagerState(OwnedState):
+    """The manager as its workflow knows it."""
 
     manager_id: int = 0
     name: str = ""
     flow_id: str = ""
-    attempt: int = 0
-    owner_run_id: str = ""
-    parent: str | None = None
     status: RunStatus = RunStatus.INITIALIZING
     queue: str | None = None
     """The task queue of the worker that holds the object of the class; ``None``: any worker may make it."""
@@ -110,10 +135,7 @@ class ManagerState:
     """When the last cycle began."""
     idle: bool = False
     """Whether nothing happened in it."""
-    next_at: datetime | None = None
-    """When the next cycle begins at the latest; ``None``: at once."""
     live: int = 0
-    waiting: str | None = None
     error: str | None = None
     over: Verdict | None = None
     passes: int = 0
@@ -127,11 +149,6 @@ class ManagerState:
     unclosed: str | None = None
     """Why it was not called, or what it did wrong."""
     outcome: str | None = None
-    cause: str | None = None
-    parent_told: bool = False
-    inbox: ManagerInbox = field(default_factory=ManagerInbox)
-    published: dict[str, str] = field(default_factory=dict)
-    """Search attributes as they were last set."""
 
     @property
     def fence(self) -> ManagerFence:
@@ -165,7 +182,6 @@ class ManagerState:
         self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
 
     def gap_left(self, now: datetime) -> float:
-        """Seconds until a cycle may begin that something woke; one that was to begin now has none."""
         if self.cycle_at is None or not self.inbox.woken:
             return 0.0
         gap = IDLE_GAP_S if self.idle else min(GAP_S + GAP_PER_LIVE_S * self.live, GAP_MOST_S)
@@ -173,12 +189,9 @@ class ManagerState:
 
     def stopped_by(self) -> Verdict:
         """The verdict of a stop."""
-        stop = self.inbox.stop
-        who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
-        why = f": {stop.reason}" if stop is not None and stop.reason else ""
         left = "; its runs go on" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
-        return Verdict(RunStatus.FAILED, "cancelled", f"Stopped{who}{why}{left}{close}")
+        return Verdict(RunStatus.FAILED, "cancelled", f"{self.stopped()}{left}{close}")
 
     def result(self) -> ManagerResult:
         """What the workflow returns."""

@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from crawler_lifecycle.activities.graphs import GraphStopped
+from crawler_lifecycle.activities.managing import ManagerStopped
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports import Owner
 
 from .alarm import Alarm
 from .calls import Beside, call, pause
 from .leaving import Interrupted, MustLeave
-from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, ManagerInbox
+from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 from .requests import read_carried
 from .state import TOO_LATE
 from .steps import heeding
 
-
-class State(Protocol):
-    """What the workflow knows, as far as all of them know it."""
-
-    attempt: int
-    owner_run_id: str
-    next_at: datetime | None
-
-    @property
-    def inbox(self) -> ManagerInbox: ...
-
-    def gap_left(self, now: datetime) -> float: ...
-
-
-class StopTold(Protocol):
-    """What is on record of a stop."""
-
-    @property
-    def unreadable(self) -> str | None: ...
-
-
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=OwnedState)
 A = TypeVar("A")
 R = TypeVar("R")
-T = TypeVar("T", bound=StopTold)
+T = TypeVar("T", GraphStopped, ManagerStopped)
 
 
 def refused(text: str) -> ApplicationError:
