@@ -85,11 +85,6 @@ class Job:
     limits: abc.Sequence[Limit] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def from_func(cls, func: Callable[..., Any], **options: Any) -> Self:
-        """The same as ``job(**options)`` makes of a function."""
-        return cls(func, **options)
-
     def with_kwargs(self, **kwargs: Any) -> Self:
         """Called with these."""
         return replace(self, kwargs=kwargs)

@@ -68,10 +68,10 @@ class Driver:
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
         script = self.script
-        self._enter("on_start")
+        self._platform.entering("on_start")
         self._user("on_start", script.on_start)
         if isinstance(script, WorkFlowManager) and script.is_resumed:
-            self._enter("resume_workflow")
+            self._platform.entering("resume_workflow")
             self._user("resume_workflow", script.resume_workflow)
         self._user("on_start", check_state, script.state)
 
@@ -89,7 +89,7 @@ class Driver:
         script = self.script
         if not isinstance(script, GeneratorCrawlManager):
             return Page(position=after, exhausted=True)
-        self._enter("set_parameters_gen")
+        self._platform.entering("set_parameters_gen")
         until, size = self._clock() + (PAGE_S if script.args.loop_mode else ONLY_PAGE_S), 0
         items: list[SourceItem] = []
         try:
@@ -125,7 +125,7 @@ class Driver:
         limit = script.args.max_running_time
         if limit and facts.now - script._start.started_at > limit:
             return self._ended()
-        self._enter("workflow_loop")
+        self._platform.entering("workflow_loop")
         has_hooks = isinstance(script, CrawlManager)
         if not has_hooks:
             script._leave_ends()
@@ -158,7 +158,7 @@ class Driver:
             script.close_reason = script.close_reason or reason
         saved = Savepoint(script)
         try:
-            self._enter("on_close")
+            self._platform.entering("on_close")
             self._user("on_close", script.on_close)
             self._user("on_close", check_state, script.state)
         except ClassError:
@@ -173,9 +173,6 @@ class Driver:
         return replace(decided, error=last.error, state=last.state if decided.state is None else decided.state)
 
     # --- the user's code -----------------------------------------------------------------------------------------
-
-    def _enter(self, method: str) -> None:
-        self._platform.entering(method)
 
     def _user(self, method: str, call: Callable[..., Any], *args: Any) -> Any:
         """What the method answers, awaited when it is a coroutine."""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.graphs import check_crawl, crawl_request
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RowUnreadable, TemporalUnavailable
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RowUnreadable
 from crawler_lifecycle.domain.graph.checks import check_options, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
@@ -24,8 +24,7 @@ from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKi
 from crawler_lifecycle.domain.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
-from crawler_lifecycle.gateway.managers.commands import LATER
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import Commanded, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
 from crawler_lifecycle.ports.store.managers import PLAN_MODULE, PlanRow, PlanStore
@@ -153,13 +152,7 @@ class GraphCommands:
             await self._workflows.start_graph(row.graph_id, graph_workflow_id(row.key))
 
     async def _told(self, row: GraphRow) -> str | None:
-        """The same; what the caller should know when that has to wait."""
-        try:
-            await self.tell(row)
-        except TemporalUnavailable as error:
-            logger.warning("graph %r was changed and its workflow is not told yet: %s", row.key, error)
-            return LATER
-        return None
+        return await told(self.tell(row), f"graph {row.key!r}")
 
     # --- commands about steps ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.graph.commands import NAMED_MAX, TEXT_MAX
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX, step_from_json
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec
 from crawler_lifecycle.gateway.managers.requests import Person, RequestId, Tags
-from crawler_lifecycle.gateway.runs.requests import StrictBody
+from crawler_lifecycle.gateway.runs.requests import StopBody, StrictBody
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
@@ -73,12 +73,10 @@ class RetryGraph(StrictBody):
     requested_by: Person | None = None
 
 
-class StopGraphBody(StrictBody):
+class StopGraphBody(StopBody):
     """Body of ``POST /v1/graphs/{id}/stop``; all of it may be left out."""
 
-    force: bool = False
     reason: Reason | None = None
-    requested_by: Person | None = None
 
 
 class ChangedSteps(BaseModel):

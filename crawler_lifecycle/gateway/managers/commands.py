@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.store.managers import (
@@ -47,7 +47,6 @@ from .requests import NAME_PATTERN, AddedJobs, AddJobs, StartManager, StopManage
 
 logger = logging.getLogger(__name__)
 
-LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
 NEXT_CYCLE = (
     "It is recorded, and takes effect with the next cycle: Temporal cannot be reached, so within five minutes of that."
 )
@@ -136,7 +135,8 @@ class ManagerCommands:
             await self._resume(row)
             return Commanded(row, note=note)
         if row.owner_run_id is None:
-            note = " ".join(filter(None, (note, await self._begin(row)))) or None
+            begun = self._workflows.start_manager(row.manager_id, workflow_id_of(row))
+            note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
@@ -168,15 +168,6 @@ class ManagerCommands:
         check_options(found, body.argv)
         return found, None
 
-    async def _begin(self, row: ManagerRow) -> str | None:
-        """Start the workflow, or find it open; what the caller should know when that has to wait."""
-        try:
-            await self._workflows.start_manager(row.manager_id, workflow_id_of(row))
-        except TemporalUnavailable as error:
-            logger.warning("manager %d is recorded but not started yet: %s", row.manager_id, error)
-            return LATER
-        return None
-
     async def _resume(self, row: ManagerRow) -> None:
         """Start the workflow of the next attempt, which is on record as soon as that claims the manager.
 
@@ -203,14 +194,8 @@ class ManagerCommands:
         if not await self._workflows.wake(workflow_id) and not (await self.find(row.manager_id)).status.terminal:
             await self._workflows.start_manager(row.manager_id, workflow_id)
 
-    async def _told(self, row: ManagerRow, later: str) -> str | None:
-        """The same; what the caller should know when that has to wait."""
-        try:
-            await self.tell(row)
-        except TemporalUnavailable as error:
-            logger.warning("manager %d was changed and its workflow is not told yet: %s", row.manager_id, error)
-            return later
-        return None
+    async def _told(self, row: ManagerRow, later: str = LATER) -> str | None:
+        return await told(self.tell(row), f"manager {row.manager_id}", later)
 
     # --- stop and steer ---------------------------------------------------------------------------------------------
 
@@ -230,7 +215,7 @@ class ManagerCommands:
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
-        return Commanded(row, fresh, await self._told(row, LATER))
+        return Commanded(row, fresh, await self._told(row))
 
     async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Commanded[ManagerRow]:
         """Signal the workflow of a manager whose row cannot be read: it stops the runs, and records the stop as soon

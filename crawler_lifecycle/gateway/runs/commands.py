@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
+LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Generic[Row]):
@@ -43,6 +45,16 @@ class Commanded(Generic[Row]):
     row: Row
     fresh: bool = True
     note: str | None = None
+
+
+async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | None:
+    """Tell Temporal of what is on record; what the caller should know when that has to wait."""
+    try:
+        await telling
+    except TemporalUnavailable as error:
+        logger.warning("%s is on record, and its workflow is not told yet: %s", what, error)
+        return later
+    return None
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
