@@ -326,6 +326,7 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
     assert again_for_nothing(killed(honest, "host killed", hosts=frozenset([pid + 1])))
     assert not again_for_nothing(killed(honest, "temporal killed"))
     assert again_for_nothing(killed(honest, "gateway killed"))
+    assert again_for_nothing(killed(honest, "database killed"))
 
 
 def test_two_at_once_in_one_process_are_found(honest: GraphCase) -> None:
