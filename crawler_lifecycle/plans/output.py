@@ -20,9 +20,9 @@ LINES_A_SECOND, LINE_MAX = 50, 2000
 #: Bytes a second that are read; what prints more has to wait, and costs the worker no processor.
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
+#: Bytes that a pipe of Linux holds at most, as far as nobody has more rights.
+_PIPE = 1024 * 1024
 _TURN_S = 0.5
-#: Seconds that ``take`` waits for what stands in the pipe already.
-_DRAIN_S = 0.2
 
 
 class Output:
@@ -50,17 +50,14 @@ class Output:
 
         A line that goes on is left for the next time, while the process lives.
         """
-        until = time.monotonic() + _DRAIN_S
-        while True:
-            with self._reading:
-                lives = self._thread.is_alive()
-                if not lives or time.monotonic() >= until or not select.select([self._handle], [], [], 0)[0]:
-                    fresh = bytes(self._kept[len(self._kept) - self._fresh :])
-                    full = len(fresh) == OUTPUT_BYTES
-                    end = fresh.rfind(b"\n") + 1 if lives and not full else len(fresh)
-                    self._fresh -= end
-                    break
-            time.sleep(0.001)
+        with self._reading:
+            lives = self._thread.is_alive()
+            if lives:
+                self._drain()
+            fresh = bytes(self._kept[len(self._kept) - self._fresh :])
+            full = len(fresh) == OUTPUT_BYTES
+            end = fresh.rfind(b"\n") + 1 if lives and not full else len(fresh)
+            self._fresh -= end
         # Of a line that has lost its beginning, the rest may be the end of a secret; one that is all there is, is kept.
         begin = fresh.find(b"\n", 0, end - 1) + 1 if full else 0
         text = fresh[begin:end].decode("utf-8", "replace")
@@ -96,6 +93,16 @@ class Output:
             if leaving and self._bytes > BYTES_A_SECOND:
                 break
         self._flush()
+
+    def _drain(self) -> None:
+        """Read what stands in the pipe by now, and no more than a pipe holds: the thread may not have had its turn."""
+        for _ in range(_PIPE // _CHUNK):
+            if not select.select([self._handle], [], [], 0)[0]:
+                return
+            try:
+                self._take(os.read(self._handle, _CHUNK))
+            except BlockingIOError:
+                return
 
     def _pace(self, leaving: bool) -> None:
         now = time.monotonic()
