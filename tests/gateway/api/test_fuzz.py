@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
+from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.web.origins import named_hosts
+from tests.contracts.store.graphing import Graphed
 from tests.gateway.api.fuzzing import PHASES, Findings, fuzz
 from tests.gateway.gateway_world import World
 
+GRAPH = "nightly"
+STEPS = [
+    *({"path": path, "kind": "function", "job": {"call": "shop.steps:work"}} for path in ("a", "b")),
+    {"path": "all", "kind": "graph"},
+    {"path": "all/walk", "kind": "crawl", "job": {"crawler": "plain"}},
+    {"path": "then", "kind": "function", "job": {"call": "shop.steps:work"}, "deps": ["all"]},
+]
 CRAWLERS = Path(__file__).parents[3] / "examples" / "crawlers.yaml"
 
 
@@ -40,6 +51,21 @@ class Served:
         with world.client() as client:
             assert client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()["manager_id"] == 1
             assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
+        # A graph with a result, a failure and steps that wait, for everything that is asked about a graph.
+        graph = {"id": GRAPH, "context": {"day": "monday"}, "steps": STEPS}
+        with world.client() as client:
+            assert client.post("/v1/graphs", json=graph).json()["id"] == GRAPH
+        for path in self.document["paths"]:
+            for operation in self.document["paths"][path].values() if "/graphs/{id}" in path else ():
+                for named in operation["parameters"]:
+                    if named["name"] == "id":
+                        named["schema"] = {"type": "string", "enum": [GRAPH]}
+        graphed = Graphed.claimed(cast(Any, world), 1, Owner(f"graph/{GRAPH}", "chain"))
+        work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)][:2]
+        graphed.begin(*work)
+        data = b"".join(packed([encode({"pages": 3})]))
+        failed = graphed.end(work[1], StepState.DISCARDED, reason="ValueError: no")
+        graphed.begin(done=[graphed.end(work[0], result=data), failed])
         # An audit that has ended, for what is asked about the one that was begun.
         world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
         world.store.findings.record_audit(world.workflows.report)
@@ -89,6 +115,8 @@ def _check(found: Findings, document: Any) -> None:
     # Not only refusals were seen.
     for label in ("POST /v1/runs", "POST /v1/runs/{run_id}/stop", "POST /v1/runs/{run_id}/look"):
         assert found.answers[label, 202], label
+    for label in ("", "/steps", "/results", "/status", "/context", "/picture", "/logs"):
+        assert found.answers[f"GET /v1/graphs/{{id}}{label}", 200], label
 
 
 @pytest.mark.timeout(900)
