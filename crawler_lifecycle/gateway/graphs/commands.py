@@ -6,16 +6,15 @@ open. What is on record is carried out even if this process dies in the next mom
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.graphs import check_crawl, crawl_request
-from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, RowUnreadable
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
 from crawler_lifecycle.domain.graph.checks import check_options, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
@@ -24,7 +23,7 @@ from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKi
 from crawler_lifecycle.domain.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
-from crawler_lifecycle.gateway.runs.commands import Commanded, told
+from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
 from crawler_lifecycle.ports.store.managers import PLAN_MODULE, PlanRow, PlanStore
@@ -103,7 +102,7 @@ class GraphCommands:
             parent=body.parent,
             tags=body.tags,
         )
-        with _mismatch("id"):
+        with mismatch("id"):
             return self._graphs.reserve_graph(new)
 
     async def add_page(self, key: str, number: int, data: bytes) -> Commanded[GraphRow]:
@@ -115,7 +114,7 @@ class GraphCommands:
         return Commanded(row, note=note)
 
     def _add_page(self, row: GraphRow, number: int, data: bytes) -> None:
-        with _mismatch("page"):
+        with mismatch("page"):
             self._graphs.add_graph_page(row.graph_id, number, data)
 
     async def start_draft(self, key: str) -> Commanded[GraphRow]:
@@ -215,12 +214,3 @@ def _check_served(step: StepSpec, field: str, name: str, known: dict[str, PlanRo
 def _refused(step: StepSpec, code: str, why: str) -> Problem:
     text = f"step {shown(step.path)}: {why}"
     return Problem(422, code, text, errors=[FieldError(field="steps", value=repr(step.path)[:120], message=why)])
-
-
-@contextlib.contextmanager
-def _mismatch(field: str) -> Iterator[None]:
-    """Another graph, or another page, under an id that is taken is told as what it is."""
-    try:
-        yield
-    except DuplicateRequest as error:
-        raise Problem(422, "idempotency_mismatch", f"{field}: {error}") from error

@@ -21,7 +21,6 @@ from crawler_lifecycle.domain.arguments import check_value
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, effective_settings
 from crawler_lifecycle.domain.errors import (
-    DuplicateRequest,
     InvalidRequest,
     RowUnreadable,
     TemporalUnavailable,
@@ -29,7 +28,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.manager_jobs import base_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
-from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, told
+from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.store.managers import (
@@ -124,11 +123,8 @@ class ManagerCommands:
             tags=body.tags,
             fresh=given is None,
         )
-        try:
+        with mismatch("Idempotency-Key" if new.fresh else "flow_id"):
             row, fresh = await run_in_threadpool(self._managers.reserve_manager, new)
-        except DuplicateRequest as error:
-            what = "Idempotency-Key" if new.fresh else "flow_id"
-            raise Problem(422, "idempotency_mismatch", f"{what}: {error}") from error
         if row.status.terminal and new.fresh:
             return Commanded(row, fresh=False)
         if row.status.terminal:
@@ -281,10 +277,8 @@ class ManagerCommands:
         jobs = [job_of(n, given, base, built_in=built_in) for n, given in enumerate(body.jobs)]
         if built_in and jobs:
             await run_in_threadpool(_check_jobs, await self._crawlers.get(base.spider), jobs)
-        try:
+        with mismatch("Idempotency-Key"):
             new = await run_in_threadpool(self._managers.add_jobs, manager_id, jobs, key, seal=body.seal)
-        except DuplicateRequest as error:
-            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         note = await self._told(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
 

@@ -6,10 +6,11 @@ carried out even if this process dies in the next moment, because the sweep (``s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -45,6 +46,15 @@ class Commanded(Generic[Row]):
     row: Row
     fresh: bool = True
     note: str | None = None
+
+
+@contextlib.contextmanager
+def mismatch(field: str, **more: Any) -> Iterator[None]:
+    """Something else under an id that is taken is told as what it is."""
+    try:
+        yield
+    except DuplicateRequest as error:
+        raise Problem(422, "idempotency_mismatch", f"{field}: {error}", **more) from error
 
 
 async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | None:
@@ -105,10 +115,8 @@ class Commands:
         # Also what makes a caller's request_id valid: RunRequest knows the rule.
         request = dataclasses.replace(dataclasses.replace(body.request(), request_id=request_id), request_id=None)
         args = [texts(task.args) for task in body.tasks] if body.tasks is not None else None
-        try:
+        with mismatch("Idempotency-Key"):
             row, fresh = await self._reserve(request, request_id, body, args)
-        except DuplicateRequest as error:
-            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}") from error
         if row.owner_run_id is None and not row.status.terminal:
             await self._begin(row)
         return Commanded(row, fresh, self._crawlers.note() if fresh else None)
@@ -181,15 +189,8 @@ class Commands:
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
-        try:
-            await self.tell_stop(row, stop)
-        except TemporalUnavailable as error:
-            logger.warning("the stop of run %d is recorded but not told yet: %s", run_id, error)
-            note = (
-                "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
-            )
-            return Commanded(row, fresh, note)
-        return Commanded(row, fresh)
+        later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
+        return Commanded(row, fresh, await told(self.tell_stop(row, stop), f"the stop of run {run_id}", later))
 
     async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Commanded[RunRow]:
         """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
@@ -233,10 +234,8 @@ class Commands:
         check_json_types(crawler, body)
         own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
-        try:
+        with mismatch("Idempotency-Key", run_id=run_id):
             added = await run_in_threadpool(self._additions.add_tasks, run_id, request_id, args)
-        except DuplicateRequest as error:
-            raise Problem(422, "idempotency_mismatch", f"Idempotency-Key: {error}", run_id=run_id) from error
         notes = (self._crawlers.note(), await self._wake(row))
         return AddedTasks(run_id=run_id, tasks=added, note=" ".join(filter(None, notes)) or None)
 
