@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from crawler_lifecycle.domain.graph.commands import step_request_id
 from crawler_lifecycle.domain.graph.engine import Picked, StepEnd
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
@@ -123,13 +124,15 @@ class Graphed:
             picked = self.advance(*(batch.number for batch in picked.batches))
         return ran
 
-    def begin_runs(self) -> dict[str, Fence]:
-        """Every crawl that was picked gets its run, which executes at once."""
+    def begin_runs(self, told: bool = True) -> dict[str, Fence]:
+        """Every crawl that was picked gets its run, which executes at once. Without ``told`` no step knows of it."""
         found = {}
         for one in self.world.store.graphs.to_begin(self.fence):
             asked = request(crawler="services", parent=graph_workflow_id(self.row.key))
-            row, _ = self.world.store.initiation.reserve_run(asked, f"graph/{self.id}/{one.path}/{one.attempt}")
-            assert self.world.store.graphs.run_begun(self.fence, one.number, row.run_id)
+            row, _ = self.world.store.initiation.reserve_run(
+                asked, step_request_id(self.row.key, one.path, one.attempt)
+            )
+            assert not told or self.world.store.graphs.run_begun(self.fence, one.number, row.run_id)
             owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
             handle = self.world.store.initiation.claim_run(replace(asked, run_id=row.run_id), owner, lambda _: False)
             fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)

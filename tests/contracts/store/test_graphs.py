@@ -523,6 +523,38 @@ def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(world:
     assert not graphed.step("c").ending
 
 
+def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_telling(world: World) -> None:
+    graphs = world.store.graphs
+    graphed, other = Graphed.made(world, [crawl("c")]), Graphed.made(world, [crawl("c")], "other")
+    for one in (graphed, other):
+        one.advance()
+    run = graphed.begin_runs(told=False)["c"]
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel(None, "no"))
+    graphed.advance()
+    assert graphed.step("c").ending, "its run lives"
+    assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [run.run_id]
+    assert graphs.live_graph_runs(other.id, ending=True) == []
+    world.finish(run)
+    graphed.advance()
+    assert (graphed.step("c").state, graphed.step("c").ending) == (S.CANCELLED, False)
+
+
+def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before_telling(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [crawl("c"), crawl("on")])
+    graphed.advance()
+    runs = graphed.begin_runs()
+    world.finish(runs["c"], failed=[0])
+    graphed.advance()
+    graphs.command(graphed.id, "again", lambda graph: graph.retry([0], cascade=False))
+    graphed.advance()
+    world.resume(runs["c"])
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel([0], "no"))
+    graphed.advance()
+    assert graphed.step("c").ending, "its run goes on"
+    assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [runs["c"].run_id]
+
+
 def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World) -> None:
     graphs, audits = world.store.graphs, world.store.audits
     graphed = Graphed.made(world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3)

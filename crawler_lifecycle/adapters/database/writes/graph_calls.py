@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manag
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
+from crawler_lifecycle.domain.graph.commands import step_request_id
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -32,7 +33,7 @@ from crawler_lifecycle.ports.store.managers import ManagerRow
 from .bulk import chunks, delete_rows
 from .graph_steps import LOST, with_error
 from .graph_unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
-from .row_unit import check_owner, live_runs, read_row, runs_by_id
+from .row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 #: States in which a step that was given to a call may begin.
@@ -140,6 +141,7 @@ class SqlGraphCalls(GraphPart):
             row = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key))
             check_owner(row, fence)
             whose, found = graph_workflow_id(row["graph_key"]), list[StepEnd]()
+            unrecorded = _unrecorded_runs(conn, fence.graph_id, row["graph_key"])
             for kind, key in runs:
                 of = key.table.c
                 facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit, of.parent)
@@ -150,18 +152,21 @@ class SqlGraphCalls(GraphPart):
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
                 ends = (_run_end(row, whose, self._clock()) for row in conn.execute(query).mappings())
-                found += [end for end in ends if end is not None]
+                found += [end for end in ends if end is not None and end.number not in unrecorded]
         return sorted(found, key=lambda end: end.number)
 
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
         cancelled = select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == StepKind.CRAWL.value, _CANCELLED)
-        more = [run_history.c.run_id.in_(cancelled)] if ending else []
         with self._db.reading() as conn:
             key = conn.execute(select(_g.graph_key).where(_g.graph_id == graph_id)).scalar_one_or_none()
             if key is None:
                 raise RunNotFound(f"There is no graph {graph_id}")
+            run, more = run_history.c.run_id, []
+            if ending:
+                unrecorded = _unrecorded_runs(conn, graph_id, key)
+                more = [or_(run.in_(cancelled), run.in_(unrecorded.values())) if unrecorded else run.in_(cancelled)]
             found = live_runs(conn, graph_workflow_id(key), "graph/%", *more, after=after_run_id, limit=limit)
             return runs_by_id(conn, found)
 
@@ -310,6 +315,31 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     known = {one.number: one for one in work}
     order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
     return [known[number] for number in order.static_order()]
+
+
+def _unrecorded_runs(conn: Connection, graph_id: int, key: str) -> dict[int, int]:
+    """Live runs by the number of their step, which was cancelled before the step's row knew that the run has begun.
+
+    Whoever made such a run died before he could tell: it is known by the id of its request, or as that of the attempt
+    before, which went on.
+    """
+    query = (
+        select(_s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt)
+        .where(_s.graph_id == graph_id, _s.kind == StepKind.CRAWL.value, _CANCELLED, _s.begun_attempt < _s.attempt)
+        .with_hint(graph_step, BY_STATE, "mysql")
+    )
+    steps, r, found = conn.execute(query).all(), run_history.c, dict[int, int]()
+    asked = {step_request_id(key, step.path, step.attempt): step.number for step in steps if step.run_id is None}
+    resumed = {step.run_id: step for step in steps if step.run_id is not None}
+    for chunk in chunks(sorted(asked)):
+        live = select(r.request_id, r.run_id).where(r.request_id.in_(chunk), r.status.in_(LIVE_RUNS))
+        found |= {asked[request_id]: run_id for request_id, run_id in conn.execute(live)}
+    for chunk in chunks(sorted(resumed)):
+        live = select(r.run_id, r.attempt).where(r.run_id.in_(chunk), r.status.in_(LIVE_RUNS))
+        for run_id, attempt in conn.execute(live):
+            if attempt > resumed[run_id].run_attempt:
+                found[resumed[run_id].number] = run_id
+    return found
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
