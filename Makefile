@@ -7,7 +7,7 @@ TESTED := .venv/.made-to-test
 # A machine may forbid it, as containers do. Then each of hundreds of processes compiles all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Test processes at once; they wait more than they compute.
-JOBS ?= $(shell expr $$(nproc) + 1)
+JOBS ?= $(shell expr $$(nproc) + 2)
 
 help:
 	@echo "make run        crawl for real, with the whole stack on this machine, and prove what happened"
