@@ -20,10 +20,18 @@ EXPORT_WORKFLOW = "RunExportWorkflow"
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 #: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
-#: Keeps a stream of runs going (``domain/manager.py``).
+#: Keeps a stream of runs going (``domain/managers/manager.py``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
 #: Keeps a graph going (``domain/graph``), and makes one call of its functions that is not to end with an execution.
 GRAPH_WORKFLOW, GRAPH_BATCH_WORKFLOW = "GraphWorkflow", "GraphBatchWorkflow"
+
+#: Decides about one due time of a schedule, and begins what it is for (``domain/schedules``).
+DUE_WORKFLOW = "CrawlDueWorkflow"
+#: Delivers events to one webhook (``domain/webhooks``).
+WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
+
+#: Where the page has the form that makes a schedule or a webhook, so that none of them has this name.
+NAME_OF_FORM = "new"
 
 #: Workflows, database and notification steps.
 QUEUE_MAIN = "crawler-lifecycle"
@@ -39,6 +47,8 @@ QUEUE_AUDIT = "crawler-lifecycle-audit"
 QUEUE_PLANS = "crawler-lifecycle-plans"
 #: Functions of graphs, beside them: a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
+#: Deliveries to webhooks: what leaves for addresses that people name, leaves from the workers of this queue alone.
+QUEUE_WEBHOOKS = "crawler-lifecycle-webhooks"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
@@ -48,8 +58,10 @@ SIGNAL_MANAGER_ENDED = "manager_ended"
 SIGNAL_GRAPH_ENDED = "graph_ended"
 #: Tells a graph that a call which runs in a workflow of its own has answered (its number).
 SIGNAL_BATCH_ENDED = "batch_ended"
-#: Has a manager or a graph look into its rows now; it says nothing else.
+#: Has the workflow of a manager, a graph or a webhook look into its rows now; it says nothing else.
 SIGNAL_WAKE = "wake"
+#: To a manager: the worker that holds its object leaves, and another one is to make it anew.
+SIGNAL_MOVED = "moved"
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"
@@ -90,6 +102,23 @@ EVENT_MANAGER_CHANGED = "manager.changed"
 EVENT_MANAGER_ENDED = "manager.ended"
 EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
+EVENT_SCHEDULE_MISSED = "schedule.missed"
+EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
+#: A recorded status was untrue; the look at a run is overdue; its workflow cannot go on.
+EVENT_CORRECTION_MADE, EVENT_RUN_STALE, EVENT_RUN_BLOCKED = "correction.made", "run.stale", "run.blocked"
+#: A webhook was paused, by a person or because nothing could be delivered; what it was to be told had been removed.
+EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED = "webhook.paused", "webhook.missed"
+#: A person tries a webhook; for that one alone.
+EVENT_WEBHOOK_TEST = "webhook.test"
+#: What webhooks may be told of.
+EVENT_TYPES = frozenset(
+    {
+        *(EVENT_RUN_STARTED, EVENT_RUN_CHANGED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_RUN_STALE, EVENT_RUN_BLOCKED),
+        *(EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, EVENT_GRAPH_CHANGED, EVENT_GRAPH_ENDED),
+        *(EVENT_CORRECTION_MADE, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED),
+        *(EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED),
+    }
+)
 #: Events that happen at most once in an attempt; their id needs no sequence number.
 EVENTS_ONCE = frozenset({EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED, EVENT_MANAGER_ENDED, EVENT_GRAPH_ENDED})
 
@@ -108,9 +137,21 @@ def workflow_id(crawler: str, request_id: str) -> str:
     return f"crawl/{crawler}/{request_id}"
 
 
+def request_of_workflow(workflow_id: str) -> str | None:
+    """The request id of a run that we started ourselves, by its ``workflow_id``; ``None`` for any other id."""
+    kind, _, rest = workflow_id.partition("/")
+    request_id = rest.partition("/")[2]
+    return request_id if kind == "crawl" and request_id else None
+
+
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
     """The workflow id of one attempt of a run, where the plain one may still be taken by an earlier attempt."""
     return f"{workflow_id(crawler, request_id)}/{attempt}"
+
+
+def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
+    """The workflow id of a run where another run of the same request works under ``workflow_id``."""
+    return f"{workflow_id}/{run_uid[:8]}"
 
 
 def plans_queue(worker_id: str) -> str:
@@ -200,3 +241,8 @@ def files_prefix(index: int, attempt: int) -> str:
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
     """Where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
     return f"{run}/{index}/{attempt}/{name}"
+
+
+def schedule_subject(name: str) -> str:
+    """What an event about a schedule names as its subject."""
+    return f"schedules/{name}"

@@ -62,7 +62,7 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
         Store.LOCAL_FOLDERS: Retention(
             "task folders and saved state of runs whose tasks have all ended",
             "the scheduler service, every hour (LIFECYCLE_CLUSTER__KEEP_DAYS)",
-            "local.retention",
+            "local.folders.retention",
             default_s=14 * DAY_S,
         ),
         Store.VOLUME: Retention(
@@ -97,8 +97,8 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
 #: The tables that rows leave, in the order in which they are gone through, and what these rows are.
 GOES: Mapping[str, str] = MappingProxyType(
     {
-        "outbox_event": "run.changed, manager.changed and graph.changed of what ended long ago",
-        "outbox_delivery": "how these were pushed",
+        "outbox_event": "news of changes, of what ended long ago",
+        "outbox_delivery": "how these were pushed, or told to webhooks",
         "task_log": "the end of what tasks printed in runs that ended long ago",
         "task_stats": "what crawlers told of themselves at their end, in runs that ended long ago",
         "task_observation": "what a look staged and nobody applied, of runs that ended long ago",
@@ -109,6 +109,7 @@ GOES: Mapping[str, str] = MappingProxyType(
         "graph_result": "what steps gave, of graphs that ended long ago",
         "graph_step": "their steps, once the results are gone; only whole graphs go",
         "graph_log": "what their functions printed last",
+        "schedule_due": "due times of long ago whose run, manager or graph has its verdict",
         "audit_finding": "findings that were closed long ago",
     }
 )
@@ -131,6 +132,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "graph": "the record of graphs",
         "graph_change": "empty between two transactions",
         "plan": "what may be started",
+        "webhook": "the record of webhooks; one that was deleted keeps its number",
+        "schedule": "the record of schedules",
         "audit_report": "audits keep 30 days of it themselves",
         "task_change": "empty between two transactions",
         "schema_compatibility": "one row: which builds the schema serves",
@@ -196,6 +199,14 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
     if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
         return Stays.RECENT
     return None if run is Stays.UNKNOWN else run
+
+
+def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
+    """Why the line of a due time stays. What it began stays for ever, under an id made of the due time: so nothing
+    begins twice, also when its line is gone."""
+    if begins and live:
+        return Stays.LIVE
+    return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
 
 
 #: Of a mark that somebody spoilt: everything may have gone.

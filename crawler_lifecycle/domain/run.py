@@ -61,6 +61,9 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
+#: Outcomes of runs that a person ended: they failed, and that is what somebody wanted.
+STOPPED_OUTCOMES = ("cancelled", "cancel_timeout")
+
 _RUN_RANK = {
     RunStatus.INITIALIZING: 0,
     RunStatus.PROCESSING: 1,

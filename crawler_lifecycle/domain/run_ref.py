@@ -47,6 +47,7 @@ RUN_ID_MAX = 2**63 - 1
 
 #: Why two runs have one number, and what to do.
 FOREIGN_CURE = (
-    "the database was restored or made anew and gave the number out again; it is left alone; crawlctl audit --adopt "
-    "takes up again what executes and no row knows, crawlctl audit lists it, and what is not wanted is ended by hand"
+    "the database was restored or made anew and gave the number out again; it is left alone; an audit "
+    "lists it (crawlctl audit), and with adopt takes up again what executes and no row knows (crawlctl audit --adopt); "
+    "what is not wanted is ended by hand"
 )

@@ -14,6 +14,16 @@ from .run import StopIntent
 LOG_TAIL_BYTES = 16 * 1024
 
 
+def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
+    """The last bytes of a log, cut at a character."""
+    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
+
+
+def log_tail(data: bytes) -> str:
+    """The same of any bytes that a crawler wrote, as text that can be stored."""
+    return tail(data[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", ""))
+
+
 class TaskStatus(StrEnum):
     """Status of a task."""
 

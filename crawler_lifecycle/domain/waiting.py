@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from .overdue import overdue_before
+from crawler_lifecycle.domain.audits.overdue import overdue_before
 
 #: How a wait that activities write down begins: who does not answer, then a colon and the error.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
+#: Stands before and behind a moment of which a reader counts the age.
+MARK = "\x1f"
 #: Tasks that are named before the rest is only counted.
 NAMED_MAX = 5
 
@@ -54,6 +56,8 @@ class Standing:
     reason: str | None = None
     """Why one of the tasks that wait does so."""
     max_parallel: int | None = None
+    moments: bool = False
+    """Whether each age is written as the moment since when, between two ``MARK``: for readers who count ages."""
     undelivered: Sequence[str] = field(default_factory=tuple)
     """Of an ended run: what has not got through yet, in words."""
 
@@ -87,7 +91,7 @@ def _for(s: Standing, since: datetime | None) -> str:
         return ""
     if s.now is None:
         return f" since {since:%Y-%m-%dT%H:%M:%SZ}"
-    return f" for {span((s.now - since).total_seconds())}"
+    return f" for {MARK}{since.isoformat()}{MARK}" if s.moments else f" for {span((s.now - since).total_seconds())}"
 
 
 def _ago(s: Standing, when: datetime | None) -> str:
@@ -95,7 +99,7 @@ def _ago(s: Standing, when: datetime | None) -> str:
         return ""
     if s.now is None:
         return f" since {when:%Y-%m-%dT%H:%M:%SZ}"
-    return f" {span((s.now - when).total_seconds())} ago"
+    return f" {MARK}{when.isoformat()}{MARK} ago" if s.moments else f" {span((s.now - when).total_seconds())} ago"
 
 
 def _look(s: Standing) -> str | None:

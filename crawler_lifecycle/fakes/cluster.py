@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from crawler_lifecycle.domain.audit import ClusterTask
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, given_to_task
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef

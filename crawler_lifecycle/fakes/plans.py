@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from crawler_lifecycle.domain.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
+from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
 from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
@@ -74,6 +74,7 @@ class FakeHost:
         self.on_item_error: str = getattr(cls, "on_item_error", "stop")
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
+        self.at: str | None = None
         self.settled = True
         self._driver: Driver | None = None
         self._platform: FakePlatform | None = None

@@ -12,14 +12,15 @@ import tarfile
 import threading
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from crawler_lifecycle.cloudevents import bus_text
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args, effective_settings
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args, effective_settings
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     DeploymentExpired,
@@ -35,17 +36,20 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import cluster_name, run_number
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import (
     Deployed,
     Deployer,
     Deployment,
     Event,
     Fence,
+    FilePart,
     FilesMissing,
     FileSource,
     Owner,
     QueuedTask,
 )
+from crawler_lifecycle.ports.webhooks import WebhookSender
 
 
 class Faults:
@@ -178,6 +182,8 @@ class FakeDirectory:
         self.begun: dict[str, tuple[RunRequest, bool]] = {}
         self.managers_begun: dict[str, int] = {}
         self.graphs_begun: dict[str, int] = {}
+        self.due_begun: dict[str, int] = {}
+        self.webhooks_begun: dict[str, int] = {}
         self.woken: list[str] = []
         self.stopped: dict[str, list[StopRequest]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
@@ -204,7 +210,7 @@ class FakeDirectory:
         self.faults.strike()
         return workflow if workflow in self.workflows else None
 
-    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
+    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
         self.faults.strike()
         self.begun[workflow_id] = (request, repair)
 
@@ -216,12 +222,20 @@ class FakeDirectory:
         self.faults.strike()
         self.graphs_begun[workflow_id] = graph_id
 
+    def begin_due(self, due_id: int, workflow_id: str) -> None:
+        self.faults.strike()
+        self.due_begun[workflow_id] = due_id
+
+    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
+        self.faults.strike()
+        self.webhooks_begun[workflow_id] = webhook_id
+
     def wake(self, workflow_id: str) -> bool:
         self.faults.strike()
         self.woken.append(workflow_id)
         return any(owner.workflow_id == workflow_id for owner in self.open)
 
-    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+    def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         self.faults.strike()
         if all(owner.workflow_id != workflow_id for owner in self.open):
             return False
@@ -274,6 +288,26 @@ class FakeNotifier:
     def check(self) -> str:
         self.faults.strike()
         return "into the memory of a test"
+
+
+class FakeWebhooks:
+    """``WebhookSenders`` that remembers, and fails for as long as ``fails`` says so, for one subject or for all."""
+
+    def __init__(self) -> None:
+        self.sent: list[Event] = []
+        self.fails: NotDelivered | None = None
+        self.fails_for: str | None = None
+
+    @asynccontextmanager
+    async def connections(self) -> AsyncIterator[WebhookSender]:
+        """Itself."""
+        yield self
+
+    async def send(self, spec: WebhookSpec, event: Event) -> None:
+        """See ``WebhookSender``."""
+        if self.fails is not None and self.fails_for in (None, event.subject):
+            raise self.fails
+        self.sent.append(event)
 
 
 class FakeSink:
@@ -375,6 +409,10 @@ class FakeArchive:
         if url not in self.stored:
             raise NotDelivered(f"{url}: no such archive")
         return iter([self.stored[url]])
+
+    def part(self, url: str, place: int, limit: int) -> FilePart:
+        content = b"".join(self.open(url))
+        return FilePart(content[place : place + limit], len(content))
 
     def highest_run(self, above: int = 0) -> int:
         self.faults.strike()

@@ -4,11 +4,11 @@
 in memory.
 """
 
-from crawler_lifecycle.graphs.job import Job, current_job
-from crawler_lifecycle.graphs.jobs import NewJob, crawl, manager, worker
-from crawler_lifecycle.graphs.platform import PlatformUnavailable
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
-from crawler_lifecycle.graphs.workflow import Graph, Status, Workflow
+from .job import Job, current_job
+from .jobs import NewJob, crawl, manager, worker
+from .platform import PlatformUnavailable
+from .results import Cancel, Record, Snooze
+from .workflow import Graph, Status, Workflow
 
 __all__ = [
     "Cancel",

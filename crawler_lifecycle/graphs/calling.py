@@ -9,7 +9,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import of_json
 
-from .job import Job
+from .job import Job, current_job
 from .results import Cancel, Record, Snooze
 from .workflow import Workflow
 
@@ -60,6 +60,8 @@ def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> M
         raise TypeError(f"{name} returned a generator, of which nothing was executed; return a list")
     if isinstance(found, Workflow) and not graft:
         raise TypeError(f"{name} returned a Workflow and is no graft; add it with add_graft")
+    if isinstance(found, Workflow) and found.id == current_job().graph:
+        raise TypeError(f"{name} returned the graph that it is in; return a new Workflow, or None for nothing")
     if isinstance(found, Cancel | Snooze | Record | Workflow):
         return found
     if found is None or what.get("style") == "worker" or not what.get("record", True):

@@ -10,11 +10,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from crawler_lifecycle.domain.arguments import as_text
 from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.crawlers.arguments import as_text
+from crawler_lifecycle.domain.crawlers.importable import importable_name
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import StepKind
-from crawler_lifecycle.domain.importable import importable_name
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest
 from crawler_lifecycle.domain.values import to_json
 

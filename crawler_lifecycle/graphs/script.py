@@ -16,6 +16,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import step_to_json
 
 from .workflow import Workflow
@@ -38,11 +39,14 @@ def main(words: Sequence[str]) -> int:
     sys.path.insert(0, os.getcwd())
     with redirect_stdout(sys.stderr):
         found = attrgetter(name)(importlib.import_module(module))
-        workflow = found if isinstance(found, Workflow) else found(*words[1:])
-        if not isinstance(workflow, Workflow):
-            print(f"{words[0]} gave {type(workflow).__name__}; let it return a Workflow", file=sys.stderr)
+        try:
+            workflow = found if isinstance(found, Workflow) else found(*words[1:])
+            if not isinstance(workflow, Workflow):
+                raise InvalidRequest(f"it gave {type(workflow).__name__}; let it return a Workflow")
+            text = json.dumps(document(workflow))
+        except InvalidRequest as error:  # it says what is wrong, and the cure: no stack is needed
+            print(f"{words[0]}: {error}", file=sys.stderr)
             return 1
-        text = json.dumps(document(workflow))
     print(text)
     return 0
 

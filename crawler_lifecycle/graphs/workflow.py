@@ -357,6 +357,8 @@ class Workflow:
     def apply_graft(job: Job, sub: Workflow) -> Any:
         """Attach a graph below the running job that grafts, once an attempt; again the same changes nothing. Answers
         ``sub``. Raises ``InvalidRequest``, ``DuplicateRequest`` for a second graph, ``Fenced`` for another job."""
+        if sub.id == job.graph:
+            raise refusal("sub", sub.id, "give a new Workflow: this is the graph that the job is in")
         spec = sub.spec()
 
         def graft() -> Workflow:

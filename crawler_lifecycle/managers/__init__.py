@@ -3,20 +3,10 @@
 It needs nothing beside the standard library and ``domain``, so a class can be tried anywhere (``managers.testing``).
 """
 
-from crawler_lifecycle.managers.base import (
-    BaseLoopScript,
-    BaseScript,
-    CachedFinishedJobsMixin,
-    WorkFlowManager,
-)
-from crawler_lifecycle.managers.crawl import (
-    AsyncSchedulerCrawlManagerMixin,
-    CrawlManager,
-    GeneratorCrawlManager,
-    PeriodicCrawlManager,
-)
-from crawler_lifecycle.managers.stats import SpiderStatsAggregatorMixin
-from crawler_lifecycle.managers.types import FullJobParams, JobParams, ScheduleArgs, StopRetry
+from .base import BaseLoopScript, BaseScript, CachedFinishedJobsMixin, WorkFlowManager
+from .crawl import AsyncSchedulerCrawlManagerMixin, CrawlManager, GeneratorCrawlManager, PeriodicCrawlManager
+from .stats import SpiderStatsAggregatorMixin
+from .types import FullJobParams, JobParams, ScheduleArgs, StopRetry
 
 __all__ = [
     "AsyncSchedulerCrawlManagerMixin",

@@ -19,7 +19,8 @@ from uuid import uuid4
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.managers.jobs import JobDefaults, check_tag, child_tags, merged
+from crawler_lifecycle.domain.managers.manager import (
     FAILED_OUTCOMES,
     FLOW_ID_MAX,
     NAME_MAX,
@@ -32,8 +33,7 @@ from crawler_lifecycle.domain.manager import (
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.manager_jobs import JobDefaults, check_tag, child_tags, merged
-from crawler_lifecycle.domain.manager_window import Rules
+from crawler_lifecycle.domain.managers.window import Rules
 
 from .cycle import TURN, Cycle, Turn, platform_of_new_objects
 from .options import OptionParser, parse
@@ -117,6 +117,11 @@ class BaseScript:
     def set_flow_id_name(self, args: Namespace) -> None:
         """What is on record of a manager that has started goes before options and attributes (S-05, S-06)."""
         self.flow_id = self._start.flow_id or args.flow_id
+        if args.program and args.flow_id not in (None, self.flow_id):
+            cure = f"whoever starts it names it beside the program: crawlctl manager start --flow {args.flow_id}"
+            self.argparser.error(
+                f"--program {args.program} says --flow-id {args.flow_id}, this is {self.flow_id}; {cure}"
+            )
         if not self.flow_id and self.flow_id_required:
             self.flow_id = self.generate_flow_id()
         self.name = self._start.name or self.name

@@ -11,9 +11,7 @@ from typing import Any, cast
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import Added, Ended, Hooked, HookFailed, Job, JobState, Live, Waiting
-from crawler_lifecycle.domain.manager import jobseq as jobseq_tag
-from crawler_lifecycle.domain.manager_jobs import (
+from crawler_lifecycle.domain.managers.jobs import (
     JobDefaults,
     jobseq_of,
     merged,
@@ -22,7 +20,19 @@ from crawler_lifecycle.domain.manager_jobs import (
     retry_delay,
     retry_params,
 )
-from crawler_lifecycle.domain.manager_window import Later, Rules
+from crawler_lifecycle.domain.managers.manager import (
+    Added,
+    Ended,
+    Hooked,
+    HookFailed,
+    Job,
+    JobState,
+    Live,
+    Waiting,
+    run_request_id,
+)
+from crawler_lifecycle.domain.managers.manager import jobseq as jobseq_tag
+from crawler_lifecycle.domain.managers.window import Later, Rules
 
 from .base import WorkFlowManager
 from .cycle import TURN, Turn
@@ -41,6 +51,9 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     spider: SpiderName | None = None
     #: Whether ``check_running_jobs`` begins with the job that started last.
     running_jobs_reverse_check = False
+    #: While the hooks of an end run: which end that is, the same whenever they run for it. A service that hooks call
+    #: takes it as an idempotency key. ``None`` at all other times.
+    hook_key: str | None = None
     #: Whether the outcome of the first job that fails becomes the close reason.
     _inherits_outcomes = True
 
@@ -169,12 +182,16 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         live = ended.live
         metadata: Callable[..., Any] = self.finished_metadata_hook
         outcome: Callable[..., Any] = self.bad_outcome_hook if bad else self.finished_ok_hook
-        self._platform.entering("finished_metadata_hook", live.item_id)
-        no_coroutine("finished_metadata_hook", metadata(live.key, deepcopy(ended.metadata)))
-        self._cycle.window.ended(ended)
-        name = "bad_outcome_hook" if bad else "finished_ok_hook"
-        self._platform.entering(name, live.item_id)
-        no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
+        self.hook_key = f"{run_request_id(self._start.manager_id, live.seq, live.retry)}/{ended.attempt}"
+        try:
+            self._platform.entering("finished_metadata_hook", live.item_id)
+            no_coroutine("finished_metadata_hook", metadata(live.key, deepcopy(ended.metadata)))
+            self._cycle.window.ended(ended)
+            name = "bad_outcome_hook" if bad else "finished_ok_hook"
+            self._platform.entering(name, live.item_id)
+            no_coroutine(name, outcome(live.job.spider, ended.outcome, _params_for_hook(live.job), live.key))
+        finally:
+            self.hook_key = None
 
     def running_job_hook(self, jobkey: JobKey) -> None:
         """Override: a job that still lives, in each cycle."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from crawler_lifecycle.domain.manager import Ended, Facts, Hooked, HookFailed, Waiting
-from crawler_lifecycle.domain.manager_window import Window
+from crawler_lifecycle.domain.managers.manager import Ended, Facts, Hooked, HookFailed, Waiting
+from crawler_lifecycle.domain.managers.window import Window
 
 from .platform import Platform
 

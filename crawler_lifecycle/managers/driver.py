@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
+from crawler_lifecycle.domain.managers.manager import (
     ON_CODE_CHANGE,
     ON_ITEM_ERROR,
     PAGE_BYTES,
@@ -21,7 +22,6 @@ from crawler_lifecycle.domain.manager import (
     Page,
     SourceItem,
 )
-from crawler_lifecycle.domain.manager_jobs import JobDefaults, merged, params_of_yield
 
 from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
 from .crawl import CrawlManager, GeneratorCrawlManager
@@ -202,6 +202,8 @@ class Driver:
         state = json.dumps(script.state, sort_keys=True)
         changed, self._kept = state != self._kept, state
         wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap))
+        again_s = min(wish for wish in wishes if wish is not None)
+        nothing = f"its class has nothing to start now, and is asked again in {again_s:g} s at the latest"
         return Decision(
             hooked=cycle.hooked,
             failed=cycle.failed,
@@ -214,8 +216,8 @@ class Driver:
             close_reason=script.close_reason,
             over=over,
             error=error if over else cycle.error,
-            waiting=None if over else (cycle.waiting or window.sentence(cap) or "")[:_WAITING_MAX] or None,
-            again_s=None if over else min(wish for wish in wishes if wish is not None),
+            waiting=None if over else (cycle.waiting or window.sentence(cap) or nothing)[:_WAITING_MAX],
+            again_s=None if over else again_s,
         )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.manager import JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.managers.manager import JobState, Live, Start, Waiting
 
 
 @dataclass(frozen=True, slots=True)

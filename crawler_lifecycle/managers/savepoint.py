@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import STATE_BYTES
+from crawler_lifecycle.domain.managers.manager import STATE_BYTES
 
 from .base import BaseScript
 from .types import ClassError

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Protocol
 
-from crawler_lifecycle.domain.importable import importable_name
+from crawler_lifecycle.domain.crawlers.importable import importable_name
 
 _CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 

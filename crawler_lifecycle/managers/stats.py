@@ -10,7 +10,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import STAT_NAME_MAX, STATS_MAX
+from crawler_lifecycle.domain.managers.manager import STAT_NAME_MAX, STATS_MAX
 
 #: Statistics of spiders that every manager adds up, by the beginning of their names.
 BASE_TARGET_SPIDER_STATS = (

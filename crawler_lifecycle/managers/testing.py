@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     DELAYED_MAX,
     FINISHED,
@@ -27,8 +27,8 @@ from crawler_lifecycle.domain.manager import (
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.manager_rows import new_numbers, yields_behind
-from crawler_lifecycle.domain.scrapy_cloud import FAILED_HERE, never_retried
+from crawler_lifecycle.domain.managers.rows import new_numbers, yields_behind
+from crawler_lifecycle.domain.managers.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript
 from .driver import Driver, identity_of

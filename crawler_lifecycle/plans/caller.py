@@ -16,8 +16,9 @@ from crawler_lifecycle.graphs.calling import Meant, NotCallable, call, read
 from crawler_lifecycle.graphs.job import Job, executing
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
 from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
-from crawler_lifecycle.plans import loading
-from crawler_lifecycle.plans.wire import Pipes, read_frames, write_frames
+
+from . import loading
+from .wire import Pipes, read_frames, write_frames
 
 #: Characters of a reason.
 REASON_MAX = 1000

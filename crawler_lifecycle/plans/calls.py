@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX, TAG_MAX, TAGS_MAX
+from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     ON_CODE_CHANGE,
     ON_ITEM_ERROR,
@@ -20,12 +22,13 @@ from crawler_lifecycle.domain.manager import (
     STATE_BYTES,
     STATS_MAX,
     Decision,
+    Hooked,
+    HookFailed,
     Job,
     Page,
     SourceItem,
 )
-from crawler_lifecycle.domain.manager_jobs import JOB_BYTES, SPIDER_MAX, TAG_MAX, TAGS_MAX
-from crawler_lifecycle.domain.manager_rows import yields_behind
+from crawler_lifecycle.domain.managers.rows import yields_behind
 
 T = TypeVar("T")
 
@@ -33,6 +36,8 @@ T = TypeVar("T")
 ENTRIES_MAX = 10_000
 NAME_MAX, SENTENCE_MAX = 200, 1000
 OUTCOMES_MAX = 1000
+#: Of tries and attempts: far more than there can be.
+TRIES_MAX = 2**31 - 1
 
 
 class Nonsense(Exception):
@@ -123,6 +128,7 @@ def page(reply: object, after: int) -> Page:
     if len(one.items) > PAGE_ITEMS:
         raise Nonsense(f"a page of {len(one.items)} yields; {PAGE_ITEMS} are the most")
     try:
+        _number("position", one.position)
         if len(yields_behind(one, after)) != len(one.items) or one.position < after:
             raise Nonsense(f"a page after position {after} that begins or ends before it")
     except InvalidRequest as why:
@@ -154,6 +160,19 @@ def decision(reply: object) -> Decision:
             raise Nonsense(problem)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
         raise Nonsense(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
+    ends: list[Hooked | HookFailed] = [*one.hooked, *one.failed]
+    for end in ends:
+        _number("item_id", end.item_id)
+        _number("attempt", end.attempt, TRIES_MAX)
+    for added in one.added:
+        _number("ref", added.ref)
+        _number("seq", added.seq or 0)
+        _number("retry", added.retry, TRIES_MAX)
+    for picked in one.picked:
+        _number("item_id", picked.item_id)
+        _number("seq", picked.seq)
+    for item_id in one.delayed:
+        _number("delayed", item_id)
     if len(one.stats) > STATS_MAX:
         raise Nonsense(f"stats: {len(one.stats)} of them; {STATS_MAX} are the most")
     _tags(one.flow_tags)
@@ -212,8 +231,17 @@ def _text(name: str, value: str | None, most: int) -> None:
         raise Nonsense(f"{name}: {value[:60]!r} has characters that are no text (NUL, or half of a pair)")
 
 
+def _number(name: str, value: int, most: int = ID_MAX) -> None:
+    """Raise ``Nonsense`` unless every database takes this number."""
+    if not -most <= value <= most:
+        raise Nonsense(f"{name}: {value} is not allowed; {most} is the most")
+
+
 def _size(name: str, value: Mapping[str, Any]) -> int:
-    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise Nonsense(f"{name}: {error}") from None
     if "\\u0000" in text or not _encodable(text):
         raise Nonsense(f"{name}: it has characters that are no text (NUL, or half of a pair)")
     return len(text.encode())

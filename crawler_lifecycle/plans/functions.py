@@ -19,10 +19,11 @@ from crawler_lifecycle.domain.bounds import YEAR_S
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import packed
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.plans.pool import no_answer
-from crawler_lifecycle.plans.process import START_S, Answer, HostProcess, Rules
-from crawler_lifecycle.plans.wire import TEXT_MAX, FrameError, read_chunks, write_frames
 from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
+
+from .pool import no_answer
+from .process import START_S, Answer, HostProcess, Rules
+from .wire import TEXT_MAX, FrameError, read_chunks, write_frames
 
 log = logging.getLogger(__name__)
 

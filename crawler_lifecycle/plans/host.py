@@ -20,14 +20,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.domain.manager import Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
-from crawler_lifecycle.plans import loading, wire
+
+from . import loading, wire
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.plans.caller import Caller
+    from .caller import Caller
 
 PR_SET_PDEATHSIG = 1
 
@@ -152,7 +153,7 @@ class Host:
 
     def _function(self, message: dict[str, Any]) -> Any:
         if self._caller is None:
-            from crawler_lifecycle.plans.caller import Caller  # managers need none of it
+            from .caller import Caller  # managers need none of it
 
             self._caller = Caller(self._pipes, *self._files)
         return self._caller.call(message)

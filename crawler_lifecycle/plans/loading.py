@@ -31,6 +31,8 @@ class NotUsable(Exception):
 def load(plan: str) -> type[BaseLoopScript]:
     """Import ``module:Class``. Raises ``NotUsable``, and whatever the module raises."""
     module_name, _, class_name = plan.partition(":")
+    if not module_name or not class_name:
+        raise NotUsable(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
     found = getattr(module(module_name), class_name, None)
     if found is None:
         raise NotUsable(f"{plan}: the module has no class {class_name!r}; name one that it has, or bring it back")

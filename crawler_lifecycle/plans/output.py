@@ -8,7 +8,7 @@ import select
 import threading
 import time
 
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.observability import redaction
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Decision, Facts, Page, Start
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
-from crawler_lifecycle.plans import calls
-from crawler_lifecycle.plans.process import START_S, Answer, HostProcess, Rules
 from crawler_lifecycle.ports import PlanFailed
+
+from . import calls
+from .process import START_S, Answer, HostProcess, Rules
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class Host:
         self.used_at = time.monotonic()
         self.alive: Callable[[], None] = _nothing
 
+    @property
+    def at(self) -> str | None:
+        return None if self.process.at is None else self.process.at[0]
+
     def load(self) -> None:
         """Import the class."""
         try:
@@ -63,7 +68,7 @@ class Host:
         try:
             told = self._call("begin", self._limits.hook_s, answer, calls.outcomes, start=start)
         except PlanFailed as failed:
-            failed.for_good = self.process.at is not None and self.process.at[0] == "__init__"
+            failed.for_good = self.at == "__init__"
             raise
         self.generation, self.failed_outcomes = generation, told
 
@@ -108,7 +113,7 @@ class Hosts:
 
     def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
         """``modules``: those whose classes may be loaded, and no others."""
-        self.queue = plans_queue(worker_id)
+        self.own_queue = plans_queue(worker_id)
         self._modules = frozenset(modules)
         self._rules, self._limits = rules, limits
         self._changed = threading.Condition()
@@ -118,6 +123,18 @@ class Hosts:
         self._printed: dict[int, str] = {}
         """What processes printed and nobody has asked for, by manager."""
         self._started, self._parked, self._over = 0, 0, False
+        self._leaving = False
+
+    @property
+    def queue(self) -> str | None:
+        """See the port."""
+        return None if self._leaving else self.own_queue
+
+    def leave(self) -> list[int]:
+        """From now on nobody is told to come back here; the managers whose objects are here."""
+        with self._changed:
+            self._leaving = True
+            return sorted({*self._idle, *self._taken})
 
     @contextmanager
     def use(

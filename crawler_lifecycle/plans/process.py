@@ -1,7 +1,8 @@
 """The worker's side of one process with a user's class: start it, call it with a time limit, kill all of it.
 
 Nothing that the process says, prints or does can hold up the worker: every wait has an end, every message and every
-output a size. The process leads a group of its own, which is killed as a whole.
+output a size. The process leads a group of its own, which is killed as a whole, and what has left it is found by its
+environment.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.local.launch import PASSED_ON
+from crawler_lifecycle.adapters.local.processes import identity
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.plans.output import Output
-from crawler_lifecycle.plans.wire import MESSAGE_MAX, TEXT_MAX, encode
 from crawler_lifecycle.ports import PlanFailed
+
+from .output import Output
+from .wire import MESSAGE_MAX, TEXT_MAX, encode
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,10 @@ SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
 POLITE_S = 2.0
 #: Seconds from the start of a process until it answers, imports of ours included.
 START_S = 30.0
+#: What every process that the user's code starts has in its environment, wherever it goes.
+_MARK = "CRAWL_PLANS_PROCESS"
+#: How often what has left the group is looked for, as it may start more meanwhile.
+_ROUNDS = 5
 #: Seconds in which a process that has closed its pipe becomes one that has ended.
 _LEAVING_S = 1.0
 _TURN_S = 0.5
@@ -78,6 +86,8 @@ class HostProcess:
         """Where it said that it is: the name of a method, and the job that it is about."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
+        mark = uuid.uuid4().hex
+        self._mark = os.fsencode(f"{_MARK}={mark}")
         command = [sys.executable, "-m", "crawler_lifecycle.plans.host"]
         command += [str(number) for number in (os.getpid(), its_in, its_out, rules.memory, *files)]
         try:
@@ -87,7 +97,7 @@ class HostProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=rules.folder,
-                env=rules.environment(os.environ),
+                env={**rules.environment(os.environ), _MARK: mark},
                 pass_fds=(its_in, its_out, *files),
                 start_new_session=True,
             )
@@ -183,6 +193,7 @@ class HostProcess:
         with self._ending:
             if self._gone is None:
                 code = self._process.wait()
+                self._end_what_left_it()
                 os.close(self._in)
                 os.close(self._out)
                 self.output.close()
@@ -191,6 +202,15 @@ class HostProcess:
                 self._gone = "was killed" if killed else _ended(code)
                 self._struck = not killed and code in (-signal.SIGKILL, -signal.SIGTERM)
             return self._gone
+
+    def _end_what_left_it(self) -> None:
+        """Kill what has a session of its own."""
+        with contextlib.suppress(OSError):  # another system than Linux
+            boot = identity.boot_id()
+            for _ in range(_ROUNDS):
+                left = identity.members(None, [self._mark])
+                if not identity.kill_all(left, boot):
+                    return
 
     # --- the pipes, for a call
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.manager import BUILT_IN
-from crawler_lifecycle.plans import calls
-from crawler_lifecycle.plans.pool import no_answer
-from crawler_lifecycle.plans.process import START_S, HostProcess, Rules
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.ports import PlanFailed
 from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow, PlanStore
+
+from . import calls
+from .pool import no_answer
+from .process import START_S, HostProcess, Rules
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +67,13 @@ class Registry:
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """In the caller's thread until ``leave``."""
+        """In the caller's thread until ``leave``; then this worker's word is taken back."""
         loop = Loop("the registration of plans", LOOKED_S, meanwhile="what was registered before can be started")
         loop.run_in_thread(self.turn, self._leaving)
+        try:
+            self._plans.register_plans(self._worker_id, [])
+        except LifecycleError as why:
+            log.info("that this worker leaves is not on record, and will be seen by its silence: %s", why)
 
     def leave(self) -> None:
         """End ``run`` after what it does now."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from crawler_lifecycle.domain.manager import BUILT_IN
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, manager_workflow_id
 from crawler_lifecycle.domain.run import parse_memory
-from crawler_lifecycle.plans.functions import Functions
-from crawler_lifecycle.plans.pool import Hosts, Limits
-from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.plans.registry import Registry
-from crawler_lifecycle.ports.store.managers import PlanStore
+from crawler_lifecycle.ports.store.managers import ManagerReader, PlanStore
 from crawler_lifecycle.settings import PlansSettings
+
+from .functions import Functions
+from .pool import Hosts, Limits
+from .process import Rules
+from .registry import Registry
 
 
 class UsersCode:
@@ -42,6 +43,14 @@ class UsersCode:
     def state(self) -> dict[str, object]:
         """For the worker's health."""
         return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
+
+    async def leave(self, managers: ManagerReader, moved: Callable[[str], Awaitable[bool]]) -> None:
+        """Tell each manager whose object is here that another worker is to make it anew. Who is not told finds out by
+        asking here in vain. Raises ``LifecycleError``."""
+        for manager_id in self.hosts.leave():
+            row = await asyncio.to_thread(managers.get_manager, manager_id)
+            if row is not None:
+                await moved(manager_workflow_id(row.name, row.flow_id))
 
     def close(self) -> None:
         """End all processes."""

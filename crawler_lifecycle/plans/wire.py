@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import IO, Any
 
-from crawler_lifecycle.domain.manager import Ended, Facts, Job, Live, Waiting
+from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live, Waiting
 
 #: Bytes of one message of a host: a decision with a thousand picks, or a page with its frame.
 MESSAGE_MAX = 4 * 1024 * 1024

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import ClusterTask
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run_ref import RunRef
 
 from .values import (

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.manager import Decision, Facts, Page, Start
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.managers.manager import Decision, Facts, Page, Start
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 
@@ -18,6 +18,7 @@ from .values import (
     Deployment,
     Event,
     Fence,
+    FilePart,
     FileSource,
     FunctionCall,
     FunctionReply,
@@ -79,8 +80,9 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """What the workflow itself knows of its run's row; it takes a worker to ask it."""
         ...
 
-    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
-        """Start a workflow for a stored run, or find it open. ``repair``: in place of one that was lost."""
+    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
+        """Start a workflow for the stored run with this uid, or find it open. ``repair``: in place of one that was
+        lost. Where another run's is open under the id, it starts under one with a part of the uid."""
         ...
 
     def begin_manager(self, manager_id: int, workflow_id: str) -> None:
@@ -91,12 +93,20 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Start the workflow of a stored graph, or wake the one that is open."""
         ...
 
+    def begin_due(self, due_id: int, workflow_id: str) -> None:
+        """Start the workflow of a due time on record, or find it open."""
+        ...
+
+    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
+        """Start the workflow of a stored webhook, or find it open."""
+        ...
+
     def wake(self, workflow_id: str) -> bool:
         """Have a manager or a graph look into its rows now; ``False`` when no workflow of this id is open."""
         ...
 
-    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
-        """Signal a stop to a workflow; ``False`` when none of this id is open."""
+    def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
+        """Signal a stop to a workflow; ``False`` when none of this id is open, or it works for another run."""
         ...
 
     def hurry(self, owner: Owner) -> None:
@@ -164,6 +174,11 @@ class FileArchive(KnowsRuns, Protocol):
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive."""
+        ...
+
+    def part(self, url: str, place: int, limit: int) -> FilePart:
+        """At most ``limit`` bytes of a stored archive from ``place`` on, which lies before its end, and its size.
+        Raises ``NotDelivered``."""
         ...
 
     def check(self) -> str:
@@ -243,6 +258,11 @@ class PlanHost(Protocol):
     settled: bool
     """Whether all that it did is on record. Whoever commits sets it; a process that is not settled is given up."""
 
+    @property
+    def at(self) -> str | None:
+        """The method of the class that is called now, or was last; ``None``: none was."""
+        ...
+
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
         """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
         ...
@@ -265,8 +285,8 @@ class PlanHosts(Protocol):
     """The processes with users' code of one worker, each of one manager."""
 
     @property
-    def queue(self) -> str:
-        """The task queue that this worker alone serves."""
+    def queue(self) -> str | None:
+        """The task queue that this worker alone serves; ``None`` when it leaves."""
         ...
 
     def use(

@@ -16,7 +16,9 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.spec import (
+from crawler_lifecycle.domain.values import NoValue, of_json
+
+from .spec import (
     CONTEXT_BYTES,
     DEPS_MAX,
     DEPTH_MAX,
@@ -29,7 +31,6 @@ from crawler_lifecycle.domain.graph.spec import (
     StepKind,
     StepSpec,
 )
-from crawler_lifecycle.domain.values import NoValue, of_json
 
 STYLES = ("plain", "worker", "cascade", "item")
 #: What numbers of a step may be.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check_step
-from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.spec import GraphState, StepSpec, StepState
+from crawler_lifecycle.domain.managers.manager import NAME_MAX as MANAGER_NAME_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
 from crawler_lifecycle.domain.run import StopIntent
+
+from .checks import check_step
+from .engine import Graph
+from .spec import GraphState, StepSpec, StepState
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 #: Steps that one command names at most, and those that it appends.
@@ -167,6 +169,12 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
         return whole
     return f"graph/{request_fingerprint(key)}/{request_fingerprint(path)}/{attempt}"
+
+
+def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and flow id of a step's manager, the same for every try to begin it: what its job says, or names of ours."""
+    name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
+    return name, job.get("flow_id") or f"{graph_uid}.{number}"
 
 
 def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:

@@ -13,21 +13,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import Link, check_cycle, link, shown
-from crawler_lifecycle.domain.graph.picking import Picking, Room
-from crawler_lifecycle.domain.graph.propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
-from crawler_lifecycle.domain.graph.reasons import waiting
-from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step, StepEnd
-from crawler_lifecycle.domain.graph.spec import (
-    LOST_MAX,
-    SHORT_S,
-    GraphOptions,
-    GraphSpec,
-    GraphState,
-    StepKind,
-    StepSpec,
-    StepState,
-)
+
+from .checks import Link, check_cycle, link, shown
+from .picking import Picking, Room
+from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
+from .reasons import waiting
+from .rows import Batch, Picked, Step, StepEnd
+from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
 
 __all__ = ["Batch", "Graph", "Picked", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
@@ -95,12 +87,16 @@ class Graph:
 
     def released(self, batches: Collection[int]) -> None:
         """These calls have answered or died: what they did not begin waits again, what they began and did not end
-        begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries."""
+        begins again as the next attempt, unless it has ``max_attempts + LOST_MAX`` tries. So does a function that
+        executes in no call, as another hand may have written."""
         given = frozenset(batches)
-        for step in self.steps if given else ():
-            if step.batch not in given:
+        for step in self.steps:
+            nowhere = step.batch is None and step.state is StepState.EXECUTING and step.kind is StepKind.FUNCTION
+            if step.batch not in given and not (nowhere and step.unreadable is None):
                 continue
             self._spread.take_back(step)
+            if step.unreadable is not None:
+                continue
             step.ending = False
             self.changed.add(step.number)
             if step.state is StepState.EXECUTING:
@@ -236,7 +232,7 @@ class Graph:
         for number in chosen:
             step = self.steps[number]
             step.tries, step.not_before = 0, None
-            if fresh:
+            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
                 step.run_id, step.run_attempt = None, 0
         self._spread.reset(chosen)
         self._room = None
@@ -323,9 +319,24 @@ class Graph:
             self._room = Room(self._spread, self.options)
         return waiting(self._spread, self._room, number)
 
+    def waits(self, *, called: bool) -> str | None:
+        """One sentence: what the graph waits for when nothing of it is under way, told of the first step that could be
+        next; and in any case of a row that somebody has to mend. ``called``: whether a step is that was given to a
+        call."""
+        unreadable = next((step for step in self.steps if step.unreadable), None)
+        if unreadable is not None:
+            return f"step {shown(unreadable.path)}: {unreadable.unreadable}"
+        working = [step for step in self.steps if step.kind is not StepKind.GRAPH and not step.state.final]
+        if any(step.state is StepState.EXECUTING or (called and step.batch is not None) for step in working):
+            return None
+        first = min(working, key=lambda step: step.state is StepState.SUSPENDED, default=None)
+        reason = None if first is None else self.waiting(first.number)
+        return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
+
     def counts(self) -> dict[StepState, int]:
-        """Steps by state, those of the kind ``graph`` left out."""
-        return dict(Counter(step.state for step in self.steps if step.kind is not StepKind.GRAPH))
+        """Steps by state, those of the kind ``graph`` and unreadable ones left out."""
+        told = (step for step in self.steps if step.kind is not StepKind.GRAPH and step.unreadable is None)
+        return dict(Counter(step.state for step in told))
 
 
 def may_begin_again(tries: int, max_attempts: int) -> bool:

@@ -14,15 +14,9 @@ from typing import Any
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.graph.checks import check_json, check_step, shown
-from crawler_lifecycle.domain.graph.spec import (
-    CONTEXT_BYTES,
-    STEPS_MAX,
-    GraphOptions,
-    GraphSpec,
-    StepKind,
-    StepSpec,
-)
+
+from .checks import check_json, check_step, shown
+from .spec import CONTEXT_BYTES, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 
 #: Most bytes of one page, and most pages of one graph.
 PAGE_BYTES, PAGES_MAX = 2 * 1024 * 1024, 100

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 
-from crawler_lifecycle.domain.graph.checks import amounts
-from crawler_lifecycle.domain.graph.propagation import Gate, Propagation
-from crawler_lifecycle.domain.graph.rows import Batch, Picked, Step
-from crawler_lifecycle.domain.graph.spec import GraphOptions, StepKind, StepState
+from .checks import amounts
+from .propagation import Gate, Propagation
+from .rows import Batch, Picked, Step
+from .spec import GraphOptions, StepKind, StepState
 
 #: Calls that many ready steps are spread over, and steps of one call at most.
 SPREAD, BATCH_STEPS = 32, 200

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from crawler_lifecycle.domain.graph.checks import shown
-from crawler_lifecycle.domain.graph.rows import Step
-from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from .checks import shown
+from .rows import Step
+from .spec import StepKind, StepState
 
 #: States of a step that nobody executes and that has not ended.
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC
 
-from crawler_lifecycle.domain.graph.checks import shown
-from crawler_lifecycle.domain.graph.picking import WHOLE, Room, alternatives
-from crawler_lifecycle.domain.graph.propagation import Propagation
-from crawler_lifecycle.domain.graph.rows import Step
-from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from .checks import shown
+from .picking import WHOLE, Room, alternatives
+from .propagation import Propagation
+from .rows import Step
+from .spec import StepKind, StepState
 
 #: Names that a sentence lists before it only counts them.
 _SHOWN = 3
@@ -18,6 +18,8 @@ _SHOWN = 3
 def waiting(spread: Propagation, room: Room, number: int) -> str | None:
     """What this step waits for; ``None`` when it executes, or has ended with everything in it."""
     step = spread.steps[number]
+    if step.unreadable is not None:
+        return step.unreadable
     if step.ending:
         return "it was cancelled, and waits for the proof that nothing of it runs"
     if step.state is StepState.EXECUTING and not spread.children[number]:
@@ -42,6 +44,8 @@ def _dependencies(spread: Propagation, number: int) -> str:
     held = next((one for one in (number, *spread.gated_by(number)) if spread.left[one]), number)
     whose = "it" if held == number else f"its graph {shown(spread.steps[held].path)}"
     step = spread.steps[held]
+    if step.unreadable is not None:
+        return f"{whose} cannot be read"
     waits = [d for d in step.deps if not (spread.lets_through(held, spread.end[d]) and spread.calm[d])]
     texts = [_names(spread, waits)] if waits else []
     if step.missing:
@@ -53,7 +57,8 @@ def _dependencies(spread: Propagation, number: int) -> str:
 
 def _room(spread: Propagation, room: Room, step: Step) -> str:
     if step.batch is not None:
-        return "it was given to a worker, and waits for its turn"
+        whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
+        return f"it was given to the workers of the {whose}, and waits for one that is free"
     full = room.full(step)
     if full is not None:
         where = "the graph" if full == WHOLE else shown(spread.steps[full].path)

@@ -7,15 +7,18 @@ whatever a name may hold is escaped.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from .spec import StepKind, StepState
 
-#: Steps directly in a graph above which it is drawn as one box, and nodes of one picture at most.
-FOLD_ABOVE, NODES_MAX = 50, 2000
+#: Steps directly in a graph above which it is drawn as one box, and nodes and edges of one picture at most.
+FOLD_ABOVE, NODES_MAX, EDGES_MAX = 50, 2000, 10_000
+#: Steps that do the same, after the same and before the same, above which they are one node of a picture that has more
+#: than ``FOLD_ABOVE`` of them.
+FAN_ABOVE = 10
 
 _COLOURS: Mapping[str, str] = {
     StepState.EXECUTING: "yellow",
@@ -53,7 +56,8 @@ class Node:
     parent: str | None
     """The graph that it is drawn in."""
     steps: int | None = None
-    """Drawn as one box: how many steps are in it; else ``None``."""
+    """Drawn as one box: how many steps are in it; else ``None``. Of a fan-out, whose kind is that of its steps,
+    ``path`` is that of the first one: with it in ``expand`` they are drawn one by one."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Those steps by state."""
 
@@ -66,6 +70,8 @@ class Picture:
     edges: Sequence[tuple[str, str]]
     left_out: int = 0
     """Nodes beyond ``NODES_MAX``."""
+    edges_left_out: int = 0
+    """Edges beyond ``EDGES_MAX``."""
 
 
 def label(step: Drawn) -> str:
@@ -77,12 +83,14 @@ def label(step: Drawn) -> str:
 def picture(
     steps: Sequence[Drawn], states: Mapping[str, str] | None = None, *, expand: bool | Collection[str] = False
 ) -> Picture:
-    """Nodes and edges. ``expand``: all graphs, or those of these paths, are drawn with all that is in them."""
+    """Nodes and edges. ``expand``: all graphs and fan-outs, or those of these paths, are drawn with all that is in
+    them."""
     tree = _Tree(steps, states or {}, expand)
-    nodes = tree.nodes[:NODES_MAX]
+    drawn, all_edges = (tree.nodes, tree.edges) if expand is True else _without_fans(tree, expand or ())
+    nodes = drawn[:NODES_MAX]
     there = {node.path for node in nodes}
-    edges = [(a, b) for a, b in tree.edges if a in there and b in there]
-    return Picture(nodes, edges, len(tree.nodes) - len(nodes))
+    edges = [(a, b) for a, b in all_edges if a in there and b in there]
+    return Picture(nodes, edges[:EDGES_MAX], len(drawn) - len(nodes), max(0, len(edges) - EDGES_MAX))
 
 
 def to_dot(
@@ -174,6 +182,34 @@ class _Tree:
                     if above in found:
                         found[above][str(states.get(step.path, ""))] += 1
         return found
+
+
+def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], list[tuple[str, str]]]:
+    """Nodes and edges, with one node in place of each large fan-out of a large whole; one within it is a box, or was
+    asked for."""
+    before: dict[str, set[str]] = defaultdict(set)
+    after: dict[str, set[str]] = defaultdict(set)
+    for one, other in tree.edges:
+        before[other].add(one)
+        after[one].add(other)
+    fans: dict[object, list[Node]] = defaultdict(list)
+    whole = tree.inner.get(None, [])
+    for node in whole if len(whole) > FOLD_ABOVE else ():
+        if node.steps is None and node.path not in tree.inner:
+            around = (frozenset(before[node.path]), frozenset(after[node.path]))
+            fans[(node.kind, node.label, around)].append(node)
+    box: dict[str, Node] = {}
+    for fan in fans.values():
+        if len(fan) > FAN_ABOVE and fan[0].path not in expand:
+            states = Counter(node.state for node in fan)
+            counts = {state.value: states[state.value] for state in StepState if states[state.value]}
+            name = f"{fan[0].name} … {fan[-1].name}"
+            folded = replace(fan[0], name=name, state=None, steps=len(fan), counts=counts)
+            box |= dict.fromkeys((node.path for node in fan), folded)
+    nodes = dict.fromkeys(box[node.path].path if node.path in box else node.path for node in tree.nodes)
+    known = {node.path: node for node in tree.nodes} | {one.path: one for one in box.values()}
+    edges = dict.fromkeys(tuple(box[end].path if end in box else end for end in edge) for edge in tree.edges)
+    return [known[path] for path in nodes], [(one, other) for one, other in edges]
 
 
 def _above(path: str) -> Iterator[str]:

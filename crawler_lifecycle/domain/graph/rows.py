@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from .spec import StepKind, StepState
 
 
 @dataclass(slots=True)
@@ -51,6 +51,9 @@ class Step:
     outcome: str | None = None
     reason: str | None = None
     """One sentence: what it waits for, who cancelled it and why, how it failed."""
+    unreadable: str | None = None
+    """What is wrong with its row, in which another hand has written. Until that is mended it stands still as
+    ``EXECUTING``, and nothing of it is written but that no call has it any more."""
 
 
 @dataclass(frozen=True, slots=True)

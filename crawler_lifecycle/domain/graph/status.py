@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from .spec import GraphState, StepKind, StepState
 
 #: Which end of a step shows in the state of what it is in.
 _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)

@@ -20,8 +20,11 @@ from .initiation import AcceptanceStore, AdditionStore, AdoptionStore, Initiatio
 from .looks import DetailStore, LiveCounterStore, LookStore
 from .managers import ManagerReader, ManagerStore, PlanStore
 from .readers import RunReader, TaskReader
+from .schedules import ScheduleReader, ScheduleStore
 from .stops import StopIntentStore, StopStore
+from .troubles import TroubleStore
 from .wake_ups import OverdueStore, SweepStore, WakeUpStore
+from .webhooks import WebhookReader, WebhookStore
 
 __all__ = [
     "AcceptanceStore",
@@ -51,14 +54,19 @@ __all__ = [
     "PlanStore",
     "RunNumberStore",
     "RunReader",
+    "ScheduleReader",
+    "ScheduleStore",
     "StopIntentStore",
     "StopStore",
     "Store",
     "StoreHealth",
     "SweepStore",
     "TaskReader",
+    "TroubleStore",
     "WaitStore",
     "WakeUpStore",
+    "WebhookReader",
+    "WebhookStore",
 ]
 
 
@@ -89,4 +97,7 @@ class Store:
     managers: ManagerStore
     graphs: GraphStore
     plans: PlanStore
+    schedules: ScheduleStore
+    webhooks: WebhookStore
+    troubles: TroubleStore
     health: StoreHealth

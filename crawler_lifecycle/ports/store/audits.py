@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import (
+from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
     AuditReport,
     EndedRun,
@@ -23,9 +23,16 @@ class CorrectionReader(Protocol):
     """Recorded statuses that turned out to be untrue."""
 
     def list_corrections(
-        self, run_id: int | None = None, after_id: int = 0, limit: int = 500, *, kind: str | None = None
+        self,
+        run_id: int | None = None,
+        after_id: int = 0,
+        limit: int = 500,
+        *,
+        kind: str | None = None,
+        before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Corrections of one run, or of all, oldest first; of one kind, when it is given."""
+        """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
+        were made before that one, newest first."""
         ...
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:

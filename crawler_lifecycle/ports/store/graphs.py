@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeVar
 from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState, StepKind, StepState
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports.store.managers import ManagerRow
 from crawler_lifecycle.ports.values import Owner, RunRow
+
+from .managers import ManagerRow
 
 T = TypeVar("T")
 
@@ -215,7 +216,8 @@ class GraphReader(Protocol):
         ...
 
     def load(self, graph_id: int) -> Graph:
-        """The engine with all steps as they are now, to read from. Raises ``RunNotFound``."""
+        """The engine with all steps as they are now, to read from: as ``GraphStore.change`` has it. Raises
+        ``RunNotFound``."""
         ...
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
@@ -267,13 +269,15 @@ class GraphStore(GraphReader, Protocol):
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
         """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
-        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it."""
+        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. A step whose row cannot be read
+        stands still (``Step.unreadable``); raises ``RowUnreadable`` when nobody knows where it belongs."""
         ...
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
         """The same for a command of a person, once for each ``request_id``: again, the same answer. A graph that had
         ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
-        ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps were pruned, and one that is stopping."""
+        ``RowUnreadable`` for any of its steps, ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps
+        were pruned, and one that is stopping."""
         ...
 
     def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:

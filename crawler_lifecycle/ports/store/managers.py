@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.manager import Decision, Facts, Job, JobState, Live, Page, Waiting
+from crawler_lifecycle.domain.managers.manager import Decision, Facts, Job, JobState, Live, Page, Waiting
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.values import Owner, RunRow
 
@@ -131,6 +131,8 @@ class Committed:
     dropped: int = 0
     """Picks that fell away: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
     before the commit. The jobs of the latter go on waiting."""
+    stopped: bool = False
+    """Whether a stop is on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,7 @@ HEARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What workers of the role ``plans`` have of users' code: one row of ``plan``."""
+    """What workers of the role ``plans`` have of users' code."""
 
     plan: str
     """``module:Class``; of a module its name."""
@@ -347,19 +349,22 @@ class PlanRow:
     error: str | None = None
     """Why it cannot be used: an import that failed, no name …"""
     seen_at: datetime | None = None
-    """When a worker last said that it serves this."""
+    """When the worker of which this is last said that it serves this; ``None``: no worker does any more."""
 
 
 class PlanStore(Protocol):
     """What plans workers have registered."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
-        """These are what this worker serves; those that it no longer serves lose its word.
-
-        What it cannot use does not hide that another worker, heard of within ``HEARD_S``, can.
-        """
+        """These are what this worker serves, and nothing else. It ends the word of workers that were not heard for
+        ``HEARD_S``: about the same plans, and about what they could not use."""
         ...
 
-    def list_plans(self) -> list[PlanRow]: ...
+    def list_plans(self) -> list[PlanRow]:
+        """Each plan as one worker has it, by name: of those that were heard of within ``HEARD_S`` and can use it, the
+        one that has this code since the latest moment. Where there is none, any that were heard of; then all."""
+        ...
 
-    def get_plan(self, name: str) -> PlanRow | None: ...
+    def get_plan(self, name: str) -> PlanRow | None:
+        """The same of one plan."""
+        ...

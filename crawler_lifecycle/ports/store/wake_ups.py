@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from crawler_lifecycle.domain.audit import LiveRun
-from crawler_lifecycle.domain.overdue import OverdueLooks
+from crawler_lifecycle.domain.audits.audit import LiveRun
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.values import RunRow
 

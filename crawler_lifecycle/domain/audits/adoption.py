@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .run import RunRequest, StopIntent
+from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
 #: Bytes of a record as JSON. A Job's annotations hold it, and a list of 500 Jobs carries 500 of them.
 RECORD_MAX = 8 * 1024

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest
 
 #: Characters of one value.
 VALUE_MAX = 1000

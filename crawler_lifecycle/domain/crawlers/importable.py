@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def importable_name(thing: type | Callable[..., Any]) -> str:

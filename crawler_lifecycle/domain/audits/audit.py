@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
-
-from .run import StopIntent
 
 #: Findings that a report lists; all of them are counted.
 REPORTED_MAX = 100
@@ -30,6 +29,8 @@ class FindingKind(StrEnum):
     NOT_STARTED = "not_started"
     NOT_COUNTED = "not_counted"
     NO_RUN = "no_run"
+    NOT_FIRED = "not_fired"
+    NOT_TOLD = "not_told"
     NO_ROW = "no_row"
     UNRECORDED = "unrecorded"
     UNDELIVERED = "undelivered"
@@ -50,10 +51,12 @@ class FindingKind(StrEnum):
 MEANINGS: Mapping[FindingKind, str] = {
     FindingKind.ORPHAN: "A task executes that no row of the database knows.",
     FindingKind.STILL_ALIVE: "A task executes that is recorded as ended, or whose run is.",
-    FindingKind.NO_WORKFLOW: "A run, a manager or a graph is open and its workflow is not.",
-    FindingKind.NOT_STARTED: "A run, a manager or a graph was accepted and no workflow ever took it up.",
+    FindingKind.NO_WORKFLOW: "A run, a manager, a graph or a webhook is open and its workflow is not.",
+    FindingKind.NOT_STARTED: "A run, a manager, a graph, a due time or a webhook was accepted and nobody took it up.",
     FindingKind.NOT_COUNTED: "A manager or a graph began a run and does not know of it.",
     FindingKind.NO_RUN: "A step of a graph executes as a run or a manager that is not there, or not of this graph.",
+    FindingKind.NOT_FIRED: "A schedule was due, Temporal did not fire, and no line says so.",
+    FindingKind.NOT_TOLD: "Temporal has not been told what the database says of a schedule.",
     FindingKind.NO_ROW: "A workflow is open whose run, manager or graph is not in the database.",
     FindingKind.UNRECORDED: "A workflow is open and has not recorded its run.",
     FindingKind.UNDELIVERED: "A run has ended and something of it was not delivered.",
@@ -68,6 +71,7 @@ REPAIRS: Mapping[FindingKind, str] = {
     FindingKind.NOT_STARTED: "started",
     FindingKind.NOT_COUNTED: "its manager or graph is woken and takes it in",
     FindingKind.NO_RUN: "its graph is woken, and the step ends",
+    FindingKind.NOT_FIRED: "written down as missed, or as paused",
     FindingKind.NO_ROW: "taken up again, or its workflow terminated, as a person says",
     FindingKind.UNDELIVERED: "sent again",
     FindingKind.LATE_EVIDENCE: "written down as a correction",
@@ -148,10 +152,10 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveParent:
-    """A row of a manager or of a graph that has not ended."""
+    """A row of a manager or of a graph that has not ended, of a due time still to begin, or of a webhook."""
 
     what: str
-    """``manager`` or ``graph``."""
+    """``manager``, ``graph``, ``due time`` or ``webhook``."""
     number: int
     workflow_id: str
     status: str
@@ -211,6 +215,14 @@ class WorkflowState:
     closed_at: datetime | None = None
     how: str | None = None
     """How it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
+    run_uid: str | None = None
+    """The run that an open one says it works for; ``None``: it says none, or none yet."""
+    first_run_id: str | None = None
+    """The chain that an open one belongs to."""
+
+    def of_another(self, run_uid: str) -> bool:
+        """Whether it is open and works for another run than the one with this uid."""
+        return self.open and self.run_uid not in (None, run_uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +327,10 @@ class Noted:
 # --- when to repair
 
 
-_TAKE_TIME = (FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED)
+_TAKE_TIME = (
+    *(FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNRECORDED, FindingKind.UNDELIVERED),
+    FindingKind.NOT_TOLD,
+)
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:

@@ -8,11 +8,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
 
-from .bounds import Bound, check_number, refusal
-from .crawler import CrawlerDefinition
-from .errors import InvalidRequest
+from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import Resources, RunRequest, RunStatus, Trigger
+
 from .manager import FAILED_OUTCOMES, Job, run_request_id
-from .run import Resources, RunRequest, RunStatus, Trigger
 
 #: What a job may ask for.
 UNITS = Bound(1, 1000, "units", whole=True)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, check_sizes
+
 from .arguments import Argument, ArgumentType, check_declared, check_value
-from .crawl_settings import check_allowed, check_settings
-from .errors import InvalidRequest
 from .pod import PodOptions, check_secret
-from .run import Limits, Resources, RunRequest, check_sizes
+from .settings import check_allowed, check_settings
 
 #: Variables a catalogue entry may not set: the process contract is ours, the rest decide what code a child loads.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")

@@ -64,7 +64,7 @@ def untrue_ms(now: datetime, since: datetime | None) -> int | None:
 
 
 #: What the sentence about the ledger leaves out, so that nobody takes it for all the time in which a status was untrue.
-NOT_COUNTED = "lag is not counted: changes that the look in its turn found"
+NOT_COUNTED = "a change that the next planned look finds is no correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .errors import InvalidRequest, Overtaken
+from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
+
 from .manager import Decision, Page, SourceItem
 
 #: Epoch seconds that every database can hold: the end of the year 9999.

@@ -1,4 +1,4 @@
-"""``python -m crawler_lifecycle.managers.preview``: what ``crawlctl manager plan`` asks about a class of a user.
+"""``python -m crawler_lifecycle.plans.preview``: what ``crawlctl manager plan`` asks about a class of a user.
 
 It writes one document of JSON to standard output; what the class prints goes to standard error.
 """
@@ -10,13 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
-from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.managers.manager import JobState
+from crawler_lifecycle.managers.testing import Record, Simulation
 
-from .base import BaseScript
-from .testing import Record, Simulation
+from . import loading
 
 _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 
@@ -28,7 +27,7 @@ def main(words: Sequence[str]) -> int:
     os.dup2(2, 1)
     jobs: list[dict[str, Any]] = []
     try:
-        simulation = Simulation(_class_of(plan), argv)
+        simulation = Simulation(loading.load(plan), argv)
         simulation.buffer, simulation.read_clock = limit, time.monotonic  # a source may be slow
         record = simulation.run(until=lambda record: len(record.scheduled) >= limit)
         jobs, end = list(_jobs(simulation, limit)), _end(record, limit)
@@ -37,16 +36,6 @@ def main(words: Sequence[str]) -> int:
     with answer:
         json.dump({"jobs": jobs, "end": end}, answer)
     return 0
-
-
-def _class_of(plan: str) -> type[BaseScript]:
-    module, colon, name = plan.partition(":")
-    if not colon or not module or not name:
-        raise ValueError(f"{plan!r} is no class; give module:Class, such as shops.managers:ShopsManager")
-    found = getattr(import_module(module), name, None)
-    if not isinstance(found, type) or not issubclass(found, BaseScript):
-        raise ValueError(f"{plan!r} is no manager; {module} must have a class {name} that derives from one")
-    return found
 
 
 def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:

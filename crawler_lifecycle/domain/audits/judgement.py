@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
+from crawler_lifecycle.domain.managers.manager import JobState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
 
 from .audit import (
     AuditFinding,
@@ -19,20 +24,18 @@ from .audit import (
     StepWithoutRun,
     WorkflowState,
 )
-from .manager import JobState
-from .names import graph_workflow_id
-from .run import RunStatus, StopIntent
-from .task import Observation, Phase, TaskStatus, read_end
 
 _UNKNOWN = (
     "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "crawlctl audit --adopt takes it up again, crawlctl audit --end-unknown ends it"
+    "an audit with adopt takes it up again (crawlctl audit --adopt), with end ends it (crawlctl audit --end-unknown)"
 )
 _ANOTHER = "left alone: it is not the object that was deployed for this task; end it by hand if nobody owns it"
-_FOREIGN = "left alone: it is of another run that had this number; crawlctl audit --end-unknown ends it"
+_FOREIGN = (
+    "left alone: it is of another run that had this number; an audit with end ends it (crawlctl audit --end-unknown)"
+)
 _PARENT = (
     "left alone: the database does not know it, so it was restored, made anew, or is the wrong one; "
-    "crawlctl audit --end-unknown ends it, and a start under the same id begins it again"
+    "an audit with end ends it (crawlctl audit --end-unknown), and a start under the same id begins it again"
 )
 _REFUSED = "deploy_failed"
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -61,9 +64,9 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
     if job is None or run.unreadable is not None:
         return None
     why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
-    spared = None if job.starting else f"left alone: crawlctl stop {run.run_id} ends the run"
+    spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
     if job.state == JobState.QUEUED:
-        spared = f"left alone: a resume of the manager counts it; crawlctl stop {run.run_id} ends the run"
+        spared = f"left alone: a resume of the manager counts it; Stop ends the run (crawlctl stop {run.run_id})"
     return AuditFinding(
         f"{FindingKind.NOT_COUNTED}/run/{run.run_id}",
         FindingKind.NOT_COUNTED,
@@ -78,12 +81,10 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
 
 
 def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
-    """A manager or a graph that has not ended, and its workflow."""
+    """A manager, a graph, a due time or a webhook that is to have a workflow, and that."""
     subject = f"{parent.what}/{parent.number}"
     if parent.unreadable is not None:
-        problem: dict[str, object] = {"problem": parent.unreadable}
-        kind = FindingKind.UNREADABLE
-        return AuditFinding(f"{kind}/{subject}", kind, parent.unreadable, evidence=problem)
+        return judge_unreadable(parent.what, parent.number, parent.unreadable)
     if workflow.open:
         return None
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
@@ -98,6 +99,29 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
         evidence |= _without_none({"closed": workflow.how})
     subject = f"{kind}/{subject}/{parent.attempt}"
     return AuditFinding(subject, kind, detail, workflow_id=parent.workflow_id, evidence=evidence, since=since)
+
+
+def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
+    """A row that holds what cannot be."""
+    kind = FindingKind.UNREADABLE
+    return AuditFinding(f"{kind}/{what}/{number}", kind, why[:1000], evidence={"problem": why[:1000]})
+
+
+def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
+    """A schedule of which Temporal has another definition, or that is deleted and still there."""
+    kind = FindingKind.NOT_TOLD
+    detail = (
+        f"schedule {name!r} {how}, and Temporal has not been told; /readyz of the workers of the role audit says why"
+    )
+    return AuditFinding(f"{kind}/schedule/{schedule_id}", kind, detail, evidence={"schedule": name}, since=since)
+
+
+def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
+    """Due times of a schedule, in order, that have no line, and whose workflow comes no more."""
+    kind, last = FindingKind.NOT_FIRED, f" to {due[-1].isoformat()}" if len(due) > 1 else ""
+    detail = f"schedule {name!r} was due {due[0].isoformat()}{last} ({len(due)} times), and Temporal did not fire"
+    subject = f"{kind}/schedule/{schedule_id}/{due[0].isoformat()}"
+    return AuditFinding(subject, kind, detail, evidence={"schedule": name, "count": len(due)}, since=due[0])
 
 
 def judge_step(step: StepWithoutRun) -> AuditFinding:
@@ -296,8 +320,7 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
 
 
 def _unreadable(run_id: int, why: str) -> AuditFinding:
-    subject = f"{FindingKind.UNREADABLE}/run/{run_id}"
-    return AuditFinding(subject, FindingKind.UNREADABLE, why, run_id, evidence={"problem": why})
+    return replace(judge_unreadable("run", run_id, why), run_id=run_id)
 
 
 def _of_run(

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from .bounds import check_number, refusal
-from .errors import InvalidRequest
+from crawler_lifecycle.domain.bounds import check_number, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+
 from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 

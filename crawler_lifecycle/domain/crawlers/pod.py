@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .errors import InvalidRequest
-from .run import Resources, parse_memory
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import Resources, parse_memory
 
 #: Names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

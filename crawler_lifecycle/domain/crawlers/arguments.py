@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-from .errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest
 
 #: An argument as JSON may write it.
 Scalar = str | int | float | bool

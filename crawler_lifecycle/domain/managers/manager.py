@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from .bounds import refusal
-from .errors import InvalidRequest
-from .run import RunStatus, StopIntent
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 

@@ -1,0 +1,1 @@
+"""What a crawler is: its definition, arguments, settings and pod."""

@@ -1,0 +1,1 @@
+"""The rules of crawl managers: jobs, order, window and numbers; and Scrapy Cloud's words for them."""

@@ -1,0 +1,1 @@
+"""Schedules: at which times something begins, and what becomes of each of these times."""

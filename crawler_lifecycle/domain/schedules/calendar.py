@@ -1,0 +1,207 @@
+"""Five cron fields as people know them from crontab, and the days on which a clock that is set makes a difference."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from crawler_lifecycle.domain.bounds import refusal
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+#: Days of each month, in the longest year.
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<step>[0-9]{1,4}))?")
+_FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
+CRON_MAX = 200
+#: What lies beside the zones of a machine and is none: its own clock, the unknown one, and those with leap seconds.
+_OF_THE_MACHINE = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Local times that match: each field lists its values. A weekday is 0 (Sunday) to 6."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+
+    def has_day(self, day: date) -> bool:
+        return day.month in self.months and day.day in self.days and day.isoweekday() % 7 in self.weekdays
+
+    def has(self, local: datetime) -> bool:
+        """Whether this minute matches."""
+        return local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
+
+
+class Oddity(StrEnum):
+    """What a clock that is set does to a due time."""
+
+    SKIPPED = "skipped"
+    TWICE = "twice"
+
+
+@dataclass(frozen=True, slots=True)
+class OddDay:
+    """A day on which a due time does not exist, or comes twice."""
+
+    day: date
+    oddity: Oddity
+    local_time: str
+    """The first such time, ``HH:MM``."""
+
+
+def read_cron(text: str) -> list[Calendar]:
+    """The calendars of a cron expression; a time is due when one of them has it.
+
+    Where both day and weekday are restricted there are two, as crontab has it: either may fit.
+    Raises ``InvalidRequest``.
+    """
+    if len(text) > CRON_MAX:
+        raise refusal("cron", text, f"give at most {CRON_MAX} characters")
+    if text.strip().startswith("@"):
+        raise refusal("cron", text, f"{_FIVE}; for intervals give every_s")
+    words = text.lower().split()
+    if len(words) != 5:
+        raise refusal("cron", text, _FIVE + ("; seconds cannot be chosen" if len(words) > 5 else ""))
+    minutes = _field(text, "minute", words[0], 0, 59)
+    hours = _field(text, "hour", words[1], 0, 23)
+    days = _field(text, "day", words[2], 1, 31)
+    months = _field(text, "month", words[3], 1, 12, _MONTHS)
+    weekdays = tuple(sorted({n % 7 for n in _field(text, "weekday", words[4], 0, 7, _WEEKDAYS)}))
+    if not words[2].startswith("*") and not words[4].startswith("*"):
+        either = [Calendar(minutes, hours, tuple(range(1, 32)), months, weekdays)]
+        own = Calendar(minutes, hours, days, months, tuple(range(7)))
+        return [own, *either] if _possible(own) else either
+    found = Calendar(minutes, hours, days, months, weekdays)
+    if not _possible(found):
+        raise refusal("cron", text, "no year has such a day; give a day that its months have")
+    return [found]
+
+
+def _possible(calendar: Calendar) -> bool:
+    return any(day <= _DAYS[month - 1] for month in calendar.months for day in calendar.days)
+
+
+def _field(cron: str, name: str, text: str, least: int, most: int, words: Sequence[str] = ()) -> tuple[int, ...]:
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _PART.fullmatch(part)
+        if match is None or (match["first"] == "*" and match["last"] is not None):
+            raise refusal("cron", cron, f"{part!r} is no {name}; {_FIVE}")
+        step = int(match["step"] or 1)
+        if match["first"] == "*":
+            first, last = least, most
+        else:
+            first = _value(cron, name, match["first"], least, most, words)
+            open_end = most if match["step"] else first
+            last = _value(cron, name, match["last"], least, most, words) if match["last"] else open_end
+            if words is _WEEKDAYS and match["last"] == "sun":
+                last = 7  # at the end of a range it ends the week
+        if step < 1 or last < first:
+            raise refusal("cron", cron, f"{part!r} is no {name}: a range goes upwards, in steps of at least 1")
+        found |= set(range(first, last + 1, step))
+    return tuple(sorted(found))
+
+
+def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequence[str]) -> int:
+    if text in words:
+        return words.index(text) + (1 if least == 1 else 0)
+    number = int(text) if text.isdecimal() and text.isascii() and len(text) <= 4 else -1
+    if not least <= number <= most:
+        names = f", or {words[0].upper()} to {words[-1].upper()}" if words else ""
+        raise refusal("cron", cron, f"{text!r} is no {name}; give {least} to {most}{names}")
+    return number
+
+
+def smallest_gap_s(calendars: Sequence[Calendar]) -> int:
+    """A lower bound of the seconds between two due times, on days whose clock is not set."""
+    times = sorted({hour * 60 + minute for one in calendars for hour in one.hours for minute in one.minutes})
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    return 60 * min([*gaps, 24 * 60 + times[0] - times[-1]])
+
+
+def read_zone(name: str) -> ZoneInfo:
+    """The IANA zone. Raises ``InvalidRequest``."""
+    try:
+        if not _OF_THE_MACHINE.match(name):
+            # Folders and files beside the zones raise what files raise.
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    raise refusal("time_zone", name, "give a zone of the IANA database, such as Europe/Berlin; UTC is always there")
+
+
+def due_minutes(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
+    """Each minute behind ``after``, up to ``until``, whose local time matches, in UTC: once for each time it comes."""
+    at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    while at <= until:
+        local = at.astimezone(zone)
+        quarter = at + timedelta(minutes=15 - local.minute % 15)  # clocks are set at full quarters
+        if not any(one.has_day(local.date()) for one in calendars):
+            midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
+            at = midnight if midnight.astimezone(zone).utcoffset() == local.utcoffset() else quarter
+            continue
+        if not any(local.hour in one.hours for one in calendars):
+            at = quarter
+            continue
+        if any(one.has(local) for one in calendars):
+            yield at
+        at += timedelta(minutes=1)
+
+
+def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Calendar]:
+    """Calendars of UTC that have every time these have, whatever the clock of the zone is set to; and some more."""
+    found: dict[Calendar, None] = {}
+    for offset in _offsets(zone, year):
+        for one in calendars:
+            moved = [hour * 60 + minute - offset for hour in one.hours for minute in one.minutes]
+            minutes = tuple(sorted({n % 60 for n in moved}))
+            hours = tuple(sorted({n // 60 % 24 for n in moved}))
+            days = {d + n for d in one.days for n in (-1, 0, 1) if 1 <= d + n <= 31}
+            days |= {28, 29, 30, 31} if 1 in one.days else set()
+            days |= {1} if max(one.days) >= 28 else set()
+            months = {(m + n - 1) % 12 + 1 for m in one.months for n in (-1, 0, 1)}
+            weekdays = {(w + n) % 7 for w in one.weekdays for n in (-1, 0, 1)}
+            wide = (tuple(sorted(days)), tuple(sorted(months)), tuple(sorted(weekdays)))
+            found[Calendar(minutes, hours, *wide)] = None
+    return list(found)
+
+
+@functools.lru_cache(maxsize=256)
+def _offsets(zone: ZoneInfo, year: int) -> tuple[int, ...]:
+    """The offsets of a zone, in minutes, from the year before to the one after the next."""
+    at, found = datetime(year - 1, 1, 1, tzinfo=UTC), set()
+    while at.year <= year + 2:
+        offset = at.astimezone(zone).utcoffset()
+        assert offset is not None, "a zone has an offset at every time"
+        found.add(int(offset.total_seconds()) // 60)
+        at += timedelta(days=3)
+    return tuple(sorted(found))
+
+
+def odd_days(calendars: Sequence[Calendar], zone: ZoneInfo, after: datetime, days: int = 366) -> list[OddDay]:
+    """The days on which the clock is set so that a due time is skipped, or comes twice."""
+    found: dict[tuple[date, Oddity], OddDay] = {}
+    midnight = datetime.combine(after.astimezone(zone).date(), time(), zone)
+    for _ in range(days):
+        at, midnight = midnight, midnight + timedelta(days=1)
+        if at.utcoffset() == midnight.utcoffset():
+            continue
+        for minute in range(24 * 60):
+            local = at + timedelta(minutes=minute)
+            # A clock that is put back shows a time twice; one that is put forward never shows what it leaves out.
+            times = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
+            if len(times) == 2 and any(one.has(local) for one in calendars):
+                back = all(one.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None) for one in times)
+                oddity = Oddity.TWICE if back else Oddity.SKIPPED
+                found.setdefault((at.date(), oddity), OddDay(at.date(), oddity, f"{local:%H:%M}"))
+    return list(found.values())

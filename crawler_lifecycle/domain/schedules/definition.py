@@ -1,0 +1,273 @@
+"""What a schedule is: what it begins, at which times, and what happens when these come too close."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from crawler_lifecycle.domain.bounds import DAY_S, YEAR_S, Bound, check_number, check_time, refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import NAME_OF_FORM
+
+from .calendar import Calendar, OddDay, due_minutes, in_utc, odd_days, read_cron, read_zone, smallest_gap_s
+
+#: With the due time it is the id of a request, which has 120 characters.
+NAME_MAX = 80
+SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
+_DUE_REQUEST = re.compile(
+    rf"schedule/({SCHEDULE_NAME.pattern})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}Z", re.ASCII
+)
+EXCLUDED_MAX = 366
+#: Quarters of an hour that a clock is from UTC at most.
+_QUARTERS = 4 * 15
+#: Bytes of JSON of what a schedule begins.
+TARGET_BYTES = 128 * 1024
+#: Numbers of a schedule. Temporal takes no smaller time to catch up.
+LIMITS: Mapping[str, Bound] = {
+    "every_s": Bound(10, YEAR_S, "seconds", whole=True, or_none=True),
+    "offset_s": Bound(0, YEAR_S, "seconds", whole=True),
+    "jitter_s": Bound(0, DAY_S, "seconds", whole=True),
+    "catch_up_s": Bound(10, YEAR_S, "seconds", whole=True),
+    "pause_after_failures": Bound(1, 1000, whole=True, or_none=True, cure=", or leave it out to go on for ever"),
+}
+
+
+class Overlap(StrEnum):
+    """What happens at a due time while what the previous one began has no verdict."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    STOP_PREVIOUS = "stop_previous"
+    ALLOW = "allow"
+
+
+class TargetKind(StrEnum):
+    """What a schedule begins."""
+
+    RUN = "run"
+    MANAGER = "manager"
+    GRAPH = "graph"
+
+
+#: What belongs to the due time, and is not said by whoever makes the schedule.
+OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
+    TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent"),
+    TargetKind.MANAGER: ("flow_id", "request_id", "parent"),
+    TargetKind.GRAPH: ("id", "pages", "fingerprint", "request_id", "parent"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """The definition of a schedule. Raises ``InvalidRequest`` naming the field, the value and the cure.
+
+    Exactly one of ``run``, ``manager`` and ``graph``, as ``RunRequest``, and as a graph's steps have managers, and as a
+    graph is sent; and exactly one of ``cron`` and ``every_s``.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
+
+    run: dict[str, Any] | None = None
+    manager: dict[str, Any] | None = None
+    graph: dict[str, Any] | None = None
+    cron: str | None = None
+    every_s: int | None = None
+    offset_s: int = 0
+    time_zone: str = "UTC"
+    jitter_s: int = 0
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    excluded: list[str] = field(default_factory=list)
+    """Dates of the zone, ``2026-12-24``, on which nothing is due."""
+    overlap: Overlap = Overlap.SKIP
+    catch_up_s: int = 600
+    """How late a due time may still begin something."""
+    pause_after_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, bound in LIMITS.items():
+            check_number(name, getattr(self, name), bound)
+        self._check_target()
+        self._check_times()
+
+    @classmethod
+    def read(cls, definition: Mapping[str, Any]) -> ScheduleSpec:
+        """The spec of a stored definition, as ``document`` wrote it. Raises ``InvalidRequest``."""
+        values = dict(definition)
+        for name in ("start_at", "end_at"):
+            if values.get(name) is not None:
+                values[name] = datetime.fromisoformat(values[name])
+        try:
+            return cls(**{**values, "overlap": Overlap(values.get("overlap", Overlap.SKIP))})
+        except TypeError as error:
+            raise InvalidRequest(f"definition: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """The definition as JSON, without what is not said."""
+        values: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is not None and value != []:
+                values[one.name] = value.isoformat() if isinstance(value, datetime) else value
+        return values
+
+    @property
+    def kind(self) -> TargetKind:
+        return kind_of({kind: getattr(self, kind) for kind in TargetKind})
+
+    @property
+    def target(self) -> dict[str, Any]:
+        found: dict[str, Any] = getattr(self, self.kind)
+        return found
+
+    def calendars(self) -> list[Calendar]:
+        """The calendars of its cron expression; none for an interval."""
+        return [] if self.cron is None else read_cron(self.cron)
+
+    def excluded_days(self) -> list[date]:
+        return sorted({date.fromisoformat(text) for text in self.excluded})
+
+    def odd_days(self, after: datetime) -> list[OddDay]:
+        """Days of the coming year on which a due time is skipped, or comes twice."""
+        found = odd_days(self.calendars(), read_zone(self.time_zone), max(after, self.start_at or after))
+        end = None if self.end_at is None else self.end_at.astimezone(read_zone(self.time_zone)).date()
+        off = self.excluded_days()
+        return [one for one in found if one.day not in off and (end is None or one.day <= end)]
+
+    def is_due(self, at: datetime) -> bool:
+        """Whether this is a due time."""
+        local = at.astimezone(read_zone(self.time_zone))
+        if (self.start_at is not None and at < self.start_at) or (self.end_at is not None and at > self.end_at):
+            return False
+        if local.date() in self.excluded_days():
+            return False
+        if self.every_s is not None:
+            return (at.timestamp() - self.offset_s) % self.every_s == 0
+        return not (at.second or at.microsecond) and any(one.has(local) for one in self.calendars())
+
+    def due_times(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Due times behind ``after``, up to ``until``, in UTC and in order.
+
+        Temporal is not asked: where a clock is put back it leaves times out east of Greenwich, and fires at others.
+        """
+        off, zone = set(self.excluded_days()), read_zone(self.time_zone)
+        until = until if self.end_at is None else min(until, self.end_at)
+        if self.start_at is not None and after < self.start_at:
+            after = self.start_at - timedelta(microseconds=1)
+        if self.every_s is None:
+            found = due_minutes(self.calendars(), zone, after, until)
+        else:
+            found = self._moments(self.every_s, after, until)
+        return (at for at in found if not off or at.astimezone(zone).date() not in off)
+
+    def _moments(self, every_s: int, after: datetime, until: datetime) -> Iterator[datetime]:
+        number = int((after.timestamp() - self.offset_s) // every_s) + 1
+        while (at := datetime.fromtimestamp(number * every_s + self.offset_s, UTC)) <= until:
+            yield at
+            number += 1
+
+    def firing(self, now: datetime) -> list[Calendar]:
+        """Calendars of UTC at which Temporal fires: at every due time, and at some that are none."""
+        return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
+
+    def fires(self, at: datetime) -> bool:
+        """Whether Temporal may fire then by itself, by any rules of the zone: at other times a person had it do so."""
+        if self.every_s is not None:
+            return (at.timestamp() - self.offset_s) % self.every_s == 0
+        utc, quarter = at.astimezone(UTC), timedelta(minutes=15)
+        clocks = [utc + n * quarter for n in range(-_QUARTERS, _QUARTERS + 1)]
+        return not (utc.second or utc.microsecond) and any(one.has(at) for one in self.calendars() for at in clocks)
+
+    def _check_target(self) -> None:
+        given = [kind for kind in TargetKind if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise InvalidRequest("run: give exactly one of run, manager and graph: what the schedule begins")
+        check_own(self.kind, self.target)
+        size = len(json.dumps(self.target))
+        if size > TARGET_BYTES:
+            raise InvalidRequest(f"{self.kind}: {size} bytes are too much; give at most {TARGET_BYTES}")
+
+    def _check_times(self) -> None:
+        if (self.cron is None) == (self.every_s is None):
+            raise InvalidRequest("cron: give either cron (a calendar) or every_s (an interval), and not both")
+        read_zone(self.time_zone)
+        gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
+        if self.offset_s and (self.every_s is None or self.offset_s >= self.every_s):
+            raise refusal("offset_s", self.offset_s, "it goes with every_s, and is smaller")
+        if self.jitter_s >= gap:
+            raise refusal("jitter_s", self.jitter_s, f"give less than the {gap} s between two due times")
+        for name in ("start_at", "end_at"):
+            check_time(name, getattr(self, name))
+        if self.start_at is not None and self.end_at is not None and self.end_at < self.start_at:
+            raise refusal("end_at", self.end_at.isoformat(), f"give a time after start_at, {self.start_at.isoformat()}")
+        if len(self.excluded) > EXCLUDED_MAX:
+            raise refusal("excluded", len(self.excluded), f"give at most {EXCLUDED_MAX} dates")
+        for n, text in enumerate(self.excluded):
+            try:
+                fits = date.fromisoformat(text).isoformat() == text
+            except ValueError:
+                fits = False
+            if not fits:
+                raise refusal(f"excluded[{n}]", text, "give a date such as 2026-12-24")
+
+
+def kind_of(definition: Mapping[str, Any]) -> TargetKind:
+    """What a stored definition begins, also where nobody can read the rest of it."""
+    return next((kind for kind in TargetKind if definition.get(kind) is not None), TargetKind.RUN)
+
+
+def check_own(kind: TargetKind, given: Container[str]) -> None:
+    """Raise ``InvalidRequest`` where what begins has a field that belongs to the due time."""
+    for name in OF_THE_DUE_TIME[kind]:
+        if name in given:
+            raise InvalidRequest(f"{kind}.{name}: leave it out; each due time has its own")
+
+
+def check_schedule_name(name: str) -> None:
+    """Raise ``InvalidRequest`` for what is no name of a schedule."""
+    if not SCHEDULE_NAME.fullmatch(name):
+        raise refusal("name", name, f"give at most {NAME_MAX} letters, digits and _ . -; the first one no sign")
+    if name == NAME_OF_FORM:
+        raise refusal("name", name, f"/schedules/{NAME_OF_FORM} is the form that makes one; give another name")
+
+
+def due_text(due_at: datetime) -> str:
+    """A due time as ids have it: UTC, whole seconds."""
+    return f"{due_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def due_request_id(name: str, due_at: datetime) -> str:
+    """The id of the request that a due time makes: the same for every try to begin it."""
+    return f"schedule/{name}/{due_text(due_at)}"
+
+
+def schedule_of(request_id: str) -> str | None:
+    """The schedule whose due time made the request of this id; ``None`` for any other request."""
+    found = _DUE_REQUEST.fullmatch(request_id)
+    return found[1] if found else None
+
+
+def due_workflow_id(name: str, due_at: datetime | None = None) -> str:
+    """The id of the workflow of a due time; without one what Temporal, which fires it, adds the due time to."""
+    return f"crawl-due/{name}" + ("" if due_at is None else f"-{due_text(due_at)}")
+
+
+def due_of_workflow(workflow_id: str) -> tuple[str, datetime]:
+    """The schedule and the due time of such an id."""
+    name, due_at = workflow_id.partition("/")[2][:-21], workflow_id[-20:]
+    return name, datetime.fromisoformat(due_at)
+
+
+def due_graph_key(name: str, due_at: datetime) -> str:
+    """The key of the graph that a due time begins."""
+    return f"schedule.{name}.{due_text(due_at)}"
+
+
+def temporal_schedule_id(name: str) -> str:
+    """The id of the Temporal Schedule that fires."""
+    return f"crawl-schedule/{name}"

@@ -1,0 +1,1 @@
+"""Webhooks: what they are told, how that is signed, and where it may go."""

@@ -1,0 +1,66 @@
+"""Which addresses may be called: those of the public internet, and what the settings allow."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: Addresses of the public internet behind which machines of clouds find what is theirs alone.
+_INNER = (ipaddress.ip_network("168.63.129.16/32"),)
+#: Of no public network by IANA's registries, and yet global to some of the Pythons that we run on.
+_SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "2002::/16", "3fff::/20")))
+#: All that IPv6 has given out for the public internet.
+_PUBLIC6 = ipaddress.ip_network("2000::/3")
+#: Its addresses hold another one in their last 32 bits, which is where they lead.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: Before the last 32 bits of an address in any network, it is the same there (ISATAP).
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+
+
+def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
+    """Why this address may not be called; ``None``: it may.
+
+    ``networks`` are allowed whatever they are, and ``loopback`` on a developer's machine.
+    """
+    try:
+        given = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return f"{text!r:.80} is no address"
+    for address in (given, *_held(given)):
+        if any(address.version == one.version and address in one for one in networks):
+            continue
+        if loopback and address.is_loopback:
+            continue
+        kind = _kind(address)
+        if kind is not None:
+            return f"{given} is {kind}"
+    return None
+
+
+def _held(address: Address) -> list[Address]:
+    """The addresses that this one stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    held = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64 or int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
+        held.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [one for one in held if one is not None]
+
+
+def _kind(address: Address) -> str | None:
+    if address.is_loopback:
+        return "of this machine itself"
+    if address.is_link_local:
+        return "link-local, where clouds keep metadata of machines"
+    if address.is_multicast:
+        return "for many receivers"
+    if any(address.version == one.version and address in one for one in _INNER):
+        return "of a cloud's own services"
+    if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address in _NAT64):
+        return None  # what it holds decides
+    special = any(address.version == one.version and address in one for one in _SPECIAL)
+    public = address.is_global and not special and (address.version == 4 or address in _PUBLIC6)
+    return None if public else "private, or of no network"

@@ -1,0 +1,183 @@
+"""What a webhook is: where it is told, what of, and which secrets sign that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+from urllib.parse import SplitResult, urlsplit
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM
+
+NAME_MAX = 80
+WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
+URL_MAX = 2000
+#: Values of one filter, and characters of each.
+VALUES_MAX, VALUE_MAX = 100, 200
+#: Webhooks of one installation: each holds a thread of a worker.
+WEBHOOKS_MAX = 100
+#: Since so many seconds something could not be delivered: it is paused.
+GIVE_UP_S = 24 * 3600.0
+
+_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII)
+#: A filter -> the field of an event that it is about.
+FILTERS: Mapping[str, str] = {
+    "crawlers": "crawler",
+    "tags": "tags",
+    "flows": "flow_id",
+    "statuses": "status",
+    "outcomes": "outcome",
+}
+
+
+def webhook_workflow_id(name: str) -> str:
+    """The workflow id of what delivers to a webhook."""
+    return f"crawl-webhook/{name}"
+
+
+def webhook_sink(webhook_id: int | str) -> str:
+    """The name under which its deliveries are on record; of ``""`` what all of these begin with."""
+    return f"webhook/{webhook_id}"
+
+
+#: All of these, as a pattern of SQL.
+WEBHOOK_SINKS = "webhook/%"
+
+
+def webhook_subject(webhook_id: int) -> str:
+    """What an event about a webhook names as its subject."""
+    return f"webhooks/{webhook_id}"
+
+
+def check_webhook_name(name: object) -> None:
+    """Raise ``InvalidRequest`` unless it can name a webhook."""
+    if not isinstance(name, str) or not WEBHOOK_NAME.fullmatch(name):
+        raise refusal("name", name, f"give 1 to {NAME_MAX} letters, digits, dots, dashes and underscores")
+    if name == NAME_OF_FORM:
+        raise refusal("name", name, f"/webhooks/{NAME_OF_FORM} is the form that makes one; give another name")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSpec:
+    """The definition of a webhook. Raises ``InvalidRequest`` naming the field, the value and the cure.
+
+    An event is told when each filter that is given has one of its values. Lists that are empty filter nothing.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    url: str
+    secrets: list[str]
+    """References, ``env:NAME``: the first one stays, a second one while they are rotated."""
+    events: list[str] = field(default_factory=list)
+    """Types of events, or ``run.*`` for all of one kind."""
+    crawlers: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    flows: list[str] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        if not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
+            raise refusal("secrets", len(self.secrets), "give one reference, or two different ones while they change")
+        for secret in self.secrets:
+            if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
+                # What stands there may be the secret itself.
+                raise InvalidRequest(
+                    "secrets: this is no reference; give env:NAME, a variable of the workers of the role webhooks"
+                )
+        for name in ("events", *FILTERS):
+            _check_values(name, getattr(self, name))
+        for one in self.events:
+            if not any(_named(one, type) for type in EVENT_TYPES):
+                raise refusal("events", one, f"choose from {', '.join(sorted(EVENT_TYPES))}, or a kind such as run.*")
+
+    @classmethod
+    def read(cls, definition: Mapping[str, Any]) -> WebhookSpec:
+        """The spec of a stored definition. Raises ``InvalidRequest``."""
+        try:
+            return cls(**definition)
+        except TypeError as error:
+            raise InvalidRequest(f"definition: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """The definition as JSON, without what is not said."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value != []}
+
+    @property
+    def types(self) -> list[str]:
+        """The types of events that it may be told of."""
+        return sorted(type for type in EVENT_TYPES if not self.events or any(_named(one, type) for one in self.events))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether its address is for a developer's machine alone."""
+        parts = urlsplit(self.url)
+        return parts.scheme == "http"
+
+    def fits(self, type: str, facts: Mapping[str, object]) -> bool:
+        """Whether an event with these facts (``event_facts``) is told. A fact that is not known fits no filter."""
+        if type == EVENT_WEBHOOK_TEST or type not in self.types:
+            return False
+        return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
+
+
+def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
+    """What filters go by: the run that an event is about, and the state that the event tells."""
+    told = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
+    state = {} if body.get("state") is None else {"status": body["state"]}
+    return {**state, **told, **(run or {})}
+
+
+def check_url(url: object) -> SplitResult:
+    """The parts of an address. Raises ``InvalidRequest``; whether it may be called is asked at each delivery."""
+    cure = "give an address such as https://hooks.example.com/crawls"
+    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
+        raise refusal("url", url, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise refusal("url", url, cure) from None
+    if parts.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host) or port == 0:
+        raise refusal("url", url, cure)
+    if parts.username is not None or parts.password is not None:
+        # Not shown: it holds a password.
+        raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
+    if parts.fragment or "#" in url:
+        raise refusal("url", url, "leave out what follows #")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise refusal("url", url, "give an https address; http is for loopback on a developer's machine")
+    return parts
+
+
+def _check_values(name: str, values: Sequence[object]) -> None:
+    if len(values) > VALUES_MAX:
+        raise refusal(name, len(values), f"give at most {VALUES_MAX} values")
+    for value in values:
+        if not isinstance(value, str) or not 1 <= len(value) <= VALUE_MAX:
+            raise refusal(name, value, f"give texts of 1 to {VALUE_MAX} characters")
+
+
+def _named(pattern: str, type: str) -> bool:
+    return type == pattern or (pattern.endswith(".*") and type.partition(".")[0] == pattern[:-2])
+
+
+def _has(value: object, wanted: Collection[str]) -> bool:
+    return any(one in wanted for one in value) if isinstance(value, list | tuple) else value in wanted
+
+
+def cure(name: str, through_seq: int, *, fails: bool) -> str:
+    """What helps a webhook that is paused or fails. ``through_seq``: what it fails with is the event behind that."""
+    resume, stuck = f"crawlctl webhook resume {name}", through_seq + 1
+    if not fails:
+        return f"{resume}, or delete it"
+    return f"mend the receiver, then {resume}; to leave event {stuck} out, and it alone: {resume} --skip-event {stuck}"

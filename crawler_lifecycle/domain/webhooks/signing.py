@@ -1,0 +1,47 @@
+"""Signatures of Standard Webhooks 1.0: three headers by which a receiver knows who sent what, and when."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+PREFIX = "whsec_"
+#: Bytes of a secret.
+LEAST, MOST = 24, 64
+
+
+def read_secret(reference: str, text: str | None) -> bytes:
+    """The key of a secret as it stands in a variable. Raises ``InvalidRequest``, which never shows it."""
+    name = reference.removeprefix("env:")
+    if not text:
+        raise InvalidRequest(f"secrets: the variable {name} is not set for this worker; set it, or name another one")
+    try:
+        key = base64.b64decode(text.strip().removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not LEAST <= len(key) <= MOST:
+        cure = f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand -base64 32)"
+        raise InvalidRequest(f"secrets: what the variable {name} holds is no secret of a webhook; give {cure}")
+    return key
+
+
+def message_id(event_id: str) -> str:
+    """The id of an event as a header has it, the same for every try. Full stops divide what is signed: it has none."""
+    return quote(event_id, safe="/-_~:").replace(".", "_")
+
+
+def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
+    """The headers of one try, made at ``at`` (seconds since 1970): a signature for each key."""
+    content = f"{id}.{at}.".encode() + body
+    signatures = [base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode() for key in keys]
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": " ".join(f"v1,{one}" for one in signatures),
+    }
