@@ -12,24 +12,27 @@ from crawler_lifecycle.adapters.database.reads.managers import SqlManagerReads
 from crawler_lifecycle.adapters.database.reads.runs import SqlRuns
 from crawler_lifecycle.adapters.database.reads.tasks import SqlTasks
 from crawler_lifecycle.adapters.database.reads.wake_ups import SqlSweep, SqlWakeUps
-from crawler_lifecycle.adapters.database.writes.additions import SqlAdditions
-from crawler_lifecycle.adapters.database.writes.adoption import SqlAdoption
-from crawler_lifecycle.adapters.database.writes.completion import SqlCompletion
-from crawler_lifecycle.adapters.database.writes.corrections import SqlCorrections
-from crawler_lifecycle.adapters.database.writes.deployment import SqlDeployment
 from crawler_lifecycle.adapters.database.writes.events import SqlEvents
-from crawler_lifecycle.adapters.database.writes.exports import SqlExports
 from crawler_lifecycle.adapters.database.writes.file_retention import SqlFileRetention
 from crawler_lifecycle.adapters.database.writes.findings import SqlFindings
-from crawler_lifecycle.adapters.database.writes.graphs import SqlGraphs
-from crawler_lifecycle.adapters.database.writes.initiation import SqlInitiation
-from crawler_lifecycle.adapters.database.writes.live_counters import SqlLiveCounters
-from crawler_lifecycle.adapters.database.writes.looks import SqlLooks
-from crawler_lifecycle.adapters.database.writes.managers import SqlManagers
+from crawler_lifecycle.adapters.database.writes.graphs.graphs import SqlGraphs
+from crawler_lifecycle.adapters.database.writes.managers.managers import SqlManagers
 from crawler_lifecycle.adapters.database.writes.plans import SqlPlans
 from crawler_lifecycle.adapters.database.writes.run_numbers import SqlRunNumbers
-from crawler_lifecycle.adapters.database.writes.stops import SqlStops
+from crawler_lifecycle.adapters.database.writes.runs.additions import SqlAdditions
+from crawler_lifecycle.adapters.database.writes.runs.adoption import SqlAdoption
+from crawler_lifecycle.adapters.database.writes.runs.completion import SqlCompletion
+from crawler_lifecycle.adapters.database.writes.runs.corrections import SqlCorrections
+from crawler_lifecycle.adapters.database.writes.runs.deployment import SqlDeployment
+from crawler_lifecycle.adapters.database.writes.runs.exports import SqlExports
+from crawler_lifecycle.adapters.database.writes.runs.initiation import SqlInitiation
+from crawler_lifecycle.adapters.database.writes.runs.live_counters import SqlLiveCounters
+from crawler_lifecycle.adapters.database.writes.runs.looks import SqlLooks
+from crawler_lifecycle.adapters.database.writes.runs.stops import SqlStops
+from crawler_lifecycle.adapters.database.writes.schedules import SqlSchedules
+from crawler_lifecycle.adapters.database.writes.troubles import SqlTroubles
 from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
+from crawler_lifecycle.adapters.database.writes.webhooks import SqlWebhooks
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.ports import Store
 
@@ -88,6 +91,9 @@ class SqlStore(Store):
             managers=SqlManagerStore(database, clock, told),
             graphs=SqlGraphStore(database, clock, told),
             plans=SqlPlans(database, clock, told),
+            schedules=SqlSchedules(database, clock, told),
+            webhooks=SqlWebhooks(database, clock, told),
+            troubles=SqlTroubles(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,
         )

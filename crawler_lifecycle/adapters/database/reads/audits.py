@@ -25,20 +25,14 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
 )
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
-from crawler_lifecycle.adapters.database.writes.graph_unit import BY_STATE as BY_STATE_OF_STEPS
-from crawler_lifecycle.adapters.database.writes.manager_queries import BY_STATE, no_state
+from crawler_lifecycle.adapters.database.writes.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
+from crawler_lifecycle.adapters.database.writes.managers.queries import BY_STATE, no_state
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
-from crawler_lifecycle.domain.audit import (
-    EndedRun,
-    LiveParent,
-    LiveRun,
-    ParentJob,
-    RecordedTask,
-    StepWithoutRun,
-)
+from crawler_lifecycle.domain.audits.audit import EndedRun, LiveParent, LiveRun, ParentJob, RecordedTask, StepWithoutRun
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.graph.commands import step_of_request
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
-from crawler_lifecycle.domain.manager import JobState, job_of_request, manager_workflow_id, names_of_workflow
+from crawler_lifecycle.domain.managers.manager import JobState, job_of_request, manager_workflow_id, names_of_workflow
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_ENDED,
     EVENT_RUN_STARTED,
@@ -47,10 +41,10 @@ from crawler_lifecycle.domain.names import (
     graph_key_of,
     graph_workflow_id,
 )
-from crawler_lifecycle.domain.overdue import OverdueLooks
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 
 from .tasks import recorded, recorded_task
 
@@ -385,7 +379,7 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     for chunk in chunks(list(keys)):
         query = (
             select(e.event_key, d.status)
-            .join_from(outbox_event, outbox_delivery, d.seq == e.seq, isouter=True)
+            .join_from(outbox_event, outbox_delivery, and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
             .where(e.event_key.in_(chunk))
         )
         for key, status in conn.execute(query):

@@ -22,8 +22,8 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     run_history,
 )
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
-from crawler_lifecycle.adapters.database.writes.graph_steps import path_hash
-from crawler_lifecycle.adapters.database.writes.graph_unit import PRIMARY, GraphPart, count_steps, load_graph
+from crawler_lifecycle.adapters.database.writes.graphs.steps import path_hash
+from crawler_lifecycle.adapters.database.writes.graphs.unit import PRIMARY, GraphPart, count_steps, load_graph
 from crawler_lifecycle.adapters.database.writes.row_unit import read_row
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
@@ -128,12 +128,15 @@ class SqlGraphReads(GraphPart):
                 for _, path, kind, state, ending, job, started_at, ended_at in rows
             ]
         except (KeyError, ValueError):
-            self.load(graph_id)  # names the row that cannot be
+            self._load(graph_id, strict=True)  # names the row that cannot be
             raise
 
     def load(self, graph_id: int) -> Graph:
+        return self._load(graph_id, strict=False)
+
+    def _load(self, graph_id: int, *, strict: bool) -> Graph:
         with self._db.reading() as conn:
-            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH))
+            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=strict)
 
     def graph_output(self, graph_id: int) -> str:
         return self._output(graph_log, graph_id)

@@ -11,12 +11,12 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select
 from crawler_lifecycle.adapters.database.schema.manager_rows import metadata_of
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager, manager_item, run_history
-from crawler_lifecycle.adapters.database.writes.manager_queries import runs_of
-from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart
+from crawler_lifecycle.adapters.database.writes.managers.queries import runs_of
+from crawler_lifecycle.adapters.database.writes.managers.unit import ManagerPart
 from crawler_lifecycle.adapters.database.writes.row_unit import read_row
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import job_of_request, manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import job_of_request, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 
 _STATES = {

@@ -14,12 +14,12 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     whole_manager,
 )
 from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
-from crawler_lifecycle.adapters.database.writes.manager_queries import HOLDING, in_states, known
-from crawler_lifecycle.adapters.database.writes.manager_unit import ManagerPart
+from crawler_lifecycle.adapters.database.writes.managers.queries import HOLDING, in_states, known
+from crawler_lifecycle.adapters.database.writes.managers.unit import ManagerPart
 from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
-from crawler_lifecycle.domain.manager import JobState, Live, Waiting, manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.ports.store.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 

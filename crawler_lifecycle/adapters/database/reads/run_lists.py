@@ -1,10 +1,12 @@
 """The list of runs: one statement that stays fast for every filter and any number of runs.
 
 The inner query finds the ids of one page, the outer one reads those rows. Every filter has an index that goes on in the
-order of the id, so a page costs about as many index entries as it has rows. Two things need help for that:
+order of the id, so a page costs about as many index entries as it has rows. Three things need help for that:
 
 - Several statuses are one query each, of at most one page. An index of two statuses is not in the order of the id, and
   a database would sort all runs that ever completed.
+- What needs attention is what failed without a later run that did the same well: of each failed run two looks into
+  indexes that hold nothing else.
 - A range of time becomes a range of ids. Ids grow with time except for what the clocks of the hosts differ, so the ids
   are taken ``CLOCK_SLACK`` wider on both sides, and the time itself is compared as well.
 """
@@ -16,13 +18,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, or_, select, union_all
 
 from crawler_lifecycle.adapters.database.schema.rows import Row, tag_key
 from crawler_lifecycle.adapters.database.schema.tables import run_history, run_tag
+from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.ports import RecentRun
 
 CLOCK_SLACK = timedelta(hours=1)
 """How much the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
+
+ATTENTION = timedelta(days=30)
+"""How long ago a run may have been created that still needs attention, where nobody says how long. What failed earlier
+and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class RunFilters:
     before_run_id: int | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None
+    attention: bool = False
+    """Failed, not ended by a person, and no later run of the same work or schedule completed."""
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
@@ -43,11 +53,26 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[R
     r = run_history.c
     conditions = [r[name] == value for name, value in filters.equal.items()]
     conditions += _times(conn, filters)
+    if filters.attention:
+        conditions += _attention()
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     page = _page(conditions, filters, limit)
     query = select(run_history).join(page, page.c.run_id == r.run_id).order_by(r.run_id.desc()).limit(limit)
     return conn.execute(query).mappings().all()
+
+
+def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
+    """The newest runs of each crawler, without what was asked for: newest first."""
+    if not crawlers:
+        return []
+    r = run_history.c
+    newest = select(r.run_id).order_by(r.run_id.desc()).limit(each)
+    parts = [newest.where(r.crawler == crawler).subquery(f"page_{n}") for n, crawler in enumerate(crawlers)]
+    page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
+    columns = [r[name] for name in RecentRun.__dataclass_fields__]
+    query = select(*columns, r.stop_requested_at).join(page, page.c.run_id == r.run_id)
+    return sorted(conn.execute(query).mappings().all(), key=lambda row: -row["run_id"])
 
 
 def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
@@ -79,6 +104,20 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     # A range of ids says the same as a range of time, and in the right order.
     query = query.with_hint(run_history, "IGNORE INDEX (ix_run_history_created_at)", "mysql")
     return query.where(*conditions).limit(limit)
+
+
+def _attention() -> list[ColumnElement[bool]]:
+    """What a failed run fits that nobody has dealt with. One that was resumed has not failed any more."""
+    r, later = run_history.c, run_history.alias("later")
+
+    def followed(column: str) -> ColumnElement[bool]:
+        same = later.c[column] == r[column]
+        good = and_(same, later.c.status == RunStatus.COMPLETED.value, later.c.run_id > r.run_id)
+        return exists(select(later.c.run_id).where(good).correlate(run_history))
+
+    theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
+    failed = r.status == RunStatus.FAILED.value
+    return [failed, theirs, ~followed("work_hash"), ~followed("schedule")]
 
 
 def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 
 from sqlalchemy import func, select
 
+from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.rows import (
+    Row,
     listed_run,
     load_request,
+    stop_of,
     transition_row,
     whole_run,
 )
@@ -23,10 +28,18 @@ from crawler_lifecycle.adapters.database.schema.tables import (
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, current_tasks, missing
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Resumption, RunRow, TransitionRow
+from crawler_lifecycle.ports import RecentRun, Resumption, RunRow, TransitionRow
+from crawler_lifecycle.ports.store.readers import CRAWLERS_MAX, ROWS_MAX
 
-from .run_lists import RunFilters, newest_runs
+from .run_lists import ATTENTION, RunFilters, newest_of_each, newest_runs
 
+#: Columns that change while a run lives, and its keys.
+_FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
+_SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
+_MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
+#: What is in both under the same name, so that most rows are known to be the same without making anything of them.
+_PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
+_plain = attrgetter(*_PLAIN)
 #: Different notes on resumption that are told of one run.
 _NOTES_MAX = 10
 
@@ -70,10 +83,13 @@ class SqlRuns(StorePart):
         tags: Sequence[str] = (),
         created_from: datetime | None = None,
         created_until: datetime | None = None,
+        attention: bool = False,
     ) -> list[RunRow]:
         """The newest runs first; ``before_run_id`` is the last one of the page before."""
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
         wanted["parent"] = parent
+        if attention and created_from is None:
+            created_from = self._clock() - ATTENTION
         filters = RunFilters(
             equal={name: str(value) for name, value in wanted.items() if value is not None},
             statuses=[str(one) for one in status],
@@ -81,9 +97,38 @@ class SqlRuns(StorePart):
             before_run_id=before_run_id,
             created_from=created_from,
             created_until=created_until,
+            attention=attention,
         )
         with self._db.reading() as conn:
             return [listed_run(row) for row in newest_runs(conn, filters, limit)]
+
+    def count_runs(self, status: Sequence[str], most: int) -> int:
+        """How many runs have one of these statuses; counting ends at ``most``."""
+        r, found = run_history.c, 0
+        for one in dict.fromkeys(map(str, status)):
+            found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
+        return found
+
+    def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
+        """Those that changed, in any order."""
+        before = {row.run_id: row for row in known}
+        if len(before) > ROWS_MAX:
+            raise ValueError(f"{len(before)} rows are compared at once; give at most {ROWS_MAX}")
+        if not before:
+            return []
+        # Among few runs a server may else read them all.
+        query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
+        rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
+        return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
+
+    def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
+        """The newest ``each`` of each crawler."""
+        wanted = sorted(set(crawlers))
+        if len(wanted) > CRAWLERS_MAX:
+            raise ValueError(f"{len(wanted)} crawlers are asked for at once; give at most {CRAWLERS_MAX}")
+        with self._db.reading() as conn:
+            values = [salvaged(run_history, row)[0] for row in newest_of_each(conn, wanted, each)]
+        return [RecentRun(**{name: row[name] for name in RecentRun.__dataclass_fields__}) for row in values]
 
     def resumption(self, run_id: int) -> list[Resumption]:
         """What the run's tasks say about going on with saved state, the commonest first."""
@@ -103,3 +148,13 @@ class SqlRuns(StorePart):
 
     def properties(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(history_property, run_id)
+
+
+def _changed(before: RunRow, row: Row) -> RunRow | None:
+    """The row as it is now; ``None`` when that is what it was, or the number is another run's by now."""
+    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN)) and before.unreadable is None
+    if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
+        return None
+    now = listed_run({**{name: getattr(before, name) for name in _FIXED}, **row})
+    now = now if now.unreadable or not before.unreadable else replace(now, unreadable=before.unreadable)
+    return None if now == before else now

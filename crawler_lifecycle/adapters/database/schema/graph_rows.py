@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
 from datetime import datetime
 from typing import Any
@@ -136,27 +137,55 @@ def new_row(step: Step, spec: StepSpec, path_hash: str) -> dict[str, Any]:
     }
 
 
-def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]]) -> list[Step]:
-    """The steps of a graph, out of all its rows of ``ENGINE`` in their order. Raises ``RowUnreadable``.
+def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True) -> list[Step]:
+    """The steps of a graph, out of all its rows of ``ENGINE`` in their order. Raises ``RowUnreadable``; unless
+    ``strict`` a step whose place in the graph is known stands still instead (``Step.unreadable``).
 
     Thousands are read several times a second, so that nothing here looks at a row twice unless one cannot be.
     """
-    steps, loads, size = list[Step](), json.loads, len(rows)
-    try:
-        for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows:
-            step = Step(number, path, _KINDS[kind], parent)
-            if shape is not None:
-                _shape(step, loads(shape), size)
-            step.state = _STATES[state]
-            step.attempt, step.tries, step.not_before, step.batch = attempt, tries, not_before, batch
-            step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = rest
-            good = attempt >= 0 <= tries and (batch or 0) >= 0 <= (step.run_id or 0) and -1 <= (parent or 0) < size
-            if not good or number != len(steps) or not (not_before is None or not_before.__class__ is datetime):
-                raise ValueError
-            steps.append(step)
-    except (KeyError, ValueError, TypeError, RecursionError):
-        raise _unreadable_step(graph_id, rows, len(steps)) from None
+    steps = list[Step]()
+    while len(steps) < len(rows):
+        try:
+            _read(rows, steps)
+        except (KeyError, ValueError, TypeError, RecursionError):
+            wrong = _unreadable_step(graph_id, rows, len(steps))
+            if strict or (still := _standing_still(rows, len(steps), str(wrong))) is None:
+                raise wrong from None
+            steps.append(still)
     return steps
+
+
+def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
+    """Go on with the steps of these rows. Raises whatever a row that cannot be leads to."""
+    loads, size = json.loads, len(rows)
+    for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
+        step = Step(number, path, _KINDS[kind], parent)
+        if shape is not None:
+            _shape(step, loads(shape), size)
+        step.state = _STATES[state]
+        step.attempt, step.tries, step.not_before, step.batch = attempt, tries, not_before, batch
+        step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = rest
+        good = attempt >= 0 <= tries and (batch or 0) >= 0 <= (step.run_id or 0) and -1 <= (parent or 0) < size
+        if not good or number != len(steps) or not (not_before is None or not_before.__class__ is datetime):
+            raise ValueError
+        steps.append(step)
+
+
+def _standing_still(rows: Sequence[Sequence[Any]], place: int, wrong: str) -> Step | None:
+    """A step that keeps its dependents, and what is in it, waiting; ``None`` when nobody knows where it belongs."""
+    number, path, _, parent, shape, *moving = rows[place]
+    inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
+    if number != place or not isinstance(path, str) or not inside:
+        return None
+    step = Step(number, path, StepKind.FUNCTION, parent, state=StepState.EXECUTING, unreadable=wrong)
+    with suppress(KeyError, ValueError, TypeError, RecursionError):
+        _shape(step, json.loads(shape or "{}"), len(rows))
+    before = dict(zip(MOVING, moving, strict=True))
+    step.batch, step.alternative = (
+        one if type(one) is int else None for one in (before["batch"], before["alternative"])
+    )
+    step.missing = (*step.missing, "")  # no step has this path
+    return step
 
 
 def _shape(step: Step, shape: Mapping[str, Any], size: int) -> None:

@@ -10,17 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.domain.manager import (
-    Ended,
-    Job,
-    JobState,
-    Live,
-    Waiting,
-    run_request_id,
-)
+from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live, Waiting, run_request_id
+from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata, never_retried, outcome_of
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.scrapy_cloud import job_metadata, never_retried, outcome_of
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
 from crawler_lifecycle.ports.values import RunRow, UnknownStatus
 

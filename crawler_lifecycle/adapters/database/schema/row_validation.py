@@ -7,7 +7,7 @@ the row marked, because one bad row must not hide all others.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,8 +18,10 @@ from sqlalchemy import JSON, Boolean, Column, Integer, Table
 from crawler_lifecycle.domain.bounds import COUNT_MAX, FIRST_YEAR, LAST_YEAR
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
-from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import TaskStatus
 
 from .columns import A_TIME, Broken, UtcTime
@@ -54,6 +56,8 @@ _WORDS: Mapping[tuple[str, str], type[StrEnum]] = {
     ("graph", "state"): GraphState,
     ("graph_step", "kind"): StepKind,
     ("graph_step", "state"): StepState,
+    ("schedule_due", "decision"): Decision,
+    ("schedule_due", "target_kind"): TargetKind,
 }
 
 
@@ -129,6 +133,13 @@ def faults(table: Table, row: Row) -> Iterator[Fault]:
         yield Fault("ended_at", None, f"a graph that is {row['state']} has ended: set {A_TIME}, or set state back")
 
 
+def checker(table: Table, names: Sequence[str]) -> Callable[[Sequence[Any]], bool]:
+    """Says of the values of these columns whether one of them cannot be; for thousands of short rows."""
+    rules = dict(_rules(table))
+    mine = [rules[name] for name in names]
+    return lambda values: any(rule(value) is not None for rule, value in zip(mine, values, strict=True))
+
+
 def _contradictions(table: Table, row: Row) -> Iterator[Fault]:
     """Values that can be, but not beside each other."""
     status = row["status"]
@@ -136,7 +147,7 @@ def _contradictions(table: Table, row: Row) -> Iterator[Fault]:
     if terminal and row["ended_at"] is None:
         yield Fault("ended_at", None, f"a row that is {status} has ended: set {A_TIME}, or set status back")
     if table is not task_history and status == RunStatus.STOPPING and row["stop_requested_at"] is None:
-        what = "run with crawlctl stop" if table is run_history else "manager with crawlctl manager stop"
+        what = "run (crawlctl stop)" if table is run_history else "manager (crawlctl manager stop)"
         cure = f"set it back to PROCESSING, and stop the {what}: a status alone stops nothing"
         yield Fault("status", status, cure)
 

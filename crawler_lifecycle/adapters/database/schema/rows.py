@@ -11,11 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 from sqlalchemy import Table
 
-from crawler_lifecycle.domain.corrections import untrue_ms
+from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.pace import pages_per_minute
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, Observation, TaskState, TaskStatus
+from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports import (
     CorrectionRow,
     Details,
@@ -62,6 +62,13 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
         "request_id": None,
         "tasks": None if task_args is None else list(map(dict, task_args)),
     }
+    return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
+
+
+def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
+    """Fingerprint of what is crawled: the same whoever asks, when, why, and with which limits."""
+    tasks = None if task_args is None else list(map(dict, task_args))
+    content = [request.crawler, request.args, request.settings, tasks]
     return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
 
 
@@ -152,11 +159,6 @@ def evidence(observation: Observation) -> JsonText:
 def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
     """Milliseconds from the cluster's own time of a change to our commit; ``None`` when the cluster gave no time."""
     return untrue_ms(now, cluster_time)
-
-
-def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
-    """The last bytes of a log, cut at a character."""
-    return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------

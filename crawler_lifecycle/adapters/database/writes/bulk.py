@@ -38,7 +38,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_history,
     task_observation,
 )
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 from crawler_lifecycle.ports import Corrected, TaskChanged
 
@@ -256,17 +256,15 @@ def _tell_all(unit: Unit, work: str, source: str) -> int:
 
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
-    """Keep what is told of the run's tasks in here for whoever is to hear of it after the commit."""
-    if unit.told is None:
-        yield
-        return
+    """Keep what is told of the run's tasks in here for whoever is to hear of it after the commit, and for an event."""
     s, c, t = status_transition.c, correction.c, task_history.c
     # Nobody else appends any while the run's row is locked.
     seq = unit.conn.execute(select(func.max(s.seq)).where(s.run_id == unit.run_id)).scalar_one() or 0
     last = unit.conn.execute(select(func.max(c.id)).where(c.run_id == unit.run_id)).scalar_one() or 0
     yield
-    moved = select(s.to_status, s.source, s.lag_ms).where(s.run_id == unit.run_id, s.seq > seq)
-    unit.told_changes += [TaskChanged(*row) for row in unit.conn.execute(moved)]
+    if unit.told is not None:
+        moved = select(s.to_status, s.source, s.lag_ms).where(s.run_id == unit.run_id, s.seq > seq)
+        unit.told_changes += [TaskChanged(*row) for row in unit.conn.execute(moved)]
     wrong = (
         select(correction, t.cause)
         .join_from(correction, task_history, c.task_id == t.task_id)
@@ -276,6 +274,7 @@ def _remembered(unit: Unit) -> Iterator[None]:
     for row in map(dict, unit.conn.execute(wrong).mappings()):
         cause = row.pop("cause")
         unit.told_corrections.append(Corrected(correction_row(row), cause))
+        unit.corrections.append(unit.told_corrections[-1].row)
 
 
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import and_, insert, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.rows import (
     event_row,
@@ -16,6 +16,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     outbox_event,
 )
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports import Event, Fence
 
 from .unit_of_work import StorePart
@@ -89,13 +90,14 @@ class SqlEvents(StorePart):
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
         """Every try to deliver an event of the run, and as ``pending`` the events with a key that nobody tried yet.
 
-        An event gets its key because it must be delivered once; the others tell of a change and may go nowhere.
+        An event gets its key because it must be delivered once; the others tell of a change and may go nowhere. What
+        webhooks were told is theirs (``WebhookReader``).
         """
         e, d = outbox_event.c, outbox_delivery.c
         wanted = e.event_key.is_not(None)
         query = (
             select(e.seq, e.type, e.attempt, d.sink, d.status, d.tries, d.error, d.delivered_at)
-            .join_from(outbox_event, outbox_delivery, e.seq == d.seq, isouter=True)
+            .join_from(outbox_event, outbox_delivery, and_(e.seq == d.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
             .where(e.run_id == run_id, wanted if keyed else or_(wanted, d.seq.is_not(None)))
             .order_by(e.seq, d.id)
         )

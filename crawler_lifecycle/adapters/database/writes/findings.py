@@ -15,12 +15,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     audit_finding,
     audit_report,
 )
-from crawler_lifecycle.domain.audit import (
-    AuditFinding,
-    AuditReport,
-    FindingKind,
-    Noted,
-)
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted
 from crawler_lifecycle.ports import FindingRow
 
 from .unit_of_work import StorePart

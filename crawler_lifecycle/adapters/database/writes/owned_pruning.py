@@ -45,6 +45,11 @@ class Leaving:
     owner: tuple[str, int] | None = None
     """What else it belongs to: an ``Owner`` by name, and which."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether it belongs to nothing."""
+        return self.run_id is None and self.owner is None
+
 
 @dataclass
 class Chunk:
@@ -133,6 +138,10 @@ DRAFT = Owner(
 OWNERS = (MANAGER, GRAPH, DRAFT)
 #: Tables whose rows belong to one of them.
 OWNED: Mapping[str, Owner] = MappingProxyType({name: one for one in OWNERS for name in one.rows})
+
+
+#: What subjects of managers and graphs begin with.
+SUBJECTS = (MANAGER.subject, GRAPH.subject)
 
 
 def owners_of(

@@ -24,6 +24,7 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     outbox_delivery,
     outbox_event,
     run_history,
+    schedule_due,
     task_finding,
     task_history,
     task_log,
@@ -34,6 +35,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
     CLOSED,
     Stays,
+    due_stays,
     event_stays,
     finding_stays,
     mark,
@@ -41,10 +43,12 @@ from crawler_lifecycle.domain.retention import (
     run_stays,
 )
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.webhooks.definition import webhook_sink
 
 from .bulk import CHUNK, chunks, delete_rows
 from .owned_pruning import (
     OWNED,
+    SUBJECTS,
     Chunk,
     Leaving,
     Place,
@@ -54,6 +58,7 @@ from .owned_pruning import (
     remove_owned,
     rows_of_owner,
 )
+from .schedules import BEGINS, OVER, status_column
 from .unit_of_work import Clock, utc_now
 
 _OVER = [status.value for status in RunStatus if status.terminal]
@@ -74,6 +79,7 @@ class Pruner:
             "task_stats": partial(_of_tasks, task_stats),
             "task_observation": _observations,
             "task_finding": _staged_findings,
+            "schedule_due": _due_lines,
             **{name: partial(rows_of_owner, metadata.tables[name]) for name in OWNED},
             "audit_finding": _closed_findings,
         }
@@ -100,13 +106,17 @@ class Pruner:
         with self._db.writing() as conn:
             if table == "audit_finding":
                 return {table: _remove_findings(conn, keys, before)}
+            if table == "schedule_due":
+                return {table: _remove_due(conn, keys, before)}
             # First, as in every transaction of ours: two of them never wait for each other.
             owners = held(conn, leaving, before)
             if table in OWNED:
                 return remove_owned(conn, table, [one for one in leaving if one.owner in owners], self._clock())
             runs = _held(conn, {one.run_id for one in leaving if one.run_id is not None}, before)
             mine = [
-                one for one in sorted(leaving, key=lambda one: one.key) if one.run_id in runs or one.owner in owners
+                one
+                for one in sorted(leaving, key=lambda one: one.key)
+                if one.run_id in runs or one.owner in owners or (table == "outbox_event" and one.alone)
             ]
             if not mine:
                 return {}
@@ -231,15 +241,16 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     sent: Counter[int] = Counter()
     unsent: set[int] = set()
     if rows:
-        query = select(d.seq, d.status).where(d.seq.in_([row["seq"] for row in rows]))
-        for seq, status in conn.execute(query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")):
+        query = select(d.seq, d.status, d.sink).where(d.seq.in_([row["seq"] for row in rows]))
+        for seq, status, sink in conn.execute(query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")):
             sent[seq] += 1
-            if status != "delivered":
+            # A webhook that was down for months is not waited for.
+            if status != "delivered" and not sink.startswith(webhook_sink("")):
                 unsent.add(seq)
     owners = owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
     whose = [owners.get(row["subject"]) if row["run_id"] is None else None for row in rows]
     whys = [
-        event_stays(_run_stays(row, before) if of is None else of[1], row["event_key"], row["created_at"], before)
+        event_stays(_whose_stays(row, of, before), row["event_key"], row["created_at"], before)
         for row, of in zip(rows, whose, strict=True)
     ]
     failed = [why is None and row["seq"] in unsent for row, why in zip(rows, whys, strict=True)]
@@ -256,6 +267,14 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     return chunk
 
 
+def _whose_stays(row: Mapping[Any, Any], of: tuple[object, Stays | None] | None, before: datetime) -> Stays | None:
+    """Why what an event is about stays. News of schedules and webhooks, which have no end, go by their own age."""
+    if of is not None:
+        return of[1]
+    endless = row["run_id"] is None and not row["subject"].startswith(SUBJECTS)
+    return None if endless else _run_stays(row, before)
+
+
 def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
     """The newest ``run.changed`` of each of these runs: the one that is pushed again when its push failed."""
     e, found = outbox_event.c, set()
@@ -264,6 +283,18 @@ def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
         newest = newest.order_by(e.seq.desc()).limit(1)
         found |= set(conn.execute(newest).scalars())
     return found
+
+
+def _due_lines(conn: Connection, before: datetime, after: Place) -> Chunk:
+    d = schedule_due.c
+    query = select(d.due_id, d.decision, d.target_id, d.decided_at, status_column()).where(d.due_id > after[0])
+    query = query.order_by(d.due_id).limit(CHUNK).with_hint(schedule_due, _PRIMARY, "mysql")
+    rows = [{**row, "run": None} for row in conn.execute(query).mappings()]
+    whys = []
+    for row in rows:
+        live = row["target_id"] is None or (row["status"] is not None and row["status"] not in OVER)
+        whys.append(due_stays(row["decision"] in BEGINS, live, row["decided_at"], before))
+    return _chunk(rows, [(row["due_id"], 0) for row in rows], whys)
 
 
 def _closed_findings(conn: Connection, before: datetime, after: Place) -> Chunk:
@@ -297,6 +328,14 @@ def _remove_staged(conn: Connection, mine: Sequence[Leaving]) -> int:
         tasks.setdefault(one.key[0], []).append(one.key[1])
     column = task_finding.c.task_id
     return sum(delete_rows(conn, column, "PRIMARY", ids, of={"run_id": run_id}) for run_id, ids in tasks.items())
+
+
+def _remove_due(conn: Connection, keys: Sequence[Place], before: datetime) -> int:
+    """A person may have asked for one of them since they were read."""
+    d = schedule_due.c
+    query = select(d.due_id).where(d.due_id.in_([key[0] for key in keys]), d.decided_at < before).order_by(d.due_id)
+    ids = conn.execute(query.with_for_update().with_hint(schedule_due, _PRIMARY, "mysql")).scalars().all()
+    return delete_rows(conn, d.due_id, "PRIMARY", ids)
 
 
 def _remove_findings(conn: Connection, keys: Sequence[Place], before: datetime) -> int:

@@ -15,12 +15,13 @@ from sqlalchemy import Column, Connection, Table, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.row_validation import check
-from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run, stop_of, tail
+from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run, stop_of
 from crawler_lifecycle.adapters.database.schema.tables import outbox_event, run_history
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, StoreUnavailable
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.ports import Owner, RunRow
 from crawler_lifecycle.ports.store.graphs import GraphFence
 from crawler_lifecycle.ports.store.managers import ManagerFence

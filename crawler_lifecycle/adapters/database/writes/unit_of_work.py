@@ -23,18 +23,26 @@ from crawler_lifecycle.adapters.database.schema.tables import (
 )
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, run_subject
+from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports import Committed, Corrected, Event, Fence, TaskChanged, TaskCounts
+from crawler_lifecycle.ports import Committed, Corrected, CorrectionRow, Event, Fence, TaskChanged, TaskCounts
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 #: Hears what a transaction added to the ledger, once it is committed.
 Told = Callable[[Committed], None]
+
+
+#: Corrections that one event shows.
+CORRECTIONS_TOLD = 20
+_TOLD = (
+    *("id", "task_id", "attempt", "kind", "believed", "believed_since", "truth", "truth_since", "found_by", "lag_ms"),
+    "created_at",
+)
 
 
 def utc_now() -> datetime:
@@ -86,7 +94,7 @@ def check_fence(run: Row, fence: Fence) -> None:
 
 def missing(run_id: int) -> RowMissing:
     """What a run's own workflow is told when its row is not there any more."""
-    cure = "crawlctl audit --adopt makes it again; until then the run waits"
+    cure = "an audit with adopt makes it again (crawlctl audit --adopt); until then the run waits"
     return RowMissing(f"The row of run {run_id} is gone, as after a restore of the database: {cure}")
 
 
@@ -120,7 +128,7 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
             if row is not None:
                 check(task_history, row, graver=True)
     if counts.alive and RunStatus(run["status"]).terminal:
-        cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run with crawlctl stop"
+        cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)"
         raise unreadable(run_history, run, Fault("status", run["status"], cure))
     return counts
 
@@ -140,6 +148,8 @@ class Unit:
     """Who is to hear, after the commit, what was added to the ledger."""
     told_changes: list[TaskChanged] = field(default_factory=list)
     told_corrections: list[Corrected] = field(default_factory=list)
+    corrections: list[CorrectionRow] = field(default_factory=list)
+    """What was written that was untrue, for the event that tells of it."""
 
     @property
     def run_id(self) -> int:
@@ -233,6 +243,13 @@ class Unit:
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
+    def tell_corrections(self) -> None:
+        """One event for all corrections of the transaction, with the first of them."""
+        shown = [_shown(row) for row in self.corrections[:CORRECTIONS_TOLD]]
+        body = {"attempt": self.attempt, "crawler": self.run["crawler"], "flow_id": self.run["flow_id"]}
+        body |= {"status": self.run["status"], "count": len(self.corrections), "corrections": shown}
+        self.append_event(EVENT_CORRECTION_MADE, None, body)
+
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
         """Append one event. Nothing may follow it in the transaction."""
         row = {
@@ -259,6 +276,12 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
     conn.execute(insert(outbox_event).values(**whole))
     return event_row(whole)
+
+
+def _shown(row: CorrectionRow) -> dict[str, object]:
+    """A correction as an event tells it; its evidence stays in the ledger."""
+    told = {name: getattr(row, name) for name in _TOLD}
+    return {name: at.isoformat() if isinstance(at, datetime) else at for name, at in told.items()}
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
@@ -290,7 +313,10 @@ class StorePart:
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
-            return conn.execute(query).mappings().all()
+            found = conn.execute(query)
+            # Plain dictionaries: looking a value up in a row of SQLAlchemy takes five times as long.
+            names = tuple(found.keys())
+            return [dict(zip(names, row, strict=True)) for row in found]
 
     def _of_run(self, table: Table, run_id: int) -> list[Mapping[str, object]]:
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.id)
@@ -309,6 +335,8 @@ class StorePart:
             # The clock is read after the wait for the lock: lag counts until the commit, not until the attempt.
             unit = Unit(conn, run, self._clock(), told=self._told)
             yield unit
+            if unit.corrections:
+                unit.tell_corrections()
             if unit.changed:
                 unit.announce()
         self._tell(unit)

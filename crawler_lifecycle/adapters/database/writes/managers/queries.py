@@ -13,11 +13,10 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, and_, select
 from crawler_lifecycle.adapters.database.schema.manager_rows import RUN_FACTS, ToldRun, ToldTask
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
 from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history, task_history, task_stats
+from crawler_lifecycle.adapters.database.writes.bulk import CHUNK, chunks
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.manager import JobState
+from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
-
-from .bulk import CHUNK, chunks
 
 #: States of jobs that hold a slot.
 HOLDING = (JobState.STARTING.value, JobState.STARTED.value)

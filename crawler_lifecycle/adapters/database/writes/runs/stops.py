@@ -10,14 +10,13 @@ from sqlalchemy import ColumnElement, Connection, and_, false, func, insert, or_
 
 from crawler_lifecycle.adapters.database.schema.rows import Row, run_row, stop_state
 from crawler_lifecycle.adapters.database.schema.tables import cancellation_log, run_history, task_history
+from crawler_lifecycle.adapters.database.writes.bulk import Move, chunks, move_tasks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, check_fence, current_tasks
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
-
-from .bulk import Move, chunks, move_tasks
-from .unit_of_work import StorePart, Unit, check_fence, current_tasks
 
 #: What a plain stop still has to ask.
 _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)

@@ -6,21 +6,23 @@ changes the graph as a whole (``graphs.py``) waits for them.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from graphlib import TopologicalSorter
 from typing import Any
 
-from sqlalchemy import Connection, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.graph_rows import check_step_row, work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager, run_history
-from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
-from crawler_lifecycle.domain.graph.commands import step_request_id
+from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager
+from crawler_lifecycle.adapters.database.writes.bulk import chunks, delete_rows
+from crawler_lifecycle.adapters.database.writes.row_unit import check_owner, live_runs, read_row, runs_by_id
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -30,10 +32,11 @@ from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, StepWork
 from crawler_lifecycle.ports.store.managers import ManagerRow
 
-from .bulk import chunks, delete_rows
-from .graph_steps import LOST, with_error
-from .graph_unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
-from .row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
+from .steps import LOST, with_error
+from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
+from .unrecorded import CANCELLED, RUNS, unrecorded
+
+log = logging.getLogger(__name__)
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 #: States in which a step that was given to a call may begin.
@@ -42,9 +45,10 @@ _BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
 
 _g, _s = graph.c, graph_step.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
-#: Steps that were cancelled and may still run; with them those that execute.
-_CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
-_OPEN = or_(_s.state == StepState.EXECUTING.value, _CANCELLED)
+#: Steps that execute, or may still.
+_OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
+#: What of a graph says how its runs are known.
+_NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
 #: What of a step decides about its record.
 _STEP = (
     *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
@@ -70,12 +74,9 @@ class SqlGraphCalls(GraphPart):
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
-        rows = sorted(rows, key=lambda row: int(_shape(row, "priority", 0)))
-        work = [
-            work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1)
-            for row in rows
-            if row["state"] in _MAY_BEGIN
-        ]
+        may = [row for row in _readable(rows) if row["state"] in _MAY_BEGIN]
+        may.sort(key=lambda row: int(_shape(row, "priority", 0)))
+        work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
         return _in_order(work)
 
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
@@ -115,7 +116,7 @@ class SqlGraphCalls(GraphPart):
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
-        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
+        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in _readable(rows)]
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
         if (run_id is None) == (error is None):
@@ -130,20 +131,20 @@ class SqlGraphCalls(GraphPart):
                 end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
                 steps.end(Done(end, error=error))
             elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
-                # A step that was cancelled meanwhile has a run all the same, which is to be stopped.
-                steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes)
+                # A step that was cancelled meanwhile has a run all the same, which is to be stopped. Where that of
+                # before was gone, it has another one, of which every end counts.
+                other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
+                steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes, **other)
             steps.write()
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        runs = ((StepKind.CRAWL, run_history.c.run_id), (StepKind.MANAGER, manager.c.manager_id))
         with self._db.reading() as conn:
-            row = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key))
-            check_owner(row, fence)
-            whose, found = graph_workflow_id(row["graph_key"]), list[StepEnd]()
-            unrecorded = _unrecorded_runs(conn, fence.graph_id, row["graph_key"])
-            for kind, key in runs:
-                of = key.table.c
+            its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
+            check_owner(its, fence)
+            whose, found = graph_workflow_id(its["graph_key"]), list[StepEnd]()
+            for kind, key in RUNS.items():
+                of, lives = key.table.c, unrecorded(conn, kind, its)
                 facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit, of.parent)
                 query = (
                     select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
@@ -151,36 +152,40 @@ class SqlGraphCalls(GraphPart):
                     .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
-                ends = (_run_end(row, whose, self._clock()) for row in conn.execute(query).mappings())
-                found += [end for end in ends if end is not None and end.number not in unrecorded]
+                rows = _readable(conn.execute(query).mappings())
+                ends = (_run_end(row, whose, self._clock()) for row in rows)
+                found += [end for end in ends if end is not None and end.number not in lives]
         return sorted(found, key=lambda end: end.number)
 
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        cancelled = select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == StepKind.CRAWL.value, _CANCELLED)
         with self._db.reading() as conn:
-            key = conn.execute(select(_g.graph_key).where(_g.graph_id == graph_id)).scalar_one_or_none()
-            if key is None:
-                raise RunNotFound(f"There is no graph {graph_id}")
-            run, more = run_history.c.run_id, []
+            named, run, more = read_row(conn, graph, graph_id, _NAMED), RUNS[StepKind.CRAWL], []
             if ending:
-                unrecorded = _unrecorded_runs(conn, graph_id, key)
-                more = [or_(run.in_(cancelled), run.in_(unrecorded.values())) if unrecorded else run.in_(cancelled)]
-            found = live_runs(conn, graph_workflow_id(key), "graph/%", *more, after=after_run_id, limit=limit)
+                cancelled = run.in_(_run_ids(graph_id, StepKind.CRAWL, CANCELLED))
+                lives = unrecorded(conn, StepKind.CRAWL, named)
+                more = [or_(cancelled, run.in_(lives.values())) if lives else cancelled]
+            whose = graph_workflow_id(named["graph_key"])
+            found = live_runs(conn, whose, "graph/%", *more, after=after_run_id, limit=limit)
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
-        m = manager.c
-        query = (
-            select(manager)
-            .join_from(graph_step, manager, m.manager_id == _s.run_id)
-            .where(_s.graph_id == graph_id, _s.kind == StepKind.MANAGER.value)
-            .where(_CANCELLED if ending else _OPEN)
-            .where(m.status.not_in(_OVER))
-            .order_by(m.manager_id)
-        )
-        return [listed_manager(row) for row in self._rows(query.with_hint(graph_step, BY_STATE, "mysql"))]
+        m, found = manager.c, list[ManagerRow]()
+        with self._db.reading() as conn:
+            named = read_row(conn, graph, graph_id, _NAMED)
+            query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else _OPEN)
+            known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
+            ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
+            for chunk in chunks(sorted(ids)):
+                live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(_OVER)).order_by(m.manager_id)
+                found += [listed_manager(row) for row in conn.execute(live).mappings()]
+        return found
+
+
+def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
+    """The runs (managers) of such steps of this graph."""
+    return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind.value, which)
 
 
 # --- steps --------------------------------------------------------------------------------------------------------
@@ -197,9 +202,8 @@ class _Steps:
         self._stale: list[int] = []
         for chunk in chunks(sorted(numbers)):
             query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
-            for row in conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings():
-                check_step_row(row)
-                self.rows[row["number"]] = dict(row)
+            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings()
+            self.rows |= {row["number"]: dict(row) for row in _readable(rows)}
 
     def set(self, number: int, **values: Any) -> None:
         """Change columns of a step."""
@@ -306,6 +310,17 @@ class _Steps:
         return True
 
 
+def _readable(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows of steps but those in which another hand has written: these stand still, as ``engine_steps`` tells."""
+    for row in rows:
+        try:
+            check_step_row(row)
+        except RowUnreadable as error:
+            log.error("a step stands still: %s", error)
+        else:
+            yield row
+
+
 def _shape(step: Row, name: str, default: Any) -> Any:
     return (step["shape"] or {}).get(name, default)
 
@@ -315,31 +330,6 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     known = {one.number: one for one in work}
     order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
     return [known[number] for number in order.static_order()]
-
-
-def _unrecorded_runs(conn: Connection, graph_id: int, key: str) -> dict[int, int]:
-    """Live runs by the number of their step, which was cancelled before the step's row knew that the run has begun.
-
-    Whoever made such a run died before he could tell: it is known by the id of its request, or as that of the attempt
-    before, which went on.
-    """
-    query = (
-        select(_s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt)
-        .where(_s.graph_id == graph_id, _s.kind == StepKind.CRAWL.value, _CANCELLED, _s.begun_attempt < _s.attempt)
-        .with_hint(graph_step, BY_STATE, "mysql")
-    )
-    steps, r, found = conn.execute(query).all(), run_history.c, dict[int, int]()
-    asked = {step_request_id(key, step.path, step.attempt): step.number for step in steps if step.run_id is None}
-    resumed = {step.run_id: step for step in steps if step.run_id is not None}
-    for chunk in chunks(sorted(asked)):
-        live = select(r.request_id, r.run_id).where(r.request_id.in_(chunk), r.status.in_(LIVE_RUNS))
-        found |= {asked[request_id]: run_id for request_id, run_id in conn.execute(live)}
-    for chunk in chunks(sorted(resumed)):
-        live = select(r.run_id, r.attempt).where(r.run_id.in_(chunk), r.status.in_(LIVE_RUNS))
-        for run_id, attempt in conn.execute(live):
-            if attempt > resumed[run_id].run_attempt:
-                found[resumed[run_id].number] = run_id
-    return found
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:

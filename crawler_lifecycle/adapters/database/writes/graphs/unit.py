@@ -14,13 +14,12 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle.adapters.database.schema.graph_rows import ENGINE, GRAPH, engine_steps, load_options
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_step
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.row_unit import OwnedPart, RowUnit
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
 from crawler_lifecycle.ports.store.graphs import GraphFence
-
-from .bulk import chunks
-from .row_unit import OwnedPart, RowUnit
 
 #: Kinds of steps that do something themselves.
 WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
@@ -42,14 +41,15 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
     return found
 
 
-def load_graph(conn: Connection, row: Row) -> Graph:
-    """The engine of a graph, out of all its steps; of one that was pruned it has none. Raises ``RowUnreadable``."""
+def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
+    """The engine of a graph, out of all its steps (``engine_steps``); of one that was pruned it has none. Raises
+    ``RowUnreadable``."""
     graph_id = row["graph_id"]
     if row["pruned_at"] is not None:
         return Graph(load_options(row), [])
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
     rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
-    return Graph(load_options(row), engine_steps(graph_id, rows), row["next_batch"])
+    return Graph(load_options(row), engine_steps(graph_id, rows, strict=strict), row["next_batch"])
 
 
 @dataclass

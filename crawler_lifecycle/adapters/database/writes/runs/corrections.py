@@ -16,13 +16,12 @@ from sqlalchemy import func, insert, literal_column, select
 from crawler_lifecycle.adapters.database.schema.columns import storable
 from crawler_lifecycle.adapters.database.schema.rows import Row, compact, correction_row
 from crawler_lifecycle.adapters.database.schema.tables import correction, status_transition, task_history
-from crawler_lifecycle.domain.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit
+from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal, Fence
-
-from .bulk import chunks
-from .unit_of_work import StorePart, Unit
 
 WORD_MAX = 20
 """Characters of the columns ``believed`` and ``truth``."""
@@ -56,20 +55,30 @@ class SqlCorrections(StorePart):
                 [row["id"]] = unit.conn.execute(insert(correction).values(**row)).inserted_primary_key  # type: ignore[misc]
                 written.append(correction_row(row))
                 _move_run(unit, one, found_by)
+            unit.corrections += written
             unit.changed = unit.changed or bool(written)
             return written
 
     def list_corrections(
-        self, run_id: int | None = None, after_id: int = 0, limit: int = 500, *, kind: str | None = None
+        self,
+        run_id: int | None = None,
+        after_id: int = 0,
+        limit: int = 500,
+        *,
+        kind: str | None = None,
+        before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Corrections of one run, or of all, oldest first."""
-        query = select(correction).where(correction.c.id > after_id)
+        """Corrections of one run, or of all, oldest first, or newest first before one of them."""
+        key = correction.c.id
+        query = select(correction).where(key > after_id)
+        if before_id is not None:
+            query = query.where(key < before_id)
         if run_id is not None:
             query = query.where(correction.c.run_id == run_id)
         if kind is not None:
             query = query.where(correction.c.kind == kind)
         with self._db.reading() as conn:
-            rows = conn.execute(query.order_by(correction.c.id).limit(limit)).mappings()
+            rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
             return [correction_row(row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:

@@ -16,19 +16,19 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     manager_log,
     run_history,
 )
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.row_unit import NO_STOP, live_runs, read_row
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.manager import CAP_MAX, JobState
+from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
 
-from .bulk import chunks
-from .manager_decisions import SqlDecisions
-from .manager_items import SqlManagerItems, set_items
-from .manager_queries import BY_STATE, in_states
-from .manager_unit import ManagerUnit
-from .row_unit import NO_STOP, live_runs, read_row
+from .decisions import SqlDecisions
+from .items import SqlManagerItems, set_items
+from .queries import BY_STATE, in_states
+from .unit import ManagerUnit
 
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 

@@ -8,13 +8,12 @@ from sqlalchemy import func, insert, select
 
 from crawler_lifecycle.adapters.database.schema.rows import Row, args_hash
 from crawler_lifecycle.adapters.database.schema.tables import task_addition, task_history
+from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_rows
+from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart, Unit
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import AddedTask, Fence
-
-from .bulk_insert import insert_rows
-from .unit_of_work import BY_RUN, StorePart, Unit
 
 
 def check_request_id(request_id: str) -> None:

@@ -8,18 +8,19 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from crawler_lifecycle.adapters.database.schema.rows import distinct_tags, request_hash, run_row
+from crawler_lifecycle.adapters.database.schema.rows import distinct_tags, request_hash, run_row, work_hash
 from crawler_lifecycle.adapters.database.schema.tables import run_history, run_tag, status_transition, task_history
-from crawler_lifecycle.domain.adoption import FORGOTTEN
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, read_run
+from crawler_lifecycle.domain.audits.adoption import FORGOTTEN
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage
+from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import LostRun, RunRow, TaskRecord
 
-from .bulk import chunks
 from .initiation import new_run
-from .unit_of_work import StorePart, Unit, read_run
 
 
 class SqlAdoption(StorePart):
@@ -122,6 +123,8 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
         "run_id": lost.run.run_id,
         "run_uid": lost.run.uid,
         "request_hash": request_hash(lost.request, None),
+        "work_hash": work_hash(lost.request, None),
+        "schedule": schedule_of(lost.request_id),
         "multi": lost.multi,
         "status": status.value,
         "stage": Stage.RECONCILIATION.value,

@@ -20,20 +20,35 @@ from crawler_lifecycle.adapters.database.schema.rows import (
     load_details,
     load_finding,
     stop_of,
-    tail,
     task_state,
 )
 from crawler_lifecycle.adapters.database.schema.tables import task_history, task_log, task_observation, task_stats
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.adapters.database.writes.bulk import (
+    CHUNK,
+    Move,
+    apply_staged,
+    chunks,
+    delete_rows,
+    forget_staged,
+    stage_moves,
+    update_tasks,
+)
+from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_rows
+from crawler_lifecycle.adapters.database.writes.unit_of_work import (
+    StorePart,
+    Unit,
+    check_fence,
+    checked_counts,
+    current_tasks,
+    read_run,
+)
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
-from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
 from crawler_lifecycle.ports import Details, Fence, FoundState, Look, LookReport, TaskCounts, TaskFinding
 
-from .bulk import CHUNK, Move, apply_staged, chunks, delete_rows, forget_staged, stage_moves, update_tasks
-from .bulk_insert import insert_rows
 from .live_counters import COUNTERS, count_sums, grown, moved
-from .unit_of_work import StorePart, Unit, check_fence, checked_counts, current_tasks, read_run
 
 log = logging.getLogger(__name__)
 

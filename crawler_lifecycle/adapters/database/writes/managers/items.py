@@ -12,16 +12,16 @@ from sqlalchemy import insert, select, update
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, jobs_hash
 from crawler_lifecycle.adapters.database.schema.tables import manager_addition, manager_item
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappings
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.manager import Job, JobState, Page, SourceItem
-from crawler_lifecycle.domain.manager_rows import yields_behind
+from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem
+from crawler_lifecycle.domain.managers.rows import yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
-from .bulk import chunks
-from .bulk_insert import insert_mappings
-from .manager_queries import known
-from .manager_unit import ManagerPart, ManagerUnit
+from .queries import known
+from .unit import ManagerPart, ManagerUnit
 
 
 class SqlManagerItems(ManagerPart):

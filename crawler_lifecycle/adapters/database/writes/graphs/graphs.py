@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, dump_options, load_options, whole_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.tables import graph, graph_log, graph_page, graph_step
+from crawler_lifecycle.adapters.database.writes.row_unit import NO_STOP, live_runs
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -21,19 +22,17 @@ from crawler_lifecycle.domain.errors import (
     NotInThisState,
     RowUnreadable,
 )
-from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepKind, StepState
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, NewGraph
 
-from .graph_calls import SqlGraphCalls
-from .graph_steps import insert_steps, states_of, write_steps
-from .graph_unit import GraphUnit, load_graph
-from .row_unit import NO_STOP, live_runs
+from .calls import SqlGraphCalls
+from .steps import insert_steps, states_of, write_steps
+from .unit import GraphUnit, load_graph
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class SqlGraphs(SqlGraphCalls):
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is a draft; make it whole first")
             if not unit.over and unit.take(owner, over=False):
-                known = load_graph(unit.conn, unit.row)
+                known = load_graph(unit.conn, unit.row, strict=False)
                 before = states_of(known)
                 known.released({step.batch for step in known.steps if step.batch is not None})
                 write_steps(unit, known, before)
@@ -109,7 +108,7 @@ class SqlGraphs(SqlGraphCalls):
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
         with self._graph(fence.graph_id, fence) as unit:
-            return _change(unit, how)
+            return _change(unit, how, strict=False)
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
         with self._graph(graph_id) as unit:
@@ -154,7 +153,7 @@ class SqlGraphs(SqlGraphCalls):
             if not unit.over:
                 unit.ask_to_stop(intent)
                 try:
-                    _change(unit, lambda _: None)
+                    _change(unit, lambda _: None, strict=False)
                 except RowUnreadable as error:
                     # Nothing keeps a stop back; whatever changes the steps next cancels them.
                     log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
@@ -191,9 +190,9 @@ def _told(unit: GraphUnit) -> GraphRow:
     return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
 
 
-def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
-    """Let ``how`` change the engine, and write what it changed."""
-    known = load_graph(unit.conn, unit.row)
+def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) -> T:
+    """Let ``how`` change the engine, and write what it changed. ``strict``: only if all its steps can be read."""
+    known = load_graph(unit.conn, unit.row, strict=strict)
     before = states_of(known)
     if unit.stop is not None and not unit.over:
         known.cancel(None, _stopped(unit.stop))
@@ -202,7 +201,7 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
     unit.changed = unit.changed or bool(known.changed)
     unit.counts = known.counts()
     # Calls have recorded ends since the last change: that is news, too.
-    unit.set(next_batch=known.next_batch, waiting_for=_waiting(known), counts=_plain(unit.counts))
+    unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))
     if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
         unit.set(started_at=unit.began() or unit.now)
     if unit.over and known.state is GraphState.EXECUTING:
@@ -214,16 +213,6 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T]) -> T:
 
 def _plain(counts: Mapping[StepState, int]) -> dict[str, int]:
     return {state.value: n for state, n in sorted(counts.items())}
-
-
-def _waiting(known: Graph) -> str | None:
-    """What the graph waits for when no step of it is under way: the first one that could be next tells."""
-    working = [step for step in known.steps if step.kind is not StepKind.GRAPH and not step.state.final]
-    if any(step.state is StepState.EXECUTING or step.batch is not None for step in working):
-        return None
-    first = min(working, key=lambda step: step.state is StepState.SUSPENDED, default=None)
-    reason = None if first is None else known.waiting(first.number)
-    return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
 
 
 def _stopped(stop: StopIntent) -> str:

@@ -6,17 +6,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import TextClause, select, text
+from sqlalchemy import TextClause, select, text, update
 
 from crawler_lifecycle.adapters.database.schema.graph_rows import MOVING, new_row, shape_of
 from crawler_lifecycle.adapters.database.schema.tables import graph_change, graph_step
+from crawler_lifecycle.adapters.database.writes.bulk import chunks, delete_rows
+from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappings
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.names import request_fingerprint
 
-from .bulk import chunks, delete_rows
-from .bulk_insert import insert_mappings
-from .graph_unit import GraphUnit
+from .unit import GraphUnit
 
 #: Errors of a step that are kept, and characters of one.
 ERRORS_MAX, ERROR_MAX = 20, 4000
@@ -49,7 +49,11 @@ def path_hash(path: str) -> str:
 
 def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     """Write what has changed of the graph's steps, and insert the new ones."""
-    known = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
+    changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
+    known = [step for step in changed if step.unreadable is None]
+    for chunk in chunks([step.number for step in changed if step.unreadable is not None and step.batch is None]):
+        these = update(graph_step).where(graph_step.c.graph_id == unit.id, graph_step.c.number.in_(chunk))
+        unit.conn.execute(these.values(batch=None))
     failed = {
         step.number: step
         for step in known

@@ -18,8 +18,11 @@ from crawler_lifecycle.adapters.database.schema.rows import (
     run_row,
     stop_of,
     stored_request,
+    work_hash,
 )
 from crawler_lifecycle.adapters.database.schema.tables import history_property, run_history, run_tag
+from crawler_lifecycle.adapters.database.writes.bulk import forget_staged
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, read_run
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
@@ -31,11 +34,10 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
 from .additions import check_request_id, check_room, insert_tasks
-from .bulk import forget_staged
-from .unit_of_work import StorePart, Unit, read_run
 
 _CLAIM_ROUNDS = 10
 
@@ -165,6 +167,7 @@ class SqlInitiation(StorePart):
         now = self._clock()
         row = new_run(request, request_id, now)
         row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
+        row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id)}
         conn.execute(insert(run_history).values(**row))
         inserted = self._find_locked(conn, request_id)
         assert inserted is not None, "it was inserted in this transaction"

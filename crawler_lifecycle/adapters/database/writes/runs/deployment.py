@@ -11,15 +11,15 @@ from sqlalchemy import and_, case, func, insert, literal, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import task_history
+from crawler_lifecycle.adapters.database.writes.bulk import Move, chunks, move_tasks, update_tasks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, current_tasks
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
 
-from .bulk import Move, chunks, move_tasks, update_tasks
 from .completion import ended_groups
-from .unit_of_work import StorePart, Unit, current_tasks
 
 _STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)

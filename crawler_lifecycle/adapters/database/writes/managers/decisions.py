@@ -15,17 +15,17 @@ from sqlalchemy import and_, bindparam, func, or_, select, update
 from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, ended_row, job_outcome
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history
+from crawler_lifecycle.adapters.database.writes.bulk import chunks
+from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappings
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.manager import Added, Decision, Facts, Hooked, JobState, Picked
-from crawler_lifecycle.domain.manager_rows import new_numbers
+from crawler_lifecycle.domain.managers.manager import Added, Decision, Facts, Hooked, JobState, Picked
+from crawler_lifecycle.domain.managers.rows import new_numbers
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
 
-from .bulk import chunks
-from .bulk_insert import insert_mappings
-from .manager_items import item_row, moment, set_items
-from .manager_queries import BY_STATE, HOLDING, known, runs_of, with_run
-from .manager_unit import ManagerPart, ManagerUnit
+from .items import item_row, moment, set_items
+from .queries import BY_STATE, HOLDING, known, runs_of, with_run
+from .unit import ManagerPart, ManagerUnit
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
@@ -83,7 +83,7 @@ class SqlDecisions(ManagerPart):
             unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
             _say(unit, decision)
             row = unit.row
-            return Committed(row["jobs_starting"], unit.live, dropped + fell)
+            return Committed(row["jobs_starting"], unit.live, dropped + fell, unit.stop is not None)
 
 
 # --- facts --------------------------------------------------------------------------------------------------------

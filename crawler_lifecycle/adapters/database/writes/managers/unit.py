@@ -9,12 +9,11 @@ from typing import Any
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import counts_of
 from crawler_lifecycle.adapters.database.schema.tables import manager
-from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
+from crawler_lifecycle.adapters.database.writes.row_unit import OwnedPart, RowUnit
+from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.ports.store.managers import ManagerFence
-
-from .row_unit import OwnedPart, RowUnit
 
 
 @dataclass

@@ -10,13 +10,12 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     export_record,
     history_property,
 )
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, check_fence
 from crawler_lifecycle.domain.names import (
     PROPERTY_FILES_REMOVED,
 )
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports import Fence
-
-from .unit_of_work import StorePart, check_fence
 
 
 class SqlExports(StorePart):

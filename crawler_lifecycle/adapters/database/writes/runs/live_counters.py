@@ -10,13 +10,12 @@ from sqlalchemy import case, func, update
 
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
+from crawler_lifecycle.adapters.database.writes.bulk import chunks, update_tasks
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, current_tasks
 from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports import Counted
-
-from .bulk import chunks, update_tasks
-from .unit_of_work import StorePart, Unit, current_tasks
 
 COUNTERS = ("pages", "items", "errors", "bytes")
 _ALIVE = [status.value for status in ALIVE]

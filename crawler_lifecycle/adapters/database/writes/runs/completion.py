@@ -16,15 +16,15 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     task_addition,
     task_history,
 )
+from crawler_lifecycle.adapters.database.writes.bulk import forget_staged
+from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, checked_counts, current_tasks
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
 from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
 
-from .bulk import forget_staged
 from .live_counters import count_sums
 from .stops import note_acted
-from .unit_of_work import StorePart, Unit, checked_counts, current_tasks
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:

@@ -1,0 +1,1 @@
+"""What is written about graphs and their steps."""

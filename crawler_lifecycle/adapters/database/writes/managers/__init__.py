@@ -1,0 +1,1 @@
+"""What is written about crawl managers and their jobs."""
