@@ -21,11 +21,11 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.arguments import Argument, ArgumentType
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME
-from crawler_lifecycle.domain.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Resources
 
 logger = logging.getLogger(__name__)

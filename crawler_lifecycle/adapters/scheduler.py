@@ -12,7 +12,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     CallTooLarge,
     DeploymentExpired,
@@ -26,8 +26,8 @@ from crawler_lifecycle.ports import Deployed, Deployment
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that describe the moment and not the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors that blame the form of our call: too large, too long. Never a verdict on what it asks for.
-OURS_4XX = frozenset({413, 414, 431})
+#: Client errors that blame the form of our call: too long. Never a verdict on what it asks for.
+OURS_4XX = frozenset({414, 431})
 #: A stop has to come through some time, so nobody may put a call off for longer, in seconds.
 RETRY_AFTER_MAX_S = 60
 #: Seconds for which an idle connection is kept. Servers keep one for longer (uvicorn, and so ours, 5 s); otherwise a

@@ -19,7 +19,7 @@ from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports import FilePart, FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 
@@ -73,14 +73,24 @@ class FolderArchive:
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        return _chunks(self._opened(url), url)
+
+    def part(self, url: str, place: int, limit: int) -> FilePart:
+        """A part of a stored archive. Raises ``NotDelivered``."""
+        with self._opened(url) as file:
+            try:
+                return FilePart(os.pread(file.fileno(), limit, place), os.fstat(file.fileno()).st_size)
+            except OSError as error:
+                raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
+
+    def _opened(self, url: str) -> IO[bytes]:
         path = Path(os.path.normpath(unquote(urlsplit(url).path)))
         try:
             if not path.is_relative_to(self.root):
                 raise PermissionError(errno.EPERM, "not in this archive")
-            file = path.open("rb")
+            return path.open("rb")
         except (OSError, ValueError) as error:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
-        return _chunks(file, url)
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number that a folder of a run has; a root that was never made holds none.

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.jobs.deletion import Deletion
-from crawler_lifecycle.adapters.kubernetes.looks import run_records
 from crawler_lifecycle.adapters.kubernetes.looks.details import DetailReader
 from crawler_lifecycle.adapters.kubernetes.looks.inventory import Inventory
 from crawler_lifecycle.adapters.kubernetes.looks.listing import Key
 from crawler_lifecycle.adapters.kubernetes.looks.log_tails import LogTails
 from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import CurrentNamespace, read_identity
 from crawler_lifecycle.adapters.kubernetes.looks.pipeline import Looks
-from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Details, Look, TaskRecord, TaskRef
+
+from .looks import run_records
 
 
 def _now() -> datetime:

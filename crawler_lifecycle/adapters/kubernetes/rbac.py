@@ -81,7 +81,7 @@ COMPONENTS: Mapping[str, str] = {
 }
 
 #: Those that ask the cluster nothing: no token is mounted for them, and one that is opens nothing.
-RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans")
+RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhooks")
 
 #: Rights without which things go on, and what is missing then.
 DISPENSABLE: Mapping[Right, str] = {

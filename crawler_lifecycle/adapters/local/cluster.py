@@ -18,27 +18,27 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crawler_lifecycle.adapters.local.folders.inventory import inventory
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
+from crawler_lifecycle.adapters.local.folders.reading import check_readable, reading
+from crawler_lifecycle.adapters.local.folders.records import task_records
+from crawler_lifecycle.adapters.local.folders.retention import remove_old
+from crawler_lifecycle.adapters.local.processes.crawl_user import RunAs, let_pass
+from crawler_lifecycle.adapters.local.processes.identity import Identity, Stat, boot_id, kill_all, still_alive
+from crawler_lifecycle.adapters.local.processes.slot_queue import STOP_SIGNAL
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.audit import ClusterTask
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
 from crawler_lifecycle.ports import Deployed, Deployment, Details, Look, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
-from . import cgroup, liveness_marks
-from . import folder as files
-from .crawl_user import RunAs, let_pass
-from .folder_reader import TaskFolder
-from .identity import Identity, Stat, boot_id, kill_all, still_alive
-from .inventory import inventory
+from .folders import folder as files
 from .launch import Launcher, default_python
 from .observation import observe
-from .reading import check_readable, reading
-from .records import task_records
-from .retention import remove_old
-from .slot_queue import STOP_SIGNAL
+from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
 
@@ -430,5 +430,4 @@ def _log_tail(folder: TaskFolder) -> str | None:
             continue
         if len(tail) >= LOG_TAIL_BYTES:
             break
-    text = tail.decode("utf-8", "replace").replace("\0", "")
-    return text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore") if tail else None
+    return log_tail(tail) if tail else None

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.local.folders.retention import REMOVED, exclusive, holds_tasks
+from crawler_lifecycle.adapters.local.processes.cgroup import Parents
+from crawler_lifecycle.adapters.local.processes.crawl_user import RunAs, let_pass
+from crawler_lifecycle.adapters.local.processes.identity import Identity
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import parse_cpu, parse_memory
@@ -21,12 +25,9 @@ from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-from . import folder as files
-from . import liveness_marks, supervisor
-from .cgroup import Parents
-from .crawl_user import RunAs, let_pass
-from .identity import Identity
-from .retention import REMOVED, exclusive, holds_tasks
+from . import supervisor
+from .folders import folder as files
+from .processes import liveness_marks
 
 #: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
 PASSED_ON = (

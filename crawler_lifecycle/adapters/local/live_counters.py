@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports import Counted, TaskRef
 
-from . import folder as files
-from . import liveness_marks
-from .folder_reader import TaskFolder
+from .folders import folder as files
 from .listing import task_of
+from .processes import liveness_marks
 
 
 def counted(state: Path) -> Iterator[Counted]:

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from crawler_lifecycle.adapters.local.folders.limits import KILLED, failed_at_limit
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
+from crawler_lifecycle.adapters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
 from crawler_lifecycle.runner.held import Held
 
-from . import folder as files
-from .folder_reader import TaskFolder
-from .identity import members
-from .limits import KILLED, failed_at_limit
+from .folders import folder as files
 
 #: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
 END_SECONDS = 1.0

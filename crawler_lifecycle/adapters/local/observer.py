@@ -26,19 +26,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
+from crawler_lifecycle.adapters.local.processes.identity import Identity, still_alive
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
-from . import folder as files
-from . import liveness_marks
-from .folder_reader import TaskFolder
-from .identity import Identity, still_alive
+from .folders import folder as files
 from .listing import Listing, TaskFolderKey, numbers_in, task_of
 from .live_counters import counted
 from .observation import END_SECONDS
+from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,30 @@ import signal
 import time
 from collections.abc import Callable
 
+from crawler_lifecycle.adapters.local.folders.limits import KILLED, KernelLimits, failed_at_limit
+from crawler_lifecycle.adapters.local.processes.disk_reserve import Room
+from crawler_lifecycle.adapters.local.processes.identity import (
+    Identity,
+    Stat,
+    below,
+    boot_id,
+    kill_all,
+    members,
+    memory_of,
+)
+from crawler_lifecycle.adapters.local.processes.slot_queue import (
+    WAKERS,
+    Woken,
+    alarm,
+    free_slot,
+    prepare_signals,
+    try_lock,
+)
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-from . import folder as files
-from . import liveness_marks, process_controls
-from .disk_reserve import Room
-from .identity import Identity, Stat, below, boot_id, kill_all, members, memory_of
-from .limits import KILLED, KernelLimits, failed_at_limit
-from .slot_queue import WAKERS, Woken, alarm, free_slot, prepare_signals, try_lock
+from .folders import folder as files
+from .processes import controls as process_controls
+from .processes import liveness_marks
 
 TOOK_CHARGE = 0
 #: Another supervisor has this task, or the task has begun or ended already.

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.retention import RETENTION, Store
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports import FilePart, FileSource
 
 from .location import connect, parsed
 
@@ -135,16 +135,29 @@ class S3Archive:
 
     def open(self, url: str) -> Iterator[bytes]:
         """The bytes of a stored archive. Raises ``NotDelivered`` when there is none or it cannot be read."""
+        return _chunks(self._get(url)["Body"], url)
+
+    def part(self, url: str, place: int, limit: int) -> FilePart:
+        """A part of a stored archive, by one request. Raises ``NotDelivered``."""
+        answer = self._get(url, Range=f"bytes={place}-{place + limit - 1}")
+        # Of what is not asked for nothing is read: a service may ignore the range.
+        whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
+        if not whole.isdecimal():
+            answer["Body"].close()
+            raise NotDelivered(f"{url}: the archive cannot be read in parts: the service does not heed Range")
+        return FilePart(b"".join(_chunks(answer["Body"], url)), int(whole))
+
+    def _get(self, url: str, **options: str) -> Any:
+        """The answer to a request for the object."""
         from .errors import S3_ERRORS, not_delivered
 
         if not url.startswith(self.root):
             raise NotDelivered(f"{url}: the archive cannot be read: it is not below {self.root}")
         client: Any = self._s3()
         try:
-            answer = client.get_object(Bucket=self.bucket, Key=url.removeprefix(f"s3://{self.bucket}/"))
+            return client.get_object(Bucket=self.bucket, Key=url.removeprefix(f"s3://{self.bucket}/"), **options)
         except S3_ERRORS as error:
             raise not_delivered(url, "the archive cannot be read", error) from error
-        return _chunks(answer["Body"], url)
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number that a key begins with, by their first parts alone: one call for a thousand runs.

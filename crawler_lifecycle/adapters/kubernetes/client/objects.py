@@ -127,7 +127,11 @@ class Job(_Struct, frozen=True):
 
 
 def _holding(conditions: Sequence[Condition], kind: str) -> Condition | None:
-    return next((c for c in conditions if c.type == kind and c.true), None)
+    # Asked nine times for each task of a look, by a loop in half of the time that a generator takes.
+    for condition in conditions:
+        if condition.type == kind and condition.true:
+            return condition
+    return None
 
 
 class Waiting(_Struct, frozen=True):
@@ -275,7 +279,10 @@ class Pod(_Struct, frozen=True):
 
     def container(self, name: str) -> ContainerStatus | None:
         """What the kubelet said about the container of that name."""
-        return next((c for c in self.status.container_statuses if c.name == name), None)
+        for status in self.status.container_statuses:  # as often
+            if status.name == name:
+                return status
+        return None
 
 
 class Involved(_Struct, frozen=True):

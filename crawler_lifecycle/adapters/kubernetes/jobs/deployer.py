@@ -16,7 +16,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Confli
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.adapters.kubernetes.looks.listing import run_uid_of
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef

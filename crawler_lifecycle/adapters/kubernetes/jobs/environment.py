@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.kubernetes.files import layout
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.pod import secret_reference
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pod import secret_reference
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 

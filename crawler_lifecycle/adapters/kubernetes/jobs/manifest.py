@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.files import layout
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
-from crawler_lifecycle.domain.pod import Owned
 from crawler_lifecycle.ports import Deployment, QueuedTask
 
 from .environment import Given, escaped, variables

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef
 

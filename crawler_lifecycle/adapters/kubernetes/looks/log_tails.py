@@ -19,7 +19,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Pod
-from crawler_lifecycle.domain.task import LOG_TAIL_BYTES
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, log_tail
 
 from .progress import Progress, last_progress, split_statistics
 
@@ -114,8 +114,7 @@ class LogTails:
         if not tail:
             return None
         tail, statistics = split_statistics(tail)
-        text = tail[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")
-        return Kept(text.encode()[-LOG_TAIL_BYTES:].decode("utf-8", "ignore"), statistics)
+        return Kept(log_tail(tail), statistics)
 
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """The last lines. Where they are too long for the limit, fewer of them: what is cut off is the newest."""

@@ -86,7 +86,7 @@ class _Reading:
         node = pod.spec.node_name
         if ended(pod):
             end, summary = end_of_pod(self.task, job, pod)
-            end = replace(end, message=_joined(end.message, beside))
+            end = replace(end, message=_joined(end.message, beside)) if beside else end
             return self._ended(end, summary, uid=uid, name=name, node=node, started_at=_started(pod))
         if executing(pod):
             started = _started(pod)

@@ -17,7 +17,7 @@ from crawler_lifecycle.ports import FilePart, FileSource, TaskFileList, TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .folder_reader import TaskFolder
+from .reader import TaskFolder
 from .reading import reading
 from .retention import REMOVED, exclusive
 

@@ -13,6 +13,19 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crawler_lifecycle.adapters.local.processes.cgroup import Group
+from crawler_lifecycle.adapters.local.processes.identity import (
+    Identity,
+    Stat,
+    below,
+    carries,
+    is_of,
+    members,
+    memory_of,
+    named,
+    read_stat,
+    started_with,
+)
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
@@ -20,8 +33,6 @@ from crawler_lifecycle.ports import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .cgroup import Group
-from .identity import Identity, Stat, below, carries, is_of, members, memory_of, named, read_stat, started_with
 from .limits import left_behind, settle
 
 

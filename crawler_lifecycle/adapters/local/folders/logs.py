@@ -16,7 +16,7 @@ from crawler_lifecycle.ports import LogPart, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from .folder_reader import TaskFolder
+from .reader import TaskFolder
 
 
 class LocalLogs:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from crawler_lifecycle.adapters.local.processes.cgroup import Group, Parents, group_name
 from crawler_lifecycle.runner.held import Held
 
 from . import folder as files
-from .cgroup import Group, Parents, group_name
 
 KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
 

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crawler_lifecycle.adapters.local.processes.identity import Identity
 from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .identity import Identity
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler_lifecycle.domain.audit import ClusterTask
+from crawler_lifecycle.adapters.local.processes.identity import Stat, all_processes
+from crawler_lifecycle.adapters.local.processes.liveness_marks import LIVE
+from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
@@ -19,8 +21,6 @@ from crawler_lifecycle.ports import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from .identity import Stat, all_processes
-from .liveness_marks import LIVE
 from .reading import reading
 
 Key = tuple[int, int, int]

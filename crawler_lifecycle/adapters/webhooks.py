@@ -1,0 +1,199 @@
+"""Deliveries to webhooks: signed as Standard Webhooks says, to addresses that are checked at each of them.
+
+A name is resolved here and nowhere else: the connection goes to the address that was checked. Proxies are not used,
+since they would resolve it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import httpx
+
+from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.domain.webhooks.addresses import Network, refused
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, signed_headers
+from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender
+
+#: Seconds of one delivery, from the look-up of the name to the answer; of these for what an answer says; bytes of that
+#: which are read.
+TIMEOUT_S = 10.0
+WORDS_S = 1.0
+ANSWER_MAX = 1024
+#: How much of that time an address gets to take the connection while there is another one.
+CONNECT_SHARE = 0.3
+#: Deliveries to one webhook at once.
+AT_ONCE = 8
+
+SETTING = "LIFECYCLE_WEBHOOKS__"
+
+#: The addresses of a host and a port.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve_name(host: str, port: int) -> Sequence[str]:
+    """What the name server says. Raises ``OSError``."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+
+
+class HttpWebhooks:
+    """``WebhookSenders``. ``networks`` may be called whatever they are, and ``loopback`` on a developer's machine.
+
+    Secrets are variables of ``environment``.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Network] = (),
+        *,
+        loopback: bool = False,
+        environment: Mapping[str, str] = os.environ,
+        resolve: Resolve = resolve_name,
+        clock: Callable[[], float] = time.time,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._networks = networks
+        self._loopback = loopback
+        self._environment = environment
+        self._resolve = resolve
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    @asynccontextmanager
+    async def connections(self) -> AsyncIterator[WebhookSender]:
+        """See the port."""
+        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0)
+        options = {"verify": httpx.create_ssl_context(), "trust_env": False, "follow_redirects": False}
+        async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, **options) as client:  # type: ignore[arg-type]
+            yield _Sender(self, client)
+
+    def headers(self, spec: WebhookSpec, event: Event, body: bytes) -> Mapping[str, str]:
+        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed."""
+        try:
+            keys = [read_secret(one, self._environment.get(one.removeprefix("env:"))) for one in spec.secrets]
+        except InvalidRequest as error:
+            raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another one may have it
+        signed = signed_headers(message_id(event_id(event)), int(self._clock()), body, keys)
+        return {**signed, "Content-Type": "application/cloudevents+json", "Accept-Encoding": "identity"}
+
+    async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
+        """Where its host is now. Raises ``NotDelivered`` unless all of that may be called."""
+        parts = urlsplit(spec.url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        if parts.scheme != "https" and not (self._loopback and is_loopback(host)):
+            raise NotDelivered(f"{host}: http is for a developer's machine; give an https address")
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise NotDelivered(f"{host} cannot be resolved: {_plain(error)}") from None
+        for address in found:
+            why = refused(address, self._networks, loopback=self._loopback)
+            if why is not None:
+                cure = f"give a public address, or have {SETTING}NETWORKS allow it"
+                raise NotDelivered(f"{host} may not be called: {why}; {cure}")
+        if not found:
+            raise NotDelivered(f"{host} has no address")
+        return found
+
+
+class _Sender:
+    """``WebhookSender``."""
+
+    def __init__(self, outside: HttpWebhooks, client: httpx.AsyncClient) -> None:
+        self._outside = outside
+        self._client = client
+
+    async def send(self, spec: WebhookSpec, event: Event) -> None:
+        try:
+            body = event_text(event, ENTRY_MAX).encode()
+        except (TypeError, ValueError) as error:
+            raise NotDelivered(f"the event cannot be written: {error}") from error
+        headers = self._outside.headers(spec, event, body)
+        try:
+            async with asyncio.timeout(self._outside._timeout_s):
+                answer, text = await self._post(spec, headers, body)
+        except (TimeoutError, httpx.TimeoutException):
+            raise NotDelivered(f"no answer within {self._outside._timeout_s:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise NotDelivered(_unreached(error)) from None
+        _check(answer, text)
+
+    async def _post(self, spec: WebhookSpec, headers: Mapping[str, str], body: bytes) -> tuple[httpx.Response, str]:
+        """The answer of the first address that takes the connection."""
+        addresses, whole = await self._outside.addresses(spec), self._outside._timeout_s
+        for address in addresses[:-1]:
+            with suppress(httpx.ConnectError, httpx.ConnectTimeout):
+                return await self._post_to(address, spec.url, headers, body, whole * CONNECT_SHARE)
+        return await self._post_to(addresses[-1], spec.url, headers, body, whole)
+
+    async def _post_to(
+        self, address: str, url: str, headers: Mapping[str, str], body: bytes, connect_s: float
+    ) -> tuple[httpx.Response, str]:
+        parts = urlsplit(url)
+        there = httpx.URL(url).copy_with(host=address)
+        # The certificate is checked for the name, whatever address was connected to.
+        named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
+        to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
+        content, within = bytearray(), httpx.Timeout(self._outside._timeout_s, connect=connect_s)
+        async with self._client.stream(
+            "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
+        ) as answer:
+            # The status has said what became of the delivery, whatever is wrong with the words.
+            with suppress(httpx.HTTPError, TimeoutError):
+                async with asyncio.timeout(WORDS_S):
+                    async for chunk in answer.aiter_raw(ANSWER_MAX):
+                        content += chunk
+                        if len(content) >= ANSWER_MAX:
+                            break
+        return answer, _plain(bytes(content[:ANSWER_MAX]).decode(errors="replace"))
+
+
+def _check(answer: httpx.Response, text: str) -> None:
+    """Raise ``NotDelivered`` unless the answer means that the event was taken."""
+    status = answer.status_code
+    if 200 <= status < 300:
+        return
+    if status == httpx.codes.GONE:
+        raise ReceiverGone("the receiver answered 410: it wants nothing more")
+    if 300 <= status < 400:
+        to = _plain(answer.headers.get("location", ""))[:200]
+        raise NotDelivered(f"the receiver answered {status}, to {to!r}: redirects are not followed; give that address")
+    error = NotDelivered(f"the receiver answered {status}: {text or 'without a word'}")
+    asked = answer.headers.get("retry-after", "")
+    if status in (429, 503) and asked.isascii() and asked.isdecimal() and len(asked) < 6:
+        error.retry_after_s = float(asked)
+    raise error
+
+
+def _unreached(error: BaseException) -> str:
+    """What stood between us and an answer, as a sentence."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            cure = "let it have one that fits its name, or name what we trust in SSL_CERT_FILE"
+            return f"its certificate is refused: {_plain(cause.verify_message)}; {cure}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS with it fails: {_plain(cause.reason or cause)}; does it speak https on this port?"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.ReadError | httpx.WriteError) or not str(error):
+        return "it closed the connection without an answer"
+    return f"it cannot be reached: {_plain(error)}"
+
+
+def _plain(text: object) -> str:
+    """One line that steers no terminal."""
+    line = str(text).strip() or (type(text).__name__ if isinstance(text, Exception) else "")
+    return "".join(c if c.isprintable() else " " for c in line)[:ANSWER_MAX].strip()
