@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
@@ -19,6 +19,7 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     StoreRefused,
 )
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
 from crawler_lifecycle.ports import (
     AcceptanceStore,
@@ -29,9 +30,10 @@ from crawler_lifecycle.ports import (
     StopIntentStore,
     WorkflowDirectory,
 )
+from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore
 
 from .abreast import Abreast
-from .run_commands import begin_request, next_workflow_id, workflow_ids
+from .run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
 from .shared import alive
 
 log = logging.getLogger(__name__)
@@ -65,8 +67,6 @@ class RunsLeft:
 
     live: int = 0
     """Runs that have not ended; when the time was over, those that were counted."""
-    told: int = 0
-    """Runs that were told of the stop in this pass."""
     more: bool = False
     """Whether its time was over before every run had its turn."""
     trouble: str | None = None
@@ -99,8 +99,6 @@ class ChildRuns:
                 if isinstance(answer, Exception):
                     log.warning("run %d of %s could not be stopped: %s", run.run_id, whose, answer)
                     left = replace(left, trouble=f"run {run.run_id}: {answer}"[:ERROR_MAX])
-                else:
-                    left = replace(left, told=left.told + 1)
             if asking.slow:
                 left = replace(left, trouble=f"{asking.slow} runs do not answer")
             if len(runs) < WINDOW:
@@ -121,17 +119,26 @@ class ChildRuns:
         if unreadable is None and run.status.terminal:
             return
         stop = StopRequest(request_id, intent.requested_by, intent.reason, intent.force)
-        if any(self.directory.stop(candidate, stop) for candidate in workflow_ids(run)):
+        if any(self.directory.stop(one, stop, run_uid=uid_there(run, one)) for one in workflow_ids(run)):
             return
         if unreadable is not None:
             raise unreadable
         self._take_over(run)
 
+    def stop_manager(self, managers: ManagerStore, row: ManagerRow, whose: str, intent: StopIntent) -> None:
+        """Record the stop of a manager, unless one is on record that suffices; then tell its workflow, or start one."""
+        if row.stop is None or (intent.force and not row.stop.force):
+            row = managers.record_manager_stop(row.manager_id, intent)
+        stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
+        workflow_id = manager_workflow_id(row.name, row.flow_id)
+        if not row.status.terminal and not self.directory.stop(workflow_id, stop):
+            self.directory.begin_manager(row.manager_id, workflow_id)
+
     def _take_over(self, run: RunRow) -> None:
         now = self.runs.get_run(run.run_id)
         if now is None or now.status.terminal or (now.attempt, now.owner_run_id) != (run.attempt, run.owner_run_id):
             return
-        self.directory.begin(begin_request(now), next_workflow_id(now), repair=True)
+        self.directory.begin(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
 
 def _to_tell(run: RunRow, intent: StopIntent) -> bool:
@@ -143,7 +150,7 @@ class BeginningRuns(ABC, Generic[J]):
     """One pass over the jobs of one parent whose runs are to be begun, as the gateway begins runs: first the row, then
     the workflow. The run of a job is known by the id of its request, so another pass makes no second one."""
 
-    def __init__(self, children: ChildRuns, whose: str, parent: str) -> None:
+    def __init__(self, children: ChildRuns, whose: str, parent: str | None) -> None:
         self._children, self._whose, self._parent = children, whose, parent
         self._begun = self._refused = 0
 
@@ -225,7 +232,7 @@ class BeginningRuns(ABC, Generic[J]):
             c.stop(run, self._whose, intent)
             return
         if run.owner_run_id is None and not run.status.terminal:
-            c.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
+            c.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
         self.took(job, run)
 
     def took(self, job: J, run: RunRow) -> None:

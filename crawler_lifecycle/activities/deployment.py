@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from crawler_lifecycle.domain.adoption import record_of
+from crawler_lifecycle.domain.audits.adoption import record_of
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.errors import (
     CallTooLarge,

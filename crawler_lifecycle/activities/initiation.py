@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
 from crawler_lifecycle.ports import (

@@ -76,9 +76,20 @@ AUDIT_FINDINGS = Instrument(
     "lifecycle_audit_findings", "What audits found, each time that they found it", ("kind", "repaired")
 )
 
+SCHEDULE_DUE = Instrument("lifecycle_schedule_due", "Due times of schedules, by what became of them", ("decision",))
+SCHEDULE_LATENESS = Instrument(
+    "lifecycle_schedule_lateness", "From a due time to the row of what it began", ("decision",), LAG_BUCKETS
+)
+
+WEBHOOK_DELIVERIES = Instrument("lifecycle_webhook_deliveries", "Tries to deliver an event to a webhook", ("result",))
+WEBHOOK_LAG = Instrument(
+    "lifecycle_webhook_lag", "From the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
+)
+
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
-    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS),
+    *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS, SCHEDULE_DUE, SCHEDULE_LATENESS),
+    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG),
 )
 
 

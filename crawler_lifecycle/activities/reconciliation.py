@@ -74,6 +74,8 @@ class LookAnswer:
     queued: int
     observed_at: datetime
     next_look_at: datetime
+    gap_s: float
+    """Seconds until then. The worker's clock may be wrong, the workflow's is the server's."""
     seconds: float
     stop: StopIntent | None = None
     stalled: bool = False
@@ -162,6 +164,7 @@ class ReconciliationActivities:
             report.queued,
             look.observed_at,
             next_look_at,
+            gap,
             round(look.seconds, 3),
             report.stop,
             stalled(report.quiet, order.stall_timeout_s),

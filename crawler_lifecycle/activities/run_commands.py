@@ -33,6 +33,15 @@ def workflow_ids(row: RunRow) -> list[str]:
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
+def uid_there(row: RunRow, workflow_id: str) -> str | None:
+    """What the workflow under one of these ids has to say if it says a uid; ``None``: it is the recorded owner.
+
+    Under an id that the request makes, another run's may be open: a restore lost its row, and the request came again.
+    """
+    owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
+    return None if owner else row.run_uid
+
+
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
     """The input of a workflow for a run that is stored already: its id says everything."""
     priority = row.request.get("priority")

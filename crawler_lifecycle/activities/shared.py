@@ -41,15 +41,21 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+#: Class -> the name of each activity of it -> the name of its method.
+_DEFINED: dict[type, dict[str, str]] = {}
+
+
 def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
     """The activities among an object's methods, by their names."""
-    found: dict[str, Callable[..., Any]] = {}
-    for attribute in vars(type(owner)):
-        method = getattr(owner, attribute)
-        definition = activity._Definition.from_callable(method) if callable(method) else None
-        if definition is not None and definition.name is not None:
-            found[definition.name] = method
-    return found
+    kind = type(owner)
+    if kind not in _DEFINED:
+        found: dict[str, str] = {}
+        for attribute, method in vars(kind).items():
+            definition = activity._Definition.from_callable(method) if callable(method) else None
+            if definition is not None and definition.name is not None:
+                found[definition.name] = attribute
+        _DEFINED[kind] = found
+    return {name: getattr(owner, attribute) for name, attribute in _DEFINED[kind].items()}
 
 
 def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments: Mapping[str, Any]) -> object:

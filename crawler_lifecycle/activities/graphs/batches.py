@@ -10,17 +10,18 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
+from crawler_lifecycle.activities.shared import Clock, alive, keep_output, patient, utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.values import NoValue
 from crawler_lifecycle.ports import (
     FunctionCall,
@@ -33,13 +34,14 @@ from crawler_lifecycle.ports import (
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
 from crawler_lifecycle.ports.store.managers import HEARD_S, PlanStore
 
-from .graph_questions import Around, Frame, Questions, given_frames, unfit
-from .shared import Clock, alive, keep_output, patient, utc_now
+from .questions import Around, Frame, Questions, given_frames, unfit
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
 BEGIN_S = 20.0
 #: Seconds of functions that begin and end in one transaction, and how many they are at most; bytes of their results.
 TOGETHER_S, TOGETHER_MAX, TOGETHER_BYTES = 0.025, 50, 1024 * 1024
+#: Functions of which a worker remembers how long they take.
+CALLS_MAX = 1000
 #: Seconds that a cancelled function has to end by itself, and after SIGTERM.
 GRACE_S, TERM_S = 15.0, 5.0
 #: How often it is looked whether Temporal wants the call to end. Seconds.
@@ -69,6 +71,8 @@ class GraphBatchActivities:
     directory: WorkflowDirectory
     clock: Clock = utc_now
     grace_s: float = GRACE_S
+    together: dict[str, int] = field(default_factory=dict, repr=False)
+    """How many executions of a function fit into one transaction, by what is called, as it was measured last."""
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
@@ -102,7 +106,6 @@ class _Batch:
         self._owner, self._graphs, self._row, self._fence = owner, owner.graphs, row, fence
         self._done: list[Done] = []
         """Ends that are not on record."""
-        self._together = 1
         self._around = Around()
         self._beat_at = time.monotonic()
         self.printed = ""
@@ -127,10 +130,11 @@ class _Batch:
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """What begins now: the next steps, as far as none of them waits for another one."""
+        """What begins now: the next steps of one function, as far as none of them waits for another one."""
         group: list[StepWork] = []
-        for one in left[: self._together]:
-            if {other.number for other in group} & set(one.deps):
+        call = _called(left[0])
+        for one in left[: self._owner.together.get(call, 1)]:
+            if _called(one) != call or {other.number for other in group} & set(one.deps):
                 break
             group.append(one)
         return group
@@ -151,8 +155,15 @@ class _Batch:
             raise PlanFailed(str(why), missing=True) from None
         finally:
             self._done += [Done(StepEnd(one.number, one.attempt, StepState.AVAILABLE)) for one in work[called:]]
-        took = max(time.monotonic() - began, 1e-4) / max(called, 1)
-        self._together = max(1, min(TOGETHER_MAX, 2 * self._together, int(TOGETHER_S / took)))
+        if called:
+            self._learn(_called(work[0]), max(time.monotonic() - began, 1e-4) / called)
+
+    def _learn(self, call: str, took: float) -> None:
+        """Remember how many of these fit into one transaction, one of which took so many seconds."""
+        together = self._owner.together
+        if len(together) >= CALLS_MAX:
+            together.clear()
+        together[call] = max(1, min(TOGETHER_MAX, 2 * together.get(call, 1), int(TOGETHER_S / took)))
 
     def _executed(self, work: StepWork) -> Done:
         """Call one function; how that ended. Raises ``_NotHere``, ``CancelledError``."""
@@ -243,6 +254,10 @@ class _Batch:
         begun = patient(record, KEPT_S if self._done else 0.0)
         self._done.clear()
         return begun
+
+
+def _called(work: StepWork) -> str:
+    return str(work.job.get("call"))
 
 
 class _Watch:

@@ -1,4 +1,4 @@
-"""The part of an audit that is about managers and graphs: their rows beside their workflows."""
+"""The part of an audit that is about what keeps a workflow: managers, graphs, due times and webhooks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.audit import AuditFinding, AuditRules, FindingKind, LiveParent, WorkflowState
-from crawler_lifecycle.domain.audit_judgement import judge_parent, judge_step
+from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditRules, FindingKind, LiveParent, WorkflowState
+from crawler_lifecycle.domain.audits.judgement import judge_parent, judge_step
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.ports import AuditStore, FindingStore, WorkflowDirectory
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, WorkflowDirectory
+from crawler_lifecycle.ports.store.schedules import ScheduleStore
 
-from .audit_ending import Mend
-from .audit_settling import PAGE, AuditPage, AuditPart, Settling
-from .shared import Clock, alive, beating, utc_now
+from .ending import Mend
+from .settling import PAGE, AuditPage, AuditPart, Settling
 
 
 @dataclass
@@ -24,6 +27,8 @@ class ParentAudit:
     audits: AuditStore
     findings: FindingStore
     directory: WorkflowDirectory
+    schedules: ScheduleStore
+    webhooks: WebhookReader
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
 
@@ -44,6 +49,45 @@ class ParentAudit:
         """
         with beating():
             return self._compare(page, self.audits.open_graphs, self.directory.begin_graph, steps=True)
+
+    @activity.defn(name="audit_due", no_thread_cancel_exception=True)
+    def audit_due(self, page: AuditPage) -> AuditPart:
+        """The same of due times of schedules whose target is still to be begun.
+
+        Second execution: finds the workflows that the first one started.
+        """
+        with beating():
+            return self._compare(page, self._open_due, self.directory.begin_due)
+
+    @activity.defn(name="audit_webhooks", no_thread_cancel_exception=True)
+    def audit_webhooks(self, page: AuditPage) -> AuditPart:
+        """The same of webhooks.
+
+        Second execution: finds the workflows that the first one started.
+        """
+        with beating():
+            return self._compare(page, self._open_webhooks, self.directory.begin_webhook)
+
+    def _open_due(self, after: int, limit: int) -> list[LiveParent]:
+        lines = self.schedules.due_to_begin(self.clock(), after, limit)
+        return [
+            LiveParent("due time", one.due_id, due_workflow_id(one.name, one.due_at), one.decision, 1, one.decided_at)
+            for one in lines
+        ]
+
+    def _open_webhooks(self, after: int, limit: int) -> list[LiveParent]:
+        return [
+            LiveParent(
+                "webhook",
+                one.webhook_id,
+                webhook_workflow_id(one.name),
+                status="active" if one.paused_at is None else "paused",
+                attempt=one.revision,
+                updated_at=one.updated_at,
+                owner_run_id=one.follower,
+            )
+            for one in self.webhooks.list_webhooks(after, limit)
+        ]
 
     def _compare(
         self,

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.activities.shared import answered, patient
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -28,8 +29,6 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.values import NoValue, encode, unpacked
 from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
 from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
-
-from .shared import answered, patient
 
 log = logging.getLogger(__name__)
 

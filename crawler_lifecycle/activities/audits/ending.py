@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from crawler_lifecycle.domain.audit import AuditFinding, ClusterTask
+from crawler_lifecycle.activities.abreast import Abreast
+from crawler_lifecycle.activities.shared import alive
+from crawler_lifecycle.domain.audits.audit import AuditFinding, ClusterTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import AuditedCluster, TaskRef
-
-from .abreast import Abreast
-from .shared import alive
 
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
 STOP_S = 10.0

@@ -15,8 +15,10 @@ from datetime import datetime, timedelta
 
 from temporalio import activity
 
+from crawler_lifecycle.activities import meters
+from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import (
+from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
     AuditReport,
     AuditRules,
@@ -30,7 +32,8 @@ from crawler_lifecycle.domain.audit import (
     WorkflowState,
     reportable,
 )
-from crawler_lifecycle.domain.audit_judgement import (
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.judgement import (
     judge_counted,
     judge_deliveries,
     judge_end,
@@ -39,14 +42,13 @@ from crawler_lifecycle.domain.audit_judgement import (
     judge_task,
     judge_workflow,
 )
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
     RowUnreadable,
     RunNotFound,
 )
-from crawler_lifecycle.domain.overdue import OVERDUE_S
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -64,12 +66,10 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 
-from . import meters
 from .adoption import Adoption, run_of
-from .audit_ending import AuditEnding, Mend
-from .audit_parents import waker
-from .audit_settling import PAGE, AuditPage, AuditPart, Settling
-from .shared import Clock, alive, beating, utc_now
+from .ending import AuditEnding, Mend
+from .parents import waker
+from .settling import PAGE, AuditPage, AuditPart, Settling
 
 log = logging.getLogger(__name__)
 
@@ -208,8 +208,8 @@ class AuditActivities:
         # Under the plain id an earlier attempt may still be busy with its deliveries; that one claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
-        opened = any(self.directory.state(workflow_id).open for workflow_id in coming)
-        return WorkflowState(open=True) if opened else state
+        found = (self.directory.state(workflow_id) for workflow_id in coming)
+        return next((one for one in found if one.open and not one.of_another(run.run_uid)), state)
 
     def _resumer(self, finding: AuditFinding, run: LiveRun) -> Mend:
         def begin() -> str:
@@ -217,7 +217,7 @@ class AuditActivities:
             if finding.kind is FindingKind.NOT_STARTED:
                 workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
                 # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
-                self.directory.begin(request, workflow_id, repair=True)
+                self.directory.begin(request, workflow_id, run.run_uid, repair=True)
                 return f"started as workflow {workflow_id}"
             workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
             self._correct(
@@ -231,7 +231,7 @@ class AuditActivities:
                     evidence={**finding.evidence, "taken_over_by": workflow_id},
                 ),
             )
-            self.directory.begin(request, workflow_id, repair=True)
+            self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"taken over by workflow {workflow_id}"
 
         return begin

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import OpenWorkflow
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -24,7 +24,7 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 
-from .audit_ending import Mend
+from .ending import Mend
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Adoption:
 
     def _begin(self, row: RunRow) -> str:
         workflow_id = names.attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
-        self._directory.begin(RunRequest(crawler=row.crawler, run_id=row.run_id), workflow_id, repair=True)
+        self._directory.begin(RunRequest(crawler=row.crawler, run_id=row.run_id), workflow_id, row.run_uid, repair=True)
         return workflow_id
 
     def _lost(

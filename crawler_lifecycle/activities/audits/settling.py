@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from crawler_lifecycle.domain.audit import (
+from crawler_lifecycle.activities import meters
+from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
     AuditRules,
     Noted,
@@ -21,8 +22,7 @@ from crawler_lifecycle.domain.audit import (
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports import FindingStore
 
-from . import meters
-from .audit_ending import Mend
+from .ending import Mend
 
 log = logging.getLogger(__name__)
 

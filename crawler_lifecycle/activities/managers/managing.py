@@ -1,6 +1,6 @@
 """What a crawl manager's workflow does about its row and its runs: claim it, begin and stop runs, end it.
 
-The class of the manager decides elsewhere (``managers.py``); nothing here knows it.
+The class of the manager decides elsewhere (``cycles.py``); nothing here knows it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from crawler_lifecycle.activities.shared import Clock, beating, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawler import check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
-from crawler_lifecycle.domain.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
-from crawler_lifecycle.domain.manager_jobs import base_of, laid_over
+from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
+from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.domain.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
-
-from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
-from .shared import Clock, beating, utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class _Beginning(BeginningRuns[Live]):
             crawler,
             self._a.cloud,
             manager_id=self._row.manager_id,
-            parent=self._parent,
+            parent=manager_workflow_id(self._row.name, self._row.flow_id),
             flow_id=self._row.flow_id,
             requested_by=self._row.requested_by,
         )

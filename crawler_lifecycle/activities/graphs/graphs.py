@@ -7,36 +7,44 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id
+from crawler_lifecycle.activities.shared import Clock, beating, utc_now
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
-from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, RetrySteps, cause_of, step_request_id
+from crawler_lifecycle.domain.graph.commands import (
+    AppendSteps,
+    CancelSteps,
+    RetrySteps,
+    cause_of,
+    step_manager,
+    step_request_id,
+)
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
-from crawler_lifecycle.domain.manager import NAME_MAX as MANAGER_NAME_MAX
-from crawler_lifecycle.domain.manager import manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStore, StepWork
-from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
+from crawler_lifecycle.ports.store.managers import ManagerStore, NewManager
 
-from .child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
-from .graph_questions import unfit
-from .run_commands import begin_request, next_workflow_id
-from .shared import Clock, beating, utc_now
+from .questions import unfit
 
 _REQUEST = TypeAdapter(RunRequest)
 
 #: Crawls and managers that one step forward picks at most.
 BEGIN_MAX = 500
-#: Options of a manager in a step, beside those that ``NewManager`` names.
-_OF_MANAGER = ("name", "flow_id", "plan", "options", "tags")
+#: Seconds until a row is read again that somebody has to mend.
+MENDED_S = 30.0
+#: What of a manager's step ``NewManager`` takes as it is.
+_OF_MANAGER = ("plan", "options", "tags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +203,9 @@ class GraphActivities:
                 batches=_calls(graph.steps, order.seen),
                 begin=any(step.state is StepState.EXECUTING for step in runs),
                 ending=sum(step.ending for step in runs),
-                again_at=picked.again_at,
+                again_at=_again_at(graph, picked.again_at, now),
                 cause=cause_of(graph) if graph.state is not GraphState.EXECUTING else None,
-                waiting=_waiting(graph),
+                waiting=(graph.waits(called=False) or "")[:ERROR_MAX] or None,
             )
 
         advanced = self.graphs.change(fence, advance)
@@ -244,17 +252,9 @@ class GraphActivities:
             page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=stop is None)
             left = self.children.stop_all(f"graph/{graph_id}", page, intent)
             for manager in self.graphs.live_graph_managers(graph_id, ending=stop is None):
-                self._stop_manager(manager, f"graph/{graph_id}", intent)
+                self.children.stop_manager(self.managers, manager, f"graph/{graph_id}", intent)
                 left = replace(left, live=left.live + 1)
             return left
-
-    def _stop_manager(self, row: ManagerRow, whose: str, intent: StopIntent) -> None:
-        if row.stop is None or (intent.force and not row.stop.force):
-            row = self.managers.record_manager_stop(row.manager_id, intent)
-        stop = StopRequest(f"{whose}/{row.attempt}", intent.requested_by, intent.reason, intent.force)
-        workflow_id = manager_workflow_id(row.name, row.flow_id)
-        if not row.status.terminal and not self.children.directory.stop(workflow_id, stop):
-            self.children.directory.begin_manager(row.manager_id, workflow_id)
 
     # --- stop and end ----------------------------------------------------------------------------------------------
 
@@ -303,12 +303,11 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     return [BatchCall(number, step.queue, step.long) for number, step in sorted(found.items())]
 
 
-def _waiting(graph: Graph) -> str | None:
-    """What the first step waits for that neither has ended nor executes, when none executes."""
-    working = [step for step in graph.steps if step.kind is not StepKind.GRAPH and not step.state.final]
-    if not working or any(step.state is StepState.EXECUTING for step in working):
-        return None
-    return f"{working[0].path}: {graph.waiting(working[0].number)}"[:ERROR_MAX]
+def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
+    """When to step forward again by itself: nobody tells of a row that was mended."""
+    if all(step.unreadable is None for step in graph.steps):
+        return at
+    return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
 
 
 class _Beginning(BeginningRuns[StepWork]):
@@ -366,16 +365,15 @@ class _Beginning(BeginningRuns[StepWork]):
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
             run, _ = self._children.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
         if run.owner_run_id is None and not run.status.terminal:
-            self._children.directory.begin(begin_request(run), next_workflow_id(run), repair=True)
+            self._children.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
         self.took(job, run)
 
     def _begin_manager(self, job: StepWork) -> None:
         """Reserve and begin the manager, or let the one of a former attempt go on."""
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
-        flow_id = own.pop("flow_id", None) or f"{self._row.graph_uid}.{job.number}"
-        own.setdefault("name", own["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-"))
+        name, flow_id = step_manager(self._row.graph_uid, job.number, job.job)
         try:
-            new = NewManager(flow_id=flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
+            new = NewManager(name, flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
             row, _ = self._a.managers.reserve_manager(new)
         except (TypeError, InvalidRequest, NotInThisState) as error:
             self.refuse(job, str(error))

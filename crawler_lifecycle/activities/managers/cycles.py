@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.crawler import check_tasks
-from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.activities.shared import alive, answered, keep_output
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.crawlers.crawler import check_tasks
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound
+from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     PAGE_ITEMS,
     Decision,
@@ -29,12 +32,10 @@ from crawler_lifecycle.domain.manager import (
     SourceItem,
     Start,
 )
+from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
 from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, ManagerRow, ManagerStore, PlanStore
-
-from .shared import alive, answered, keep_output
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,8 @@ class CycleAnswer:
     """With ``over``: why ``on_close`` was not called, or what it did wrong."""
     error: str | None = None
     """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""
+    stopped: bool = False
+    """Whether a stop is on record, so that nothing is picked any more."""
 
 
 #: How often hooks of one end, a cycle, or the making of the object are tried before they are given up.
@@ -92,6 +95,8 @@ AGAIN_S = (1.0, 5.0, 60.0)
 READ_S = 1.0
 #: Most identities, jobs or rows that a class may ask for at once.
 ASKED_MAX = 1000
+#: Seconds for which a class may work before people are told what it is at.
+SLOW_S = 10.0
 #: Characters of why a manager waits.
 WAITING_MAX = 1000
 
@@ -156,7 +161,7 @@ class ManagerActivities:
         if order.closing or row.over:
             return cycle.end()
         try:
-            with self.hosts.use(row.plan, row.manager_id, order.attempt, row.generation, alive) as host:
+            with self.hosts.use(row.plan, row.manager_id, order.attempt, row.generation, cycle.alive) as host:
                 return cycle.run(host)
         except PlanFailed as failed:
             return cycle.failed(failed)
@@ -171,6 +176,9 @@ class _Cycle:
         self._owner, self._managers, self._hosts = owner, owner.managers, owner.hosts
         self._row, self._fence = row, fence
         self._trouble = owner.troubles.setdefault((row.manager_id, fence.attempt), Trouble())
+        self._host: PlanHost | None = None
+        self._slow_at = time.monotonic() + SLOW_S
+        """When the class has worked for so long that people are told, once."""
         self._ended: set[int] = set()
         """Jobs whose end this cycle handles."""
         self._unfinished, self._gave_up = False, False
@@ -178,6 +186,7 @@ class _Cycle:
 
     def run(self, host: PlanHost) -> CycleAnswer:
         """Read, ask, commit. Raises ``PlanFailed``."""
+        self._host = host
         self._begin(host)
         self._read(host)
         # After the source, which may have taken its time: what ended meanwhile is no cycle late.
@@ -194,7 +203,8 @@ class _Cycle:
         except InvalidRequest as why:
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
         host.settled = not decision.over  # nobody calls it again: it ends with this use
-        again_s = 0.0 if self._unfinished or committed.dropped else decision.again_s
+        again = self._unfinished or committed.dropped
+        again_s = 0.0 if again and not committed.stopped else decision.again_s
         error, again_s = self._told(decision, again_s)
         if decision.over:
             self._forget()
@@ -210,7 +220,18 @@ class _Cycle:
             failed=decision.over and decision.close_reason in host.failed_outcomes,
             error=decision.error if decision.over else error,
             unclosed=unclosed,
+            stopped=committed.stopped,
         )
+
+    def alive(self) -> None:
+        """Heartbeat; people see what a class is at that works for long, and do not take it for one that hangs."""
+        alive()
+        at = None if self._host is None else self._host.at
+        if at is not None and time.monotonic() >= self._slow_at:
+            self._slow_at = float("inf")
+            waiting = f"its class has been at work for {SLOW_S:g} s, now in {at}"
+            with suppress(LifecycleError):  # whoever commits is told the same
+                self._managers.note_error(self._fence, self._row.error, waiting)
 
     def end(self) -> CycleAnswer:
         """The manager was stopped: call ``on_close``, if there ever was an object to call it of. Or it is on record
@@ -335,7 +356,11 @@ class _Cycle:
         until, room = time.monotonic() + READ_S, min(PAGE_ITEMS, self._owner.buffer)
         position, buffered = row.position, counts[JobState.BUFFERED]
         while buffered < room and not self._unfinished:
-            page = self._checked(host, host.page(position, self._answer))
+            try:
+                page = self._checked(host, host.page(position, self._answer))
+            except PlanFailed as failed:
+                failed.args = (f"{failed} (reading behind position {position})",)
+                raise
             position, buffered = page.position, self._managers.add_page(self._fence, page)
             host.settled = True
             if page.exhausted or page.error is not None:
@@ -346,13 +371,15 @@ class _Cycle:
         """The page, without what cannot be a run here, by ``on_item_error``."""
         items: list[SourceItem] = []
         for item in page.items:
-            problem = item.error if item.job is None else self._problem(item.job)
-            if problem is None or item.known:
+            told = item.error
+            if item.job is not None and not item.known and (problem := self._problem(item.job)) is not None:
+                told = f"position {item.position}: {problem}"
+            if told is None:
                 items.append(item)
             elif host.on_item_error == "stop":
-                return Page(items, item.position - 1, error=f"position {item.position}: {problem}")
+                return Page(items, item.position - 1, error=told)
             else:
-                items.append(SourceItem(item.position, None, problem))
+                items.append(SourceItem(item.position, None, told))
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
@@ -419,11 +446,11 @@ class _Cycle:
         return answered(answers, name, arguments)
 
     def _waiting_jobs(self, state: str, after_id: int, limit: int) -> object:
-        return self._managers.waiting_jobs(self._row.manager_id, JobState(state), int(after_id), _bounded(limit))
+        return self._managers.waiting_jobs(self._row.manager_id, JobState(state), _behind(after_id), _bounded(limit))
 
     def _live_jobs(self, after_id: int, limit: int) -> object:
         found: list[Live] = []
-        after_id, limit = int(after_id), _bounded(limit)
+        after_id, limit = _behind(after_id), _bounded(limit)
         while len(found) < limit:
             rows = self._managers.live_jobs(self._row.manager_id, after_id, limit)
             found += [row for row in rows if row.item_id not in self._ended]
@@ -440,11 +467,22 @@ class _Cycle:
     def _job(self, key: str) -> object:
         return self._managers.job_metadata(self._row.manager_id, str(key)[:200])
 
-    def _owned_jobs(self, states: list[str], limit: int, **more: Any) -> object:
+    def _owned_jobs(self, states: list[str], limit: int, all_flows: bool = False, **more: Any) -> object:
+        if not isinstance(states, list) or type(all_flows) is not bool:
+            raise ValueError("give states as a list, and all_flows as true or false")
+        wrong = next((name for name, text in more.items() if text is not None and not isinstance(text, str)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong}: {more[wrong]!r:.40} is not allowed; give a text")
         jobs, after = self._managers.owned_jobs(
-            self._row.manager_id, [str(state) for state in states], limit=_bounded(limit), **more
+            self._row.manager_id, [str(state) for state in states], limit=_bounded(limit), all_flows=all_flows, **more
         )
         return {"jobs": jobs, "after": after}
+
+
+def _behind(item_id: object) -> int:
+    if type(item_id) is not int or not 0 <= item_id <= ID_MAX:
+        raise ValueError(f"after_id: {item_id!r:.40} is not allowed; give a whole number from 0")
+    return item_id
 
 
 def _bounded(limit: object) -> int:

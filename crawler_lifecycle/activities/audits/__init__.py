@@ -1,0 +1,1 @@
+"""Audits: what is found, judged, taken over and settled."""

@@ -1,0 +1,1 @@
+"""Activities of graphs: steps, batches, and questions about what a graph waits for."""

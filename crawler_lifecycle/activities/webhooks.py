@@ -1,0 +1,251 @@
+"""Deliveries to one webhook: follows the outbox from where the webhook's row stands."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from temporalio import activity
+
+from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
+from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S, WebhookSpec
+from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.store.webhooks import Tried, WebhookOrder, WebhookRow, WebhookStore
+from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender, WebhookSenders
+
+from . import meters
+from .shared import Clock, beating, utc_now
+
+T = TypeVar("T")
+
+#: Events that are read at once, and deliveries at once: of different subjects, those of one come in order.
+PAGE, LANES = 100, 8
+#: Seconds between two readings of the outbox while there is nothing new: at first, and the most of them.
+IDLE_S, IDLE_MAX_S = 0.1, 1.0
+#: Seconds between two records of what was delivered.
+NOTE_S = 0.5
+#: Failures in a row after which the rest of a page is left for the next try.
+FAILED_MAX = 3
+#: Events that nobody wants are read again after a worker died, at most so many.
+UNNOTED_MAX = 1000
+#: How far other subjects go on behind an event that is not taken, in events.
+AHEAD_MAX = 1000
+#: Seconds that one execution follows; then the workflow asks for the next one, which reads the definition anew.
+SHIFT_S = 900.0
+#: Seconds more that a page has which is under way at its end.
+LATE_S = 30.0
+
+
+class Followed(StrEnum):
+    """How one execution of ``follow_webhook`` came to its end."""
+
+    ON = "on"
+    """There may be more to tell."""
+    FAILING = "failing"
+    """Something was told, and something could not be."""
+    PAUSED = "paused"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The answer of ``follow_webhook``."""
+
+    how: Followed
+    stuck_seq: int | None = None
+    """The first event that was not taken."""
+    wait_s: float | None = None
+    """How long the receiver wants to be left alone."""
+
+
+@dataclass
+class WebhookActivities:
+    """The step of a webhook's workflow."""
+
+    webhooks: WebhookStore
+    senders: WebhookSenders
+    clock: Clock = utc_now
+    shift_s: float = SHIFT_S
+
+    @activity.defn(no_thread_cancel_exception=True)
+    def follow_webhook(self, order: WebhookOrder) -> Following:
+        """Tell the webhook what happened since its row says, and what happens, for a while.
+
+        Second execution: goes on behind what is on record as delivered; at most what was told in the last half second
+        before a death is told again. Raises ``NotDelivered`` when nothing at all could be told.
+        """
+        with beating():
+            return asyncio.run(self._follow(order.name))
+
+    async def _follow(self, name: str) -> Following:
+        follower = _follower()
+        row = await _block(self.webhooks.follow_webhook, name, follower)
+        if row is None:
+            return Following(Followed.DELETED)
+        if row.paused_at is not None:
+            return Following(Followed.PAUSED)
+        async with self.senders.connections() as sender:
+            return await _Shift(self, row, follower, sender).work()
+
+
+class _Shift:
+    """One execution, from a webhook's row to the next one."""
+
+    def __init__(self, acts: WebhookActivities, row: WebhookRow, follower: str, sender: WebhookSender) -> None:
+        self._acts, self._store, self._sender = acts, acts.webhooks, sender
+        self._row, self._follower = row, follower
+        self._spec = WebhookSpec.read(row.definition)
+        self._read = row.through_seq
+        """Up to here the outbox is read."""
+        self._left: dict[int, str] = {}
+        """What was read and is not taken, in order, and the subject of each."""
+        self._tried: list[Tried] = []
+        """What is not on record yet."""
+        self._told = 0
+        self._failure: NotDelivered | None = None
+        self._failed_in_row = 0
+        self._idle_s = IDLE_S
+        self._over = asyncio.get_running_loop().time() + acts.shift_s
+
+    async def work(self) -> Following:
+        """Tell one page after another until something ends it. Raises ``NotDelivered``."""
+        try:
+            while True:
+                ended = await self._turn()
+                if ended is not None:
+                    return ended
+        except Fenced:  # another execution delivers, or the webhook was changed or deleted: the workflow asks anew
+            return Following(Followed.ON)
+
+    async def _turn(self) -> Following | None:
+        ask, row = self._store.waiting_events, self._row
+        waiting = await _block(ask, row.webhook_id, self._follower, self._spec, self._read, PAGE)
+        if waiting.paused:
+            return Following(Followed.PAUSED)
+        wait = set(self._left.values())  # behind an event of their subject that was not taken
+        self._left |= {event.seq: event.subject for event in waiting.events}
+        self._read = waiting.until_seq
+        await self._deliver([event for event in waiting.events if event.subject not in wait])
+        leaves = self._leaves()
+        if waiting.events or leaves or self._through >= row.through_seq + UNNOTED_MAX:
+            await self._note()
+        if self._row.paused_at is not None:
+            return Following(Followed.PAUSED)
+        if self._failure is not None:
+            if not leaves and not self._hopeless and waiting.more and self._read < self._through + AHEAD_MAX:
+                return None
+            if not self._told:
+                raise self._failure
+            return Following(Followed.FAILING, next(iter(self._left)), self._failure.retry_after_s)
+        if leaves:
+            return Following(Followed.ON)
+        self._idle_s = IDLE_S if waiting.events else min(2 * self._idle_s, IDLE_MAX_S)
+        if not waiting.more:
+            await asyncio.sleep(self._idle_s)
+        return None
+
+    @property
+    def _through(self) -> int:
+        """Up to here all is told, or none of its."""
+        return next(iter(self._left)) - 1 if self._left else self._read
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether the rest is left for the next try."""
+        return self._failed_in_row >= FAILED_MAX or (self._failure is not None and _ends(self._failure))
+
+    def _leaves(self) -> bool:
+        """Whether this execution is to end: its time is over, or it was told to."""
+        return asyncio.get_running_loop().time() >= self._over or _sent_away()
+
+    def _stops(self) -> bool:
+        """Whether nothing more may be begun."""
+        late = asyncio.get_running_loop().time() >= self._over + LATE_S
+        return late or self._hopeless or self._row.paused_at is not None or _sent_away()
+
+    async def _deliver(self, events: Sequence[Event]) -> None:
+        """Tell a page, and write down what was told as it goes: the events of each subject in order."""
+        lanes: dict[str, list[Event]] = {}
+        for event in events:
+            lanes.setdefault(event.subject, []).append(event)
+        order = list(lanes.values())
+        if self._row.failing_since is not None:
+            random.shuffle(order)  # else what is never taken is always first, and the rest is never reached
+        free = asyncio.Semaphore(LANES)
+        under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
+        try:
+            while under_way:
+                done, pending = await asyncio.wait(under_way, timeout=NOTE_S)
+                for one in done:
+                    one.result()
+                under_way = list(pending)
+                if under_way and self._tried:
+                    await self._note()
+        finally:
+            for one in under_way:
+                one.cancel()
+
+    async def _lane(self, events: Sequence[Event], free: asyncio.Semaphore) -> None:
+        """Tell what is about one subject, in order, until one is not taken."""
+        for event in events:
+            async with free:
+                if self._stops():
+                    return
+                try:
+                    await self._sender.send(self._spec, event)
+                except NotDelivered as error:
+                    self._tried.append(Tried(event.seq, str(error)))
+                    self._failed_in_row += 1
+                    if self._failure is None or not _ends(self._failure):
+                        self._failure = error
+                    meters.count(meters.WEBHOOK_DELIVERIES, result="failed")
+                    return
+            self._tried.append(Tried(event.seq))
+            del self._left[event.seq]
+            self._told += 1
+            self._failed_in_row = 0
+            meters.count(meters.WEBHOOK_DELIVERIES, result="delivered")
+            late = self._acts.clock() - event.created_at
+            meters.measure(meters.WEBHOOK_LAG, late.total_seconds())
+
+    async def _note(self) -> None:
+        """Write down what was tried, and pause a webhook that is given up. Raises ``Fenced``."""
+        tried, self._tried = self._tried, []
+        note = functools.partial(self._store.note_tries, settled=not self._left)
+        self._row = row = await _block(note, self._row.webhook_id, self._follower, tried, self._through)
+        since, why = row.failing_since, None
+        if isinstance(self._failure, ReceiverGone):
+            why = str(self._failure)
+        elif since is not None and self._acts.clock() - since >= timedelta(seconds=GIVE_UP_S):
+            why = f"event {self._through + 1} is not taken for a day: {row.error}"
+        if why is not None and row.paused_at is None:
+            with suppress(RunNotFound):  # deleted meanwhile
+                self._row = await _block(self._store.pause_webhook, row.name, why)
+
+
+def _ends(failure: NotDelivered) -> bool:
+    """Whether the receiver itself said that more would be in vain, for now or for ever."""
+    return failure.retry_after_s is not None or isinstance(failure, ReceiverGone)
+
+
+def _sent_away() -> bool:
+    """Whether somebody cancelled this execution, or its worker leaves."""
+    return activity.is_cancelled() or activity.is_worker_shutdown()
+
+
+def _follower() -> str:
+    """Who delivers: one try of one activity."""
+    info = activity.info()
+    return f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"[-64:]
+
+
+async def _block(call: Callable[..., T], *args: Any) -> T:
+    """A call of the database, in a thread."""
+    return await asyncio.to_thread(call, *args)
