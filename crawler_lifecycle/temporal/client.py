@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,22 +22,29 @@ from temporalio.client import (
     WorkflowQueryFailedError,
 )
 from temporalio.common import Priority, SearchAttributeKey, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.audit import AuditReport, OpenWorkflow, Unknown, WorkflowState
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.graph.commands import GraphOrder
-from crawler_lifecycle.domain.manager import ManagerOrder
+from crawler_lifecycle.domain.managers.manager import ManagerOrder
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.temporal.errors import allowing, answering
-from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem, problem_of, problems
+from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.ports.store.webhooks import WebhookOrder
 from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
+
+from .errors import allowing, answering
+from .task_queues import Queue, describe_queues
+from .workflow_problems import WorkflowProblem, problem_of, problems
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +53,14 @@ AUDIT_LIFE = timedelta(hours=2)
 #: Seconds between two tries to connect: after the first one, and the most of them.
 RETRY_S = (0.2, 5.0)
 
+#: Of many that are due at once each is on record before the runs of the others go on.
+DUE_FIRST = Priority(priority_key=1)
 #: Workflows in these states may still act.
 _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
 )
+_FAIL = WorkflowIDConflictPolicy.FAIL
 _RUN_ID = SearchAttributeKey.for_int("CrawlRunId")
 _RUN_UID = SearchAttributeKey.for_keyword("CrawlRunUid")
 _RUNS = f"WorkflowType = '{names.LIFECYCLE_WORKFLOW}'"
@@ -89,7 +99,7 @@ class Workflows:
         await self._connecting.run(turn)
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[Client]:
+    async def asking(self) -> AsyncIterator[Client]:
         """The connection, for one question. Raises ``TemporalUnavailable`` for anything but an answer."""
         if self.client is None:
             trouble = self._connecting.failures.problem or "not connected yet"
@@ -99,21 +109,37 @@ class Workflows:
 
     async def ping(self) -> None:
         """Return when the server answers."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             await client.service_client.check_health()
+
+    async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
+        """Who polls these task queues; one that the server does not describe says why."""
+        if self.client is None:
+            raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
+        return await describe_queues(self.client, workflows, activities, self._timeout_s)
 
     # --- start ---------------------------------------------------------------------------------------------------
 
-    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
-        """Start a run under ``workflow_id``, or find it open; the first run id of its chain.
+    async def start(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+        """Start the run with this uid under ``workflow_id``, or find it open; the first run id of its chain.
 
         Calling again while the workflow is open starts nothing. A closed one is followed by a new execution: whether
         that may own the run is decided by the database, not by the id. With ``repair`` it may own no run that has
         ended: a start that comes late, when another one has done the work, does not execute the run again.
+
+        What is open under the id may be another run's, whose row a restore has lost and whose request was sent again.
+        It is left alone, and this one starts under an id with a part of its uid.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
-        priority = Priority(priority_key=request.priority, fairness_key=request.crawler)
-        return _chain(await self._start(names.LIFECYCLE_WORKFLOW, args, workflow_id, priority=priority))
+        for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
+            priority = Priority(priority_key=request.priority, fairness_key=request.crawler)
+            with suppress(WorkflowAlreadyStartedError):
+                start = self._start(names.LIFECYCLE_WORKFLOW, args, one, conflict=_FAIL, priority=priority)
+                return _chain(await start)
+            found = await self.state(one)
+            if not found.of_another(run_uid):
+                return found.first_run_id or ""
+        raise TemporalUnavailable(f"workflow {one!r} works for another run than the one with the uid {run_uid}")
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
         """Send again what an ended attempt has to deliver, or find that going on; the workflow's id."""
@@ -138,12 +164,24 @@ class Workflows:
             result_type=AuditReport,
         )
         try:
-            async with asyncio.timeout(min(wait_s, self._timeout_s / 2)), self._asking():
+            async with asyncio.timeout(min(wait_s, self._timeout_s / 2)), self.asking():
                 return _chain(handle), await handle.result()
         except TimeoutError:
             return _chain(handle), None
         except WorkflowFailureError as error:
             raise TemporalUnavailable(f"the audit came to no end ({error.cause}); ask for another one") from error
+
+    async def start_due(self, order: DueOrder) -> str:
+        """Start the workflow of a due time, or find it open; the first run id of its chain."""
+        workflow_id = due_workflow_id(order.name, order.due_at)
+        return _chain(await self._start(names.DUE_WORKFLOW, [order], workflow_id, priority=DUE_FIRST))
+
+    async def start_webhook(self, name: str, *, wake: bool = False) -> str:
+        """Start the workflow of a webhook, or find it open; ``wake``: have that one look into the row now. The first
+        run id of its chain."""
+        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE} if wake else {}
+        order: list[object] = [WebhookOrder(name)]
+        return _chain(await self._start(names.WEBHOOK_WORKFLOW, order, webhook_workflow_id(name), **options))
 
     async def start_graph(self, graph_id: int, workflow_id: str) -> str:
         """Start the workflow of a graph whose row is stored, or wake the one that is open; the first run id of its
@@ -152,27 +190,38 @@ class Workflows:
         return _chain(await self._start(names.GRAPH_WORKFLOW, [GraphOrder(graph_id)], workflow_id, **options))
 
     async def _start(
-        self, kind: str, args: list[object], workflow_id: str, *, task_queue: str = names.QUEUE_MAIN, **options: Any
+        self,
+        kind: str,
+        args: list[object],
+        workflow_id: str,
+        *,
+        task_queue: str = names.QUEUE_MAIN,
+        conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
+        **options: Any,
     ) -> WorkflowHandle[Any, Any]:
-        async with self._asking() as client:
+        async with self.asking() as client:
             return await client.start_workflow(
                 kind,
                 args=args,
                 id=workflow_id,
                 task_queue=task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_conflict_policy=conflict,
                 **options,
             )
 
     async def start_manager(self, manager_id: int, workflow_id: str) -> str:
-        """Start the workflow of a manager whose row is stored, or find it open; the first run id of its chain."""
-        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id))
+        """Start the workflow of a manager whose row is stored, or wake the one that is open; the first run id of its
+        chain. One whose own row was lost in a restore notices by that, and ends."""
+        options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE}
+        return _chain(await self._start(names.MANAGER_WORKFLOW, [ManagerOrder(manager_id)], workflow_id, **options))
 
     # --- signal and end ------------------------------------------------------------------------------------------
 
-    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
-        """Signal a stop; ``False`` when no such workflow is open."""
+    async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
+        """Signal a stop; ``False`` when no such workflow is open, or when it works for another run than ``run_uid``."""
+        if run_uid is not None and (await self.state(workflow_id)).of_another(run_uid):
+            return False
         return await self._signal(workflow_id, names.SIGNAL_STOP, stop)
 
     async def look_now(self, workflow_id: str) -> bool:
@@ -183,8 +232,12 @@ class Workflows:
         """Have a manager or a graph look into its rows now; ``False`` when no such workflow is open."""
         return await self._signal(workflow_id, names.SIGNAL_WAKE)
 
+    async def moved(self, workflow_id: str) -> bool:
+        """Tell a manager that the worker which holds its object leaves; ``False`` when no such workflow is open."""
+        return await self._signal(workflow_id, names.SIGNAL_MOVED)
+
     async def _signal(self, workflow_id: str, name: str, *args: object) -> bool:
-        async with self._asking() as client:
+        async with self.asking() as client:
             with allowing(RPCStatusCode.NOT_FOUND):
                 await client.get_workflow_handle(workflow_id).signal(name, args=list(args))
                 return True
@@ -192,7 +245,7 @@ class Workflows:
 
     async def hurry(self, owner: Owner) -> None:
         """Signal ``look_now``, and have tried now what waits for its next try: no signal shortens that wait."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             found = await _described(client, owner.workflow_id)
             if found is None or not _is_open(found) or _first(found) != owner.first_run_id:
                 return
@@ -212,7 +265,7 @@ class Workflows:
 
     async def end(self, workflow: OpenWorkflow, reason: str) -> None:
         """Terminate this chain of executions and no later one of the same id. A closed one is no error."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
             with allowing(RPCStatusCode.NOT_FOUND):
                 await handle.terminate(reason=reason[:1000])
@@ -228,20 +281,20 @@ class Workflows:
 
     async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
         """Whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             found = await _described(client, workflow_id)
         if found is None:
             return WorkflowState(open=False)
         if first_run_id is not None and _first(found) != first_run_id:
             return WorkflowState(open=False, how="followed by another one")
         if _is_open(found):
-            return WorkflowState(open=True)
+            return WorkflowState(open=True, run_uid=_run_of(found)[1], first_run_id=_first(found))
         how = found.status.name.lower().replace("_", " ") if found.status is not None else None
         return WorkflowState(open=False, closed_at=found.close_time, how=how)
 
     async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
         """The same as its own execution says; ``None`` when it is no longer open."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             found = await _described(client, workflow.workflow_id)
         if found is None or not _is_open(found):
             return None
@@ -249,7 +302,7 @@ class Workflows:
 
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
             try:
                 answer: WorkflowRecord = await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)
@@ -259,7 +312,7 @@ class Workflows:
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
         """Why this workflow does not go on; ``None`` when it does, or is not open."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             found = await _described(client, workflow_id)
             return await problem_of(client, found) if found is not None and _is_open(found) else None
 
@@ -267,13 +320,13 @@ class Workflows:
 
     async def problems(self) -> dict[str, str]:
         """The open workflows whose next step fails again and again, with the server's words for it."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             return await problems(client)
 
     async def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
         """A page of the workflows of runs, managers and graphs that are open, as the visibility store lists them."""
         token = base64.b64decode(after) if after else None
-        async with self._asking() as client:
+        async with self.asking() as client:
             pages = client.list_workflows(_OPEN_WORK, page_size=limit, next_page_token=token)
             await pages.fetch_next_page()
         found = [_open(row, row.run_id) for row in pages.current_page or ()]
@@ -281,7 +334,7 @@ class Workflows:
 
     async def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """The open workflow of this very run, as the visibility store lists it and the workflow confirms it."""
-        async with self._asking() as client:
+        async with self.asking() as client:
             rows = client.list_workflows(f"{_OPEN_RUNS} AND CrawlRunUid = '{run.uid}'", page_size=10)
             async for row in rows:
                 one = await self.confirm(OpenWorkflow(row.id, row.run_id, row.start_time))
@@ -309,7 +362,7 @@ class Workflows:
         if number >= names.RUN_NUMBER_MAX:
             return False
         query = f"{_RUNS} AND CrawlRunId > {number} AND CrawlRunId <= {names.RUN_NUMBER_MAX}"
-        async with self._asking() as client:
+        async with self.asking() as client:
             try:
                 return (await client.count_workflows(query)).count > 0
             except RPCError as error:

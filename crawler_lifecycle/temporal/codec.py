@@ -22,7 +22,8 @@ from temporalio.converter import PayloadCodec
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.temporal.converter import ENCRYPTED, WHY
+
+from .converter import ENCRYPTED, WHY
 
 SETTING = "LIFECYCLE_PAYLOADS__KEYS"
 ENCODING = ENCRYPTED

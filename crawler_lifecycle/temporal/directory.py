@@ -7,11 +7,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.audit import OpenWorkflow, WorkflowState
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.schedules.definition import due_of_workflow
 from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.store.schedules import DueOrder
 
 from .client import Workflows
 
@@ -46,8 +48,8 @@ class TemporalDirectory:
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         return self._ask(self.workflows.record(workflow))
 
-    def begin(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> None:
-        self._ask(self.workflows.start(request, workflow_id, repair=repair))
+    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
+        self._ask(self.workflows.start(request, workflow_id, run_uid, repair=repair))
 
     def begin_manager(self, manager_id: int, workflow_id: str) -> None:
         self._ask(self.workflows.start_manager(manager_id, workflow_id))
@@ -55,11 +57,17 @@ class TemporalDirectory:
     def begin_graph(self, graph_id: int, workflow_id: str) -> None:
         self._ask(self.workflows.start_graph(graph_id, workflow_id))
 
+    def begin_due(self, due_id: int, workflow_id: str) -> None:
+        self._ask(self.workflows.start_due(DueOrder(*due_of_workflow(workflow_id))))
+
+    def begin_webhook(self, webhook_id: int, workflow_id: str) -> None:
+        self._ask(self.workflows.start_webhook(workflow_id.partition("/")[2]))
+
     def wake(self, workflow_id: str) -> bool:
         return self._ask(self.workflows.wake(workflow_id))
 
-    def stop(self, workflow_id: str, stop: StopRequest) -> bool:
-        return self._ask(self.workflows.stop(workflow_id, stop))
+    def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
+        return self._ask(self.workflows.stop(workflow_id, stop, run_uid=run_uid))
 
     def hurry(self, owner: Owner) -> None:
         self._ask(self.workflows.hurry(owner))

@@ -1,6 +1,6 @@
-"""The client's connection, and the plugin that client, worker and replayer share: converters, sandbox, interceptors.
+"""The client's connection, and the plugin that client, worker and replayer share: converters, runner, interceptors.
 
-Sharing the plugin is the point: a replayer with another converter or sandbox than the worker proves nothing.
+Sharing the plugin is the point: a replayer with another converter or runner than the worker proves nothing.
 """
 
 from __future__ import annotations
@@ -21,25 +21,14 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
-from temporalio.worker import WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
-from crawler_lifecycle.temporal.interceptors import Observing
-from crawler_lifecycle.temporal.retry_after import RetryAfterInterceptor
 
-#: Loaded once and shared by all workflows of a process. What the sandbox does not share it executes anew for every
-#: workflow, which was half of the cost of taking up a run. It does not watch what it shares: a test of the sources
-#: (tests/workflows/test_sources.py) refuses clock, random numbers, input and output, threads and imports there.
-PASSED_THROUGH = (
-    "crawler_lifecycle.domain",
-    "crawler_lifecycle.ports",
-    "crawler_lifecycle.activities",
-    "crawler_lifecycle.temporal.converter",
-    "crawler_lifecycle.workflows",
-)
+from .converter import TolerantPayloadConverter
+from .interceptors import Observing
+from .retry_after import RetryAfterInterceptor
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
@@ -195,17 +184,12 @@ def _redact(payloads: Payloads) -> None:
             payload.data = json.dumps(told).encode()
 
 
-def _workflow_runner(existing: WorkflowRunner | None) -> WorkflowRunner:
-    if existing is None:
-        existing = SandboxedWorkflowRunner()
-    if isinstance(existing, SandboxedWorkflowRunner):
-        restrictions = existing.restrictions or SandboxRestrictions.default
-        return dataclasses.replace(existing, restrictions=restrictions.with_passthrough_modules(*PASSED_THROUGH))
-    return existing
-
-
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
-    """The plugin: converters, sandbox rules, log fields and meters.
+    """The plugin: converters, runner, log fields and meters.
+
+    The sandbox is left out. It executes what it does not share anew for each workflow, and enters itself once more for
+    each payload, which was a third of what a run costs a worker. What it would refuse, a test of the sources refuses
+    (tests/workflows/test_sources.py): clock, random numbers, input and output, threads and imports.
 
     No exception but the SDK's own failures ends a workflow (an input that is no request raises one of those); any other
     is a bug, or a payload that this build cannot read: a fix can be deployed while the run waits, which it does in
@@ -220,7 +204,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
         interceptors=[RetryAfterInterceptor(), Observing()],
-        workflow_runner=_workflow_runner,
+        workflow_runner=UnsandboxedWorkflowRunner(),
     )
 
 

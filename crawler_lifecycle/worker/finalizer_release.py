@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.audit import RecordedTask
+from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
 from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, TaskReader, TaskRef

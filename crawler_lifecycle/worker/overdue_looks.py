@@ -14,17 +14,21 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.audit import LiveRun, Reported
-from crawler_lifecycle.domain.overdue import SEARCH_S, overdue_before
+from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
+from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
+from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
 from crawler_lifecycle.ports import OverdueStore
 
 log = logging.getLogger(__name__)
 
 #: Runs that one turn asks Temporal about; the next turn goes on after them.
 PAGE = 500
+#: Runs in trouble after which a turn is given up; the next one goes on behind them.
+FAILED_MAX = 3
 #: Seconds until a run that was taken over without success is taken over again; doubled each time, up to the second.
 AGAIN_S, AGAIN_MAX_S = 30.0, 600.0
 
@@ -35,7 +39,7 @@ class Overdue:
     """Turn after turn, in the event loop of a worker; what blocks happens in threads.
 
     ``take_over`` puts a run right that nobody works for, and answers ``None`` for one whose workflow is open. ``wake``
-    sends ``look_now`` to a workflow id.
+    sends ``look_now`` to a workflow id; ``note`` tells of it, once for each look.
     """
 
     def __init__(
@@ -44,15 +48,18 @@ class Overdue:
         take_over: Callable[[LiveRun], Reported | None],
         wake: Callable[[str], Awaitable[bool]],
         *,
+        note: Callable[[LiveRun], bool] = lambda run: False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         every_s: float = SEARCH_S,
     ) -> None:
         self._store = store
         self._take_over = take_over
         self._wake = wake
+        self._note = note
         self._clock = clock
         self._after: tuple[datetime, int] | None = None
         self._told: dict[int, datetime | None] = {}
+        self._noted: dict[int, datetime | None] = {}
         self._tried: dict[int, tuple[datetime, float]] = {}
         self._overdue = 0
         self._loop = Loop("the search for overdue looks", every_s)
@@ -79,12 +86,27 @@ class Overdue:
         if len(page) < PAGE:
             found = {run.run_id for run in page}
             self._told = {run_id: due for run_id, due in self._told.items() if run_id in found}
+            self._noted = {run_id: due for run_id, due in self._noted.items() if run_id in found}
             self._tried = {run_id: again for run_id, again in self._tried.items() if run_id in found}
+        troubles = list[LifecycleError]()
         for run in page:
-            await self._see_to(run)
+            try:
+                await self._see_to(run)
+            except LifecycleError as error:  # one run in trouble holds up no other
+                log.warning("the overdue look of run %d is not seen to now: %s", run.run_id, error)
+                troubles.append(error)
+                if len(troubles) == FAILED_MAX:
+                    self._after = (run.due_at or before, run.run_id)
+                    break
+        if troubles:
+            raise troubles[0]
         return len(page)
 
     async def _see_to(self, run: LiveRun) -> None:
+        if run.planned and self._noted.get(run.run_id) != run.due_at:
+            with suppress(RowUnreadable):  # a person is told of that elsewhere
+                await asyncio.to_thread(self._note, run)
+            self._noted[run.run_id] = run.due_at
         again_at, wait = self._tried.get(run.run_id, (self._clock(), AGAIN_S))
         if self._clock() < again_at:
             return

@@ -36,6 +36,7 @@ from crawler_lifecycle.compose import (
     OBSERVER,
     PLANS,
     ROLES,
+    WEBHOOKS,
     Parts,
     activities_of,
     build_audit,
@@ -52,6 +53,7 @@ from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.ports import Observer, ObserverHealth, StoreHealth
+from crawler_lifecycle.ports.store.managers import ManagerReader
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
@@ -60,16 +62,20 @@ from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
+from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from crawler_lifecycle.temporal.search_attributes import register_search_attributes, registration_command
 from crawler_lifecycle.temporal.task_queues import BEAT_S
+from crawler_lifecycle.temporal.webhooks import WebhookKeeper
 from crawler_lifecycle.web.origins import Gate, programs_only
-from crawler_lifecycle.worker.finalizer_release import Releaser
-from crawler_lifecycle.worker.live_counters import Counting
-from crawler_lifecycle.worker.overdue_looks import Overdue
-from crawler_lifecycle.worker.run_numbers import FIRST_S, Numbers
-from crawler_lifecycle.worker.wake_ups import Waker
-from crawler_lifecycle.worker.watchdog import MORE_S, Watchdog
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
+
+from .finalizer_release import Releaser
+from .live_counters import Counting
+from .overdue_looks import Overdue
+from .run_numbers import FIRST_S, Numbers
+from .slots import TAKEN_UP, tuner
+from .wake_ups import Waker
+from .watchdog import MORE_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +88,14 @@ RETRY_S = 2.0
 CHECK_S = 5.0
 #: How often a worker asks whether Temporal still knows what was registered, seconds: its database may be another one.
 REGISTER_S = 30.0
-#: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker.
-STICKY_S = 5.0
+#: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker,
+#: once: after 10 s Temporal knows that nobody polls. In a burst that other queue is the one where all starts wait.
+STICKY_S = 10.0
+#: Polls for workflow tasks at once, as many of them as there are slots for workflows that are taken up. With one of
+#: those a new worker takes up 20 workflows a second; on a server that is busy each poll takes half a second.
+WORKFLOW_POLLS = 20
+#: Seconds in which a worker that leaves tells the managers whose objects it holds.
+MOVED_S = 5.0
 
 
 @dataclass
@@ -104,6 +116,8 @@ class Health:
     """Whether everything that bears numbers of runs has said which ones. New ones are given out all the same."""
     overdue: Callable[[], Mapping[str, object]] | None = None
     """How many looks are overdue, and what was done about them."""
+    schedules: Callable[[], Mapping[str, object]] | None = None
+    """How many schedules were compared with Temporal, and why that fails. Temporal fires all the same."""
     plans: Callable[[], Mapping[str, object]] | None = None
     """How many processes with users' code there are, which plans are served, and which are broken. A broken one is no
     reason to take no work: the others are served."""
@@ -126,6 +140,8 @@ class Health:
                 body["numbers"] = dict(self.numbers())
             if self.overdue is not None:
                 body["overdue"] = dict(self.overdue())
+            if self.schedules is not None:
+                body["schedules"] = dict(self.schedules())
             if self.plans is not None:
                 body["plans"] = dict(self.plans())
             return JSONResponse(body, status_code=503 if self.missing else 200)
@@ -365,18 +381,22 @@ def _worker(
     deployment: WorkerDeploymentConfig | None,
     queue: str | None = None,
     functions: int = 0,
+    most: int = 0,
 ) -> Worker:
-    """What polls the queue of one role, or another one for the same activities; or, with ``functions``, for so many
-    calls of functions at once."""
+    """What polls the queue of one role, or another one for the same activities, ``most`` of them at once; or, with
+    ``functions``, for so many calls of functions at once."""
     return Worker(
         client,
         task_queue=queue or ROLES[role],
         workflows=workflows_of(role),
         activities=activities_of(role, parts, QUEUE_FUNCTIONS if functions else None),
         activity_executor=threads,
-        max_concurrent_activities=functions or settings.threads,
+        tuner=tuner(functions or most or settings.threads),
+        max_cached_workflows=settings.cached(),
         graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
+        max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
+        nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
         interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
         # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
@@ -419,13 +439,14 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             beside.start(plans.registering())
         workers = []
         for role in queued:
-            threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix=role))
-            worker = _worker(client, role, parts[role], settings.worker, threads, deployment)
+            most = settings.webhooks.at_once if role == WEBHOOKS else settings.worker.threads
+            threads = stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=role))
+            worker = _worker(client, role, parts[role], settings.worker, threads, deployment, most=most)
             workers.append(await stack.enter_async_context(worker))
         if plans is not None:
             threads = stack.enter_context(ThreadPoolExecutor(settings.worker.threads, thread_name_prefix="plans-own"))
             # Of no deployment: what is called here is the object in this very process, whatever build is current.
-            worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, None, plans.hosts.queue)
+            worker = _worker(client, PLANS, parts[PLANS], settings.worker, threads, None, plans.hosts.own_queue)
             workers.append(await stack.enter_async_context(worker))
             most, queue = settings.plans.functions, functions_queue(settings.plans.queue)
             # Whoever calls a function waits for no process: there are as many calls as there may be processes.
@@ -447,12 +468,19 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             releaser = Releaser(keeper, parts["cluster"].store.tasks)
             health.releases = releaser.state
             beside.start(releaser.run())
+        if WEBHOOKS in parts:
+            beside.start(WebhookKeeper(parts[WEBHOOKS].store.webhooks, workflows).run())
         if "audit" in health.roles:
             await _keep_schedule(client, settings.audit)
             take_over = functools.partial(build_audit(parts["audit"]).take_over, repair=settings.audit.repair)
-            overdue = Overdue(parts["audit"].store.overdue, take_over, workflows.look_now)
+            of_audits = parts["audit"].store
+            note = of_audits.troubles.note_stale
+            overdue = Overdue(of_audits.overdue, take_over, workflows.look_now, note=note)
             health.overdue = overdue.state
             beside.start(overdue.run())
+            schedules = ScheduleKeeper(parts["audit"].store.schedules, workflows)
+            health.schedules = schedules.state
+            beside.start(schedules.run())
         health.missing = also()
         log.info("worker ready, roles %s, version %s", ", ".join(health.roles), health.version or "none")
 
@@ -467,7 +495,16 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
         # All at once: one after the other, the last would still take work while the first waits, and the grace adds up.
-        await asyncio.gather(*(worker.shutdown() for worker in workers))
+        telling = [] if plans is None else [_tell_moved(plans, parts[PLANS].store.managers, workflows)]
+        await asyncio.gather(*(worker.shutdown() for worker in workers), *telling)
+
+
+async def _tell_moved(plans: UsersCode, managers: ManagerReader, workflows: Workflows) -> None:
+    """Have managers go on elsewhere at once. For a while: they find out by themselves."""
+    try:
+        await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)
+    except (LifecycleError, TimeoutError) as error:
+        log.warning("not every manager could be told that this worker leaves: %s", error or "it takes too long")
 
 
 def serve(settings: Settings, roles: Sequence[str] = ()) -> int:

@@ -4,8 +4,10 @@
 2. The runs that are open, compared with their workflows, and whether those that began them know of them.
 3. The managers that are open, compared with their workflows.
 4. The graphs that are open, compared with their workflows, and their steps with the runs that these execute as.
-5. The open workflows, compared with the runs, managers and graphs.
-6. The runs that ended lately: what was delivered, and what evidence says now.
+5. The schedules, compared with what Temporal was told, and with the lines that their due times have.
+6. The due times that are still to begin, and the webhooks, compared with their workflows.
+7. The open workflows, compared with the runs, managers and graphs.
+8. The runs that ended lately: what was delivered, and what evidence says now.
 
 Each source is compared alone. One that cannot be read is told in the report, and the others are compared all the same.
 Only counts and the first findings travel through here; everything found is in the database.
@@ -22,11 +24,12 @@ from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from crawler_lifecycle.activities.audit import AuditActivities, CloseAudit
-from crawler_lifecycle.activities.audit_parents import ParentAudit
-from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
+from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
+from crawler_lifecycle.activities.audits.parents import ParentAudit
+from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
+from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
+from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
 from crawler_lifecycle.domain.undecoded import Undecoded
 
 from .calls import WithoutSignals, call, reason
@@ -51,6 +54,13 @@ _SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingK
         ParentAudit.audit_graphs,
         (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.NO_RUN, FindingKind.UNREADABLE),
     ),
+    (
+        "schedules",
+        ScheduleAudit.audit_schedules,
+        (FindingKind.NOT_FIRED, FindingKind.NOT_TOLD, FindingKind.UNREADABLE),
+    ),
+    ("due_times", ParentAudit.audit_due, (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)),
+    ("webhooks", ParentAudit.audit_webhooks, (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)),
     ("open_workflows", AuditActivities.audit_workflows, (FindingKind.NO_ROW, FindingKind.UNRECORDED)),
     ("ended_runs", AuditActivities.audit_ended, (FindingKind.UNDELIVERED, FindingKind.LATE_EVIDENCE)),
 )

@@ -24,8 +24,8 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ActivityCancellationType, ActivityHandle, ParentClosePolicy
 
-from crawler_lifecycle.activities.graph_batches import BatchOrder, GraphBatchActivities
-from crawler_lifecycle.activities.graphs import BatchCall, ClosedBatches, GraphActivities
+from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.activities.graphs.graphs import BatchCall, ClosedBatches, GraphActivities
 from crawler_lifecycle.domain import names
 
 from .calls import Beside, WithoutSignals, call, reason
@@ -51,6 +51,8 @@ class FunctionCalls:
         self._short: dict[int, workflow.ActivityHandle[Any]] = {}
         self._starting: set[int] = set()
         """Calls whose own workflow is about to start."""
+        self.over = False
+        """Whether the last short call has answered since the last step forward: no more ends of functions come soon."""
 
     @property
     def count(self) -> int:
@@ -84,6 +86,7 @@ class FunctionCalls:
                 self._s.inbox.note(f"call {number} of functions failed: {reason(error)}")
                 await workflow.sleep(FAILED_S)
         del self._short[number]
+        self.over = not self._short
         self._answered([number])
 
     async def _wait_apart(self, order: BatchOrder, pool: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
 
-from crawler_lifecycle.activities.graphs import Advanced, GraphOpened
+from crawler_lifecycle.activities.graphs.graphs import Advanced, GraphOpened
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.domain.graph.spec import GraphState
@@ -22,7 +22,7 @@ from .state import FLOW, PARENT, STATUS
 #: Seconds after which a graph looks into its rows whatever anybody told it.
 LEVEL_S = 300.0
 #: Seconds from the beginning of a step forward to that of the next one, and how often the time that it took: a large
-#: graph is not read all the time.
+#: graph is not read all the time while there are more ends to come.
 GAP_S, GAP_FACTOR = 0.2, 3.0
 #: Seconds that functions have to end after a stop; then they are killed.
 STOP_S = 60.0
@@ -128,6 +128,10 @@ class GraphWork(OwnedState):
         if self.advanced_at is None:
             return 0.0
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
+
+    def least_left(self, now: datetime) -> float:
+        """Seconds until the next step forward when no more ends come soon."""
+        return 0.0 if self.advanced_at is None else GAP_S - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
         """One sentence: why the graph ended as it did."""

@@ -29,7 +29,7 @@ from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId, Cre
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import ladder, names
-from crawler_lifecycle.domain.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
 from crawler_lifecycle.ports import Fence, Owner
@@ -313,6 +313,7 @@ class CrawlerLifecycleWorkflow:
         forced = s.escalated(workflow.now())
         if forced is not None:
             s.inbox.want_stop(forced.intent, None)
+        news = s.stop_rung == 0 or s.inbox.changed
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
@@ -331,6 +332,10 @@ class CrawlerLifecycleWorkflow:
         if not s.counts.alive:
             s.stage = Stage.COMPLETION
             return
+        if not news and gap_left(s) > 0:  # the execution before this one has just looked
+            await self._logging(pause(s.until_force(gap_left(s)), s.stop_changed))
+            if s.stop_changed():
+                return
         wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
         await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
-from crawler_lifecycle.activities.managing import (
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
     ManagingActivities,
@@ -30,8 +30,8 @@ from crawler_lifecycle.activities.managing import (
     StopRuns,
 )
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest
-from crawler_lifecycle.domain.manager import ManagerOrder, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.managers.manager import ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
 
 from .calls import NotTaken, call, pause, reason
@@ -137,6 +137,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s = self._s
         s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
         s.adopt(await call(ManagingActivities.open_manager, self._owning()))
+        if s.status.terminal:
+            self._ended_before()
 
     def _owning(self) -> OpenManager:
         return OpenManager(self._s.manager_id, self._owner())
@@ -151,7 +153,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         try:
             answer = await self._cycle()
         except ApplicationError as error:
-            if error.type == Fenced.code:
+            if error.type in (Fenced.code, NotInThisState.code):
                 await self._own_still()
                 return
             if error.type != InvalidRequest.code:
@@ -170,16 +172,23 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             s.ends_by(answer)
 
     async def _own_still(self) -> None:
-        """A cycle was refused: another process holds the object now, which is no harm, or the manager is another's.
-
-        Raises ``ApplicationError`` in the second case.
+        """A cycle was refused: another process holds the object now, which is no harm; or the manager has ended; or
+        it is another's. Raises ``ApplicationError`` in the last case.
         """
         s = self._s
         row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
         if row.attempt != s.attempt:
             text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
             raise ApplicationError(text, type=Fenced.code, non_retryable=True)
+        if row.status.terminal:
+            s.status = row.status
+            self._ended_before()
         s.queue, s.idle, s.inbox.woken = None, True, True
+
+    def _ended_before(self) -> None:
+        """This execution is one that somebody reset: the manager has ended, and stays as it is on record."""
+        s = self._s
+        s.inbox.stop, s.inbox.closed, s.over = None, True, Verdict(s.status, "", "")
 
     async def _keep_reading(self) -> None:
         """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
@@ -209,6 +218,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             method = ManagerActivities.run_manager_cycle
             return await call(method, order, wake=wake, seconds=seconds, queue=queue, taken_s=taken_s)
 
+        if s.inbox.moved:
+            s.queue, s.inbox.moved = None, False
         if s.queue is not None:
             try:
                 return await ask(s.queue, TAKEN_S)

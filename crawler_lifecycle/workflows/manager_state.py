@@ -10,10 +10,10 @@ from typing import Any
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.converter import PayloadConverter
 
-from crawler_lifecycle.activities.managers import CycleAnswer
-from crawler_lifecycle.activities.managing import ManagerOpened
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer
+from crawler_lifecycle.activities.managers.managing import ManagerOpened
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.manager import FAILED_OUTCOMES, FINISHED, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES, FINISHED, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
@@ -41,6 +41,8 @@ class ManagerInbox(Inbox):
     """Wake-ups after which the manager's row was not read: a command stands there, perhaps a stop."""
     leave: bool = True
     """Whether every stop so far lets the runs go on."""
+    moved: bool = False
+    """Whether the worker that held the object has left since the last cycle."""
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
@@ -49,6 +51,8 @@ class ManagerInbox(Inbox):
         if name in WAKING:
             self.woken = True
             self.asked += name == names.SIGNAL_WAKE
+        elif name == names.SIGNAL_MOVED:
+            self.moved = True
         elif name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
             known = ("request_id", "requested_by", "reason", "force", "leave")
             told = self.fields(name, args, converter, known)
@@ -164,6 +168,8 @@ class ManagerState(OwnedState):
         """Take over what a cycle led to."""
         self.queue, self.live, self.waiting, self.error = answer.queue, answer.live, answer.waiting, answer.error
         self.cycles += 1
+        if answer.stopped and self.inbox.stop is None:  # whoever put it on record could not tell
+            self.inbox.asked += 1
         self.idle = not (answer.ended or answer.picked)
         again = LEVEL_S if answer.again_s is None else min(max(answer.again_s, 0.0), LEVEL_S)
         self.next_at = now + timedelta(seconds=again)

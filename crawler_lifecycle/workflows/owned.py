@@ -11,8 +11,8 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.graphs import GraphStopped
-from crawler_lifecycle.activities.managing import ManagerStopped
+from crawler_lifecycle.activities.graphs.graphs import GraphStopped
+from crawler_lifecycle.activities.managers.managing import ManagerStopped
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports import Owner
 
@@ -95,13 +95,15 @@ class OwnedWorkflow(Generic[S]):
         self._s.inbox.woken = True
         return done
 
-    async def _wait(self, woken: Callable[[], bool], elsewhere: Callable[[], bool]) -> None:
-        """Wait for the alarm, or until something wakes it and a moment more. Raises ``Interrupted`` when something
-        else is to be done."""
+    async def _wait(
+        self, woken: Callable[[], bool], elsewhere: Callable[[], bool], soon: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for the alarm, or until something wakes it and a moment more, which is over when ``soon()`` holds.
+        Raises ``Interrupted`` when something else is to be done."""
         s, self._alarm.rang = self._s, self._s.next_at is None
         await pause(None, lambda: self._alarm.rang or woken() or elsewhere())
         if not elsewhere():
-            await pause(s.gap_left(workflow.now()), elsewhere, "more ends")
+            await pause(s.gap_left(workflow.now()), lambda: elsewhere() or soon(), "more ends")
         if elsewhere():
             raise Interrupted
 

@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, GraphOrder, RetrySteps
-from crawler_lifecycle.domain.manager import AddJobs, ManagerOrder
+from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.domain.undecoded import Undecoded
 

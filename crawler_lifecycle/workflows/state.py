@@ -16,7 +16,7 @@ from crawler_lifecycle.activities.cancellation import HeardStop
 from crawler_lifecycle.activities.completion import RunEnded
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.adoption import WorkflowRecord
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.run import (
     ExportResult,
     Limits,
@@ -195,6 +195,8 @@ class RunState:
     rung: int = 0
     looks: int = 0
     last_look_at: datetime | None = None
+    looked_at: datetime | None = None
+    """When the last look was answered, or was ordered, by the clock of the server and not of a worker."""
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
     since: datetime | None = None

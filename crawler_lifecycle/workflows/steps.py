@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from temporalio import workflow
@@ -39,21 +40,32 @@ def gap(s: RunState) -> float:
 
 def gap_left(s: RunState) -> float:
     """Seconds until the run may be looked at again, however often it is woken."""
-    if s.last_look_at is None:
+    if s.looked_at is None:
         return 0.0
     least = max(ladder.MIN_GAP_SECONDS, 2 * s.last_look_s)
-    return least - (workflow.now() - s.last_look_at).total_seconds()
+    return least - (workflow.now() - s.looked_at).total_seconds()
 
 
 def until_look(s: RunState) -> float | None:
-    """Seconds until the look that is planned."""
-    return None if s.next_look_at is None else (s.next_look_at - workflow.now()).total_seconds()
+    """Seconds until the look that is planned; one that another execution has just ordered counts for the gap."""
+    if s.next_look_at is None:
+        return None
+    return max((s.next_look_at - workflow.now()).total_seconds(), gap_left(s))
 
 
 def is_time(s: RunState) -> bool:
     """Whether the look that is planned is due; the server's timers have whole milliseconds."""
     left = until_look(s)
     return left is not None and left < 0.002
+
+
+def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
+    """``at`` by a worker's clock is so many seconds after a moment between ``ordered_at`` and now.
+
+    A clock that is wrong by an hour would let a run be looked at without a rest, or not for an hour.
+    """
+    gap = timedelta(seconds=seconds)
+    return min(max(at, ordered_at + gap), workflow.now() + gap)
 
 
 async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False) -> LookAnswer:
@@ -66,10 +78,12 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     rec, fence = ReconciliationActivities, s.fence
     believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
     order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s)
+    ordered_at = s.looked_at = workflow.now()
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
     found = await call(rec.get_history_statuses_to_sync, order, control=control, wake=wake, summary=text)
-    s.looks += 1
-    s.last_look_at, s.next_look_at, s.last_look_s = found.observed_at, found.next_look_at, found.seconds
+    s.looks, s.looked_at = s.looks + 1, workflow.now()
+    s.last_look_at, s.last_look_s = found.observed_at, found.seconds
+    s.next_look_at = _after(found.next_look_at, ordered_at, found.gap_s)
     s.counts = believed.counts
     s.inbox.recorded_stop(found.stop)
     if found.changed:
@@ -95,13 +109,16 @@ async def ask_to_end(s: RunState) -> None:
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
     while s.counts.active and (forced or s.unasked or s.asked_at is None):
+        # None of those that wait is asked before now, whatever the worker's clock says: force would come too soon.
+        soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
             report = await call(method, s.fence, control=True, wake=s.stop_changed, seconds=ASK_WINDOW_S)
         except Interrupted:
             if s.stop_changed():
                 raise
             return  # the cluster does not answer
-        s.counts, s.asked_at = report.counts, None if report.more else report.asked_at
+        s.counts, asked_at = report.counts, None if report.more else report.asked_at
+        s.asked_at = asked_at and min(max(asked_at, soonest or asked_at), workflow.now())
         if not report.more or history_full():
             return
 

@@ -1,0 +1,89 @@
+"""Whether somebody works on a task queue, in words, and what to start where nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from crawler_lifecycle.domain import names
+
+from .task_queues import POLLED_S, Queue, Version
+
+#: Work that waited longer than this was forgotten by somebody.
+BACKLOG_AGE_S = 60.0
+_PLANS = "crawlctl worker plans, with your modules in LIFECYCLE_PLANS__MODULES; "
+_PLANS += "not needed where nobody has code of their own"
+#: Queues that many installations have no worker for, and what to start where one is needed.
+_SELDOM = {
+    names.QUEUE_PLANS: _PLANS,
+    names.QUEUE_FUNCTIONS: _PLANS,
+    names.QUEUE_WEBHOOKS: "crawlctl worker webhooks; not needed where nobody has webhooks",
+}
+_WAITING = {
+    names.QUEUE_PLANS: "managers do not go on",
+    names.QUEUE_FUNCTIONS: "functions of graphs are not called",
+    names.QUEUE_WEBHOOKS: "webhooks are told nothing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFinding:
+    """How it is, in a sentence, and what to do about it."""
+
+    level: Literal["ok", "warn", "bad"]
+    text: str
+    cure: str | None = None
+
+
+def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
+    """Whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the cure
+    where the server does not describe it."""
+    what = f"{queue.name} ({queue.kind})"
+    if queue.problem is not None:
+        return QueueFinding("bad", f"{what} cannot be described: {queue.problem}", unreachable)
+    waiting = f", {queue.backlog} waiting for {queue.backlog_age_s:.0f} s" if queue.backlog else ""
+    ours = [one for one in queue.pollers if one.version == queue.current]
+    number = sum(one.alive for one in ours)
+    gone = min((one.seen_s for one in ours if not one.alive), default=None)
+    served = [queue.current, *([queue.ramping] if queue.ramping else [])]
+    others = [one.version for one in queue.pollers if one.alive and one.version not in served]
+    if number == 0 and others:
+        text = f"nobody of {_called(queue.current)}, which is current, polls {what}{waiting}; "
+        text += f"{_counts(others)} and get no work"
+        cure = f"start workers of {_called(queue.current)}, or make current what polls: {_make_current(queue, others)}"
+        return QueueFinding("bad", text, cure)
+    if number == 0:
+        return _nobody(queue, role, what, waiting, gone)
+    if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
+        setting = "PLANS__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
+        cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
+        pollers = f"{number:,} poller" + ("" if number == 1 else "s")
+        return QueueFinding("warn", f"{what}: {pollers} cannot keep up{waiting}", cure)
+    lost = f"; another one was last seen {gone:.0f} s ago" if gone is not None and gone < POLLED_S else ""
+    spare = f"; {_counts(others)} and get no work" if others else ""
+    return QueueFinding("ok", f"{what}: {number} polling{waiting}{lost}{spare}")
+
+
+def _nobody(queue: Queue, role: str, what: str, waiting: str, gone: float | None) -> QueueFinding:
+    seen = f": last seen {gone:.0f} s ago" if gone is not None else ""
+    if queue.name not in _SELDOM:
+        return QueueFinding("bad", f"nobody polls {what}{seen}{waiting}", f"crawlctl worker {role}")
+    # Where something waits for one, it is in the queue.
+    text = f"no worker of the role {role} polls {what}{seen}{waiting}: {_WAITING[queue.name]}"
+    return QueueFinding("bad" if queue.backlog or gone is not None else "warn", text, _SELDOM[queue.name])
+
+
+def _called(version: Version) -> str:
+    return "workers without a version" if version is None else f"version {'.'.join(version)}"
+
+
+def _counts(others: Sequence[Version]) -> str:
+    return " and ".join(f"{others.count(one)} of {_called(one)} poll" for one in sorted(set(others), key=str))
+
+
+def _make_current(queue: Queue, others: Sequence[Version]) -> str:
+    version = others[0]
+    which = "--unversioned" if version is None else f"--build-id {version[1]}"
+    name = (version or queue.current or ("",))[0]
+    return f"temporal worker deployment set-current-version --deployment-name {name} {which} --yes"

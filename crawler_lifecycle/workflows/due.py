@@ -1,0 +1,56 @@
+"""``CrawlDueWorkflow``: one due time of a schedule, from the moment at which Temporal fires to its target's begin."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+from crawler_lifecycle.activities.due import DueActivities
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.ports.store.schedules import DueOrder
+
+from .calls import WithoutSignals, call
+from .leaving import MustLeave
+from .requests import invalid, read_input
+
+#: The time for which Temporal fired, without jitter, in whole seconds.
+_FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
+_ORDER = TypeAdapter(DueOrder)
+
+
+@workflow.defn(name=names.DUE_WORKFLOW)
+class CrawlDueWorkflow(WithoutSignals):
+    """Decides, waits where it must, begins. It ends as soon as its target has begun, and never stops that."""
+
+    @workflow.run
+    async def run(self, order: Any = None, *surplus: Any) -> str:
+        """``order`` is a ``DueOrder`` and all that is read. Answers the decision. Fails for anything else."""
+        order = read_input(_ORDER, "order", order)
+        due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
+        order = DueOrder(order.name, due_at, order.revision)
+        try:
+            return await self._run(order)
+        except MustLeave:
+            workflow.continue_as_new(order)
+
+    async def _run(self, order: DueOrder) -> str:
+        acts = DueActivities
+        decided = await call(acts.decide_due, order)
+        if decided is None:
+            return "not due"
+        if decided.stop:
+            await call(acts.stop_previous_due, decided.due_id)
+        if decided.begin and await call(acts.begin_due, decided.due_id) is None:
+            return "came to nothing"
+        return str(decided.decision)
+
+
+def _fired_for() -> datetime:
+    found = workflow.info().typed_search_attributes.get(_FIRED_FOR)
+    if found is None:
+        raise invalid("due_at: missing; a Temporal Schedule starts this workflow, or crawlctl schedule trigger")
+    return found

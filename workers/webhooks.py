@@ -1,0 +1,11 @@
+"""A worker for webhooks: it alone calls addresses that people name.
+
+``python -m workers.webhooks``; see ``crawler_lifecycle.worker.process``.
+"""
+
+import sys
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "webhooks", *sys.argv[1:]])
