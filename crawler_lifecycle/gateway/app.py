@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.domain.audit import LiveRun
-from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.overdue import overdue_before
+from crawler_lifecycle.domain.audits.audit import LiveRun
+from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
+from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
 from crawler_lifecycle.gateway.access.tokens import TokenFile
 from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
@@ -26,31 +24,42 @@ from crawler_lifecycle.gateway.api.corrections import add_ledger
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.events import add_stream
 from crawler_lifecycle.gateway.api.files import add_files
-from crawler_lifecycle.gateway.api.graphs import add_graph_commands, add_graph_readers
+from crawler_lifecycle.gateway.api.graphs import GraphViews, add_graph_commands, add_graph_readers
 from crawler_lifecycle.gateway.api.logs import add_logs
-from crawler_lifecycle.gateway.api.managers import add_manager_commands, add_manager_readers
+from crawler_lifecycle.gateway.api.managers import ManagerViews, add_manager_commands, add_manager_readers
 from crawler_lifecycle.gateway.api.openapi import describe
-from crawler_lifecycle.gateway.api.runs import add_readers
+from crawler_lifecycle.gateway.api.runs import RunViews, add_readers
+from crawler_lifecycle.gateway.api.schedules import add_schedules
+from crawler_lifecycle.gateway.api.scrapyd import Dialect, add_scrapyd
 from crawler_lifecycle.gateway.api.uploads import Uploads
+from crawler_lifecycle.gateway.api.webhooks import add_webhooks
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers
+from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers, count_schedules
+from crawler_lifecycle.gateway.page.middleware import Pages
+from crawler_lifecycle.gateway.page.routes import Behind, add_page
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.files import RunFiles
+from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns, RecentRuns
+from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
+from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
-from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, StoreHealth, TaskBundles, TaskLogs
+from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
+from crawler_lifecycle.gateway.webhooks.figures import count_webhooks
+from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, TaskBundles, TaskLogs
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
+from .health import Health, HealthStrip, Needs
 from .metrics import Measured, Metrics, add_metrics
+from .sweep import Sweep
 
 API_VERSION = "1.0"
-READY_TIMEOUT_S = 3.0
 _UNTOLD = "not available; ask with a token for the reason, or read the log"
 
 
@@ -64,31 +73,45 @@ def create_app(
     logs: TaskLogs | None = None,
     files: LiveFiles | None = None,
     bundles: TaskBundles | None = None,
+    elsewhere: str | None = None,
     sweep_s: float | None = 15.0,
     blocked_s: float = 5.0,
     catalogue_s: float | None = None,
+    loopback: bool = False,
+    scrapyd: str | None = None,
+    temporal_ui: str | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The gateway over its ports, open to whom the entrance lets in.
 
     ``logs`` is what tasks print, and ``files`` what they leave, where this gateway can read that; ``bundles`` is where
-    tasks in pods put their files, where they upload them. ``sweep_s`` is the pause between sweeps (``None``: no
+    tasks in pods put their files, where they upload them, and ``elsewhere`` says in words where they leave those that
+    cannot be read here. ``sweep_s`` is the pause between sweeps (``None``: no
     sweep), ``blocked_s`` that between searches for runs that cannot go on, ``catalogue_s`` that between readings of
-    the catalogue that nobody asked for; ``background`` runs while the app does.
+    the catalogue that nobody asked for; ``loopback``: whether webhooks may lead to this machine; ``scrapyd``: the
+    name of the project that scrapyd's clients see (``None``: their dialect is not spoken); ``temporal_ui`` is where
+    people see the namespace's workflows; ``background`` runs while the app does.
     """
     crawlers = Crawlers(scheduler)
     commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
     manager_commands = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
     graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
+    schedule_commands = ScheduleCommands(store.schedules, workflows, crawlers, manager_commands, graph_commands, clock)
     metrics = Metrics()
     feed = Feed(store.events, store.runs, metrics, clock)
+    needs = Needs(store.health, workflows)
+    health = Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, clock)
+    recent = RecentRuns(store.runs, crawlers, clock)
     reader = LogReader(store.runs, store.tasks, logs, metrics)
 
     def overdue(limit: int) -> list[LiveRun]:
         return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
 
-    blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue)
+    def note(*told: Any) -> bool:
+        return store.troubles.note_blocked(*told)
+
+    blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue, note=note)
     tasks = [*background, feed.run, blocked.run]
     if catalogue_s is not None:
         tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
@@ -122,60 +145,78 @@ def create_app(
     app.state.metrics = metrics
     install(app, describe)
     add_commands(app, commands, clock)
-    add_deliveries(app, Deliveries(store.runs, store.events, store.exports, workflows, archive), clock)
+    deliveries = Deliveries(store.runs, store.events, store.exports, workflows, archive)
+    add_deliveries(app, deliveries, clock)
     add_uploads(app, Uploads(store.tasks, bundles))
     add_ledger(app, store.corrections, store.overdue, metrics, clock)
-    add_readers(app, store, blocked, feed, clock)
+    views = RunViews(store, blocked, clock)
+    add_readers(app, store, views, feed)
     add_logs(app, reader, store.runs, store.tasks)
-    add_files(app, files, store.runs, store.tasks)
+    run_files = RunFiles(store.tasks, store.exports, files, archive, elsewhere)
+    add_files(app, run_files, store.runs, store.tasks)
     add_stream(app, feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, workflows)
     add_manager_commands(app, manager_commands)
-    add_manager_readers(app, store.managers, store.plans, blocked, clock)
+    manager_views, graph_views = ManagerViews(store.managers, blocked), GraphViews(store.graphs, blocked)
+    add_manager_readers(app, store.managers, store.plans, manager_views, clock)
     add_graph_commands(app, graph_commands)
-    add_graph_readers(app, store.graphs, blocked, feed)
+    add_graph_readers(app, store.graphs, graph_views, feed)
+    add_schedules(app, schedule_commands, store.schedules, clock)
+    webhook_commands = WebhookCommands(store.webhooks, workflows, loopback=loopback)
+    add_webhooks(app, webhook_commands, store.webhooks)
+    if scrapyd is not None:
+        add_scrapyd(app, Jobs(scrapyd, commands, crawlers, store.runs), reader, store.tasks)
     metrics.refreshed_by.append(functools.partial(count_managers, store.managers, metrics))
     metrics.refreshed_by.append(functools.partial(count_graphs, store.graphs, metrics))
-    _add_rest(app, store.health, workflows, crawlers, entrance.callers, metrics)
+    metrics.refreshed_by.append(functools.partial(count_webhooks, store.webhooks, store.events, metrics))
+    metrics.refreshed_by.append(functools.partial(count_schedules, store.schedules, metrics, clock))
+    _add_rest(app, needs, health, crawlers, recent, entrance.callers, metrics)
+    logins = Logins(entrance.callers, entrance.login_key) if entrance.callers else None
+    behind = Behind(
+        *(store, views, feed, reader, run_files, health, recent, crawlers, commands, deliveries, logins, clock),
+        *(workflows, manager_commands, manager_views, graph_commands, graph_views, schedule_commands, webhook_commands),
+        temporal_ui,
+    )
+    live = add_page(app, behind)
+    tasks.append(live.run)
+    leaving.append(live.close)
     # The one added last is the first that a request meets.
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
     app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
     app.add_middleware(
-        AuthenticationMiddleware, operations=Operations(app), entrance=entrance, limits=limits, clock=clock
+        AuthenticationMiddleware,
+        operations=Operations(app),
+        entrance=entrance,
+        limits=limits,
+        logins=logins,
+        clock=clock,
     )
     app.add_middleware(Guard, check=entrance.check)
+    app.add_middleware(Pages)
     app.add_middleware(Measured, metrics=metrics)
+    if scrapyd is not None:
+        app.add_middleware(Dialect)
     return app
 
 
 def _add_rest(
     app: FastAPI,
-    health: StoreHealth,
-    workflows: Workflows,
+    needs: Needs,
+    health: Health,
     crawlers: Crawlers,
+    recent: RecentRuns,
     callers: TokenFile | None,
     metrics: Metrics,
 ) -> None:
-    # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
-    probes = CapacityLimiter(2)
-
-    async def ask() -> dict[str, str]:
-        database, temporal = await asyncio.gather(
-            _check(to_thread.run_sync(health.ping, abandon_on_cancel=True, limiter=probes)), _check(workflows.ping())
-        )
-        return {"database": database, "temporal": temporal}
-
-    asking: asyncio.Task[dict[str, str]] | None = None
-
-    async def needs() -> dict[str, str]:
-        # Anybody may ask, without a token and without a limit: all who ask at once share one answer.
-        nonlocal asking
-        if asking is None or asking.done():
-            asking = asyncio.create_task(ask())
-        return dict(await asyncio.shield(asking))
-
     add_metrics(app, metrics, needs)
+
+    @app.get("/v1/health", operation_id="getHealth")
+    async def get_health() -> HealthStrip:
+        """How the house stands: database, Temporal, who polls each task queue, whether looks are made on time, the
+        stream of events; and for how long at most a recorded status was untrue this week. It may be seconds old, as
+        each part says."""
+        return await health.read()
 
     @app.get("/v1/crawlers", operation_id="listCrawlers", response_model=CrawlerList, responses=NOT_MODIFIED)
     async def list_crawlers(request: Request) -> Response:
@@ -188,6 +229,12 @@ def _add_rest(
         if crawlers.age_s is not None:
             response.headers["Age"] = f"{crawlers.age_s:.0f}"
         return response
+
+    @app.get("/v1/crawlers/runs", operation_id="listRecentRuns")
+    async def list_recent_runs() -> AllCrawlerRuns:
+        """The last 20 runs of each crawler of the catalogue, and which of them brought strikingly few items. The answer
+        is kept for five seconds."""
+        return await recent.read()
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
@@ -209,13 +256,3 @@ def _add_rest(
             # The callers of before hold, so a broken new file is told here and takes nobody out of service.
             checks["tokens"] = callers.problem or "ok"
         return Readiness(ready=ready, checks=checks)
-
-
-async def _check(probe: Awaitable[None]) -> str:
-    try:
-        await asyncio.wait_for(probe, READY_TIMEOUT_S)
-    except TimeoutError:
-        return f"no answer within {READY_TIMEOUT_S:g} s"
-    except LifecycleError as error:
-        return str(error)
-    return "ok"

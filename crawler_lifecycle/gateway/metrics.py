@@ -65,6 +65,17 @@ class Metrics:
             registry=self.registry,
         )
         self.blocked.set(math.nan)
+        self.schedules = Gauge(
+            "lifecycle_schedules",
+            "Schedules, active and paused; NaN while the database does not answer",
+            ["state"],
+            registry=self.registry,
+        )
+        self.schedules_untold = Gauge(
+            "lifecycle_schedules_untold",
+            "Those of which Temporal has not been told for ten minutes what the database says",
+            registry=self.registry,
+        )
         self.managers = Gauge(
             "lifecycle_managers",
             "Crawl managers that have not ended; NaN while the database does not answer",
@@ -82,10 +93,21 @@ class Metrics:
             "Graphs that have not ended; NaN while the database does not answer",
             registry=self.registry,
         )
+        self.webhooks = Gauge(
+            "lifecycle_webhooks",
+            "Webhooks by state; NaN while the database does not answer",
+            ["state"],
+            registry=self.registry,
+        )
+        self.webhook_behind = Gauge(
+            "lifecycle_webhook_behind_events",
+            "Events that the webhook which is furthest behind has not passed",
+            registry=self.registry,
+        )
         self.refreshed_by: list[Callable[[], None]] = []
         """What brings other figures up to date before they are told; may block, never raises."""
         self.readers.labels("waits")
-        for stream in ("events", "log"):
+        for stream in ("events", "log", "page"):
             self.readers.labels(stream)
             self.dropped.labels(stream)
 

@@ -15,7 +15,8 @@ from crawler_lifecycle.web.problem_codes import render
 def text() -> str:
     """The document as it is committed: sorted, so that two versions can be compared line by line."""
     from crawler_lifecycle.gateway.access.operations import Entrance
-    from crawler_lifecycle.gateway.app import create_app
+
+    from .app import create_app
 
     # No request is served, so nothing behind the routes is needed.
     nothing: Any = None

@@ -6,9 +6,11 @@ import functools
 import logging
 import sys
 
+from pydantic import SecretStr
+
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs
+from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs, where_files_lie
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -76,8 +78,12 @@ def serve(settings: Settings) -> int:
         logs=build_logs(settings),
         files=build_live_files(settings),
         bundles=bundles,
+        elsewhere=where_files_lie(settings),
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
+        loopback=settings.webhooks.loopback,
+        scrapyd=listen.scrapyd_project if listen.scrapyd else None,
+        temporal_ui=listen.temporal_ui,
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
@@ -93,11 +99,8 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
 
     Raises ``Unservable`` that names the setting and the cure.
     """
-    key = settings.task_key.get_secret_value().encode() if settings.task_key else None
-    if key is not None and len(key) < KEY_MIN:
-        raise Unservable(
-            f"LIFECYCLE_GATEWAY__TASK_KEY: {len(key)} bytes are too few; use {KEY_MIN} or more: openssl rand -hex 32"
-        )
+    key = _key("TASK_KEY", settings.task_key)
+    login_key = _key("LOGIN_KEY", settings.login_key)
     if settings.open and settings.tokens_file is not None:
         raise Unservable(f"{_OPEN} and {_FILE}: both are set; remove the first to ask for tokens, or the second not to")
     if settings.open:
@@ -117,4 +120,16 @@ def entrance_of(settings: GatewaySettings) -> Entrance:
     except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(settings.reads_per_s, settings.writes_per_s, settings.requests_at_once, settings.streams_at_once)
-    return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)))
+    return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key)
+
+
+def _key(name: str, given: SecretStr | None) -> bytes | None:
+    """The bytes of a key that signs. Raises ``Unservable`` for one that is too short."""
+    if given is None:
+        return None
+    key = given.get_secret_value().encode()
+    if len(key) < KEY_MIN:
+        raise Unservable(
+            f"LIFECYCLE_GATEWAY__{name}: {len(key)} bytes are too few; use {KEY_MIN} or more: openssl rand -hex 32"
+        )
+    return key

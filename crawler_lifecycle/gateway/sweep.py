@@ -130,9 +130,15 @@ class Sweep:
             return 0
         try:
             await left.bring()
-        except TemporalUnavailable:
-            del self._tried[str(left)]
-            raise
+        except TemporalUnavailable as error:
+            try:
+                await self._workflows.ping()
+            except TemporalUnavailable:
+                del self._tried[str(left)]
+                raise
+            # It takes others: what it refuses about this one must not hold them up.
+            logger.error("%s is not taken by Temporal: %s", left, error)
+            return 0
         except Exception:
             logger.exception("%s could not be brought to Temporal", left)
             return 0

@@ -173,6 +173,12 @@ CODES: Mapping[str, Kind] = {
     "manager_not_found": Kind(
         (404,), "Manager not found", "No crawl manager has this id.", "`GET /v1/managers` lists what there is."
     ),
+    "schedule_not_found": Kind(
+        (404,), "Schedule not found", "No schedule has this name.", "`GET /v1/schedules` lists what there is."
+    ),
+    "webhook_not_found": Kind(
+        (404,), "Webhook not found", "No webhook has this name.", "`GET /v1/webhooks` lists what there is."
+    ),
     "graph_not_found": Kind(
         (404,), "Graph not found", "No graph has this id.", "`GET /v1/graphs` lists what there is."
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 import uuid
@@ -199,7 +200,27 @@ def bearer(headers: Headers) -> str | None:
     return token.strip()
 
 
-def unauthorised(code: str, detail: str, *, error: str | None = None) -> Problem:
-    """401 that tells the client how to present itself (RFC 6750, section 3)."""
+def password(headers: Headers) -> str | None:
+    """The password of ``Authorization: Basic …``, under any name, or the token of ``Bearer …``; ``None`` when there is
+    no such header. Raises ``Problem`` 401."""
+    scheme, _, given = headers.get("authorization", "bearer").partition(" ")
+    if scheme.lower() == "bearer":
+        return bearer(headers)
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError(scheme)
+        found = base64.b64decode(given.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        found = ""
+    if not found:
+        detail = "Authorization: no name with a password; log in with the token as password, under any name"
+        raise unauthorised("unauthenticated", detail, basic=True)
+    return found
+
+
+def unauthorised(code: str, detail: str, *, error: str | None = None, basic: bool = False) -> Problem:
+    """401 that tells the client how to present itself (RFC 6750, section 3; RFC 7617 where ``basic`` is taken)."""
+    if basic:
+        return Problem(401, code, detail, headers={"WWW-Authenticate": 'Basic realm="crawler-lifecycle"'})
     challenge = 'Bearer realm="crawler-lifecycle"' + (f', error="{error}"' if error else "")
     return Problem(401, code, detail, headers={"WWW-Authenticate": challenge})

@@ -17,6 +17,8 @@ BURST_S = 5.0
 #: Requests being served at once for all callers together; streams do not count among them.
 REQUESTS_MAX = 500
 STREAMS_MAX = 2000
+#: Wrong tokens at the login from one address: so many at once, and then so many a second.
+WRONG_MAX, WRONG_PER_S = 10.0, 1 / 6
 #: Crawlers come and go, each as a caller of its own; beyond this many, buckets that are full again are forgotten.
 _REMEMBERED = 10_000
 
@@ -34,9 +36,9 @@ class Quota:
 class _Bucket:
     """Tokens that fill up with time, at most ``BURST_S`` seconds' worth and never fewer than one."""
 
-    def __init__(self, rate: float, now: float) -> None:
+    def __init__(self, rate: float, now: float, size: float | None = None) -> None:
         self._rate = rate
-        self._size = max(rate * BURST_S, 1.0)
+        self._size = size or max(rate * BURST_S, 1.0)
         self._left = self._size
         self._at = now
 
@@ -119,6 +121,33 @@ class RateLimits:
     def _forget(self, now: float) -> None:
         if len(self._buckets) >= _REMEMBERED:
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.full(now)}
+
+
+class Tries:
+    """Wrong tokens at the login, counted by the address that they came from."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[str, _Bucket] = {}
+        self._wait_until: dict[str, float] = {}
+
+    def check(self, address: str) -> None:
+        """Raise ``Problem`` 429 when too many wrong tokens came from there."""
+        wait = self._wait_until.get(address, 0.0) - self._clock()
+        if wait > 0:
+            detail = f"Too many wrong tokens came from {address}; wait {math.ceil(wait)} s"
+            raise _too_many("rate_limited", detail, wait)
+
+    def wrong(self, address: str) -> None:
+        """Count a wrong token."""
+        now = self._clock()
+        if len(self._buckets) >= _REMEMBERED:
+            self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
+            self._wait_until = {known: until for known, until in self._wait_until.items() if until > now}
+        if len(self._buckets) >= _REMEMBERED:
+            del self._buckets[next(iter(self._buckets))]
+        bucket = self._buckets.setdefault(address, _Bucket(WRONG_PER_S, now, WRONG_MAX))
+        self._wait_until[address] = now + bucket.take(now)
 
 
 class Serving:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 from urllib.parse import parse_qs
@@ -29,9 +29,10 @@ from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import bearer, unauthorised
+from crawler_lifecycle.web.serving import bearer, password, unauthorised
 
 from .limits import Quota, RateLimits
+from .logins import Logins, cookie_of, from_own_page
 from .tokens import Caller, Role, TokenFile
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,10 @@ class Access:
     """Whether a crawler's own token is enough, for its own run."""
     own_task: bool = False
     """Whether the token of a task's runner is enough, for its own task."""
+    basic: bool = False
+    """Whether the token may also come as the password of a basic authentication."""
+    page: bool = False
+    """Whether it is a part of the page, for people: described in docs/page.md and not in openapi.json."""
 
     @property
     def writes(self) -> bool:
@@ -66,15 +71,24 @@ class Access:
 
 _READ = Access(Role.READ)
 _OPERATE = Access(Role.OPERATE)
+_ADMIN = Access(Role.ADMIN)
+_SHOW = Access(Role.READ, page=True)
+_PRESS = Access(Role.OPERATE, page=True)
+_OVERSEE = Access(Role.ADMIN, page=True)
+#: Forms that name nothing but themselves, in bytes.
+_FORM_MAX = 8 * 1024
 
 #: By operation id. Force, ``rerun`` and resending need no higher role than a plain stop or start: who may start crawls
-#: must be able to end them in any way. Nothing needs ``admin`` yet.
+#: must be able to end them in any way. Who names an address that we then call is ``admin``, and who reads one, too: it
+#: may hold what only its receiver should know.
 ACCESS: Mapping[str, Access] = {
     "healthz": Access(None),
     "readyz": Access(None),
     "metrics": _READ,
+    "getHealth": _READ,
     "openapi": _READ,
     "listRuns": _READ,
+    "compareRun": _READ,
     "getRun": Access(Role.READ, stream="when waited"),
     "listTasks": _READ,
     "getTimeline": _READ,
@@ -83,10 +97,12 @@ ACCESS: Mapping[str, Access] = {
     "summarizeCorrections": _READ,
     "getLog": Access(Role.READ, stream="when followed"),
     "listFiles": _READ,
+    "getItems": _READ,
     "getFile": Access(Role.READ, stream="always"),
     "streamEvents": Access(Role.READ, stream="always"),
     "downloadArchive": Access(Role.READ, stream="always"),
     "listCrawlers": _READ,
+    "listRecentRuns": _READ,
     "startRun": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
     "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
     "uploadFiles": Access(Role.OPERATE, own_task=True),
@@ -123,8 +139,73 @@ ACCESS: Mapping[str, Access] = {
     "retrySteps": _OPERATE,
     "appendSteps": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
     "stopGraph": _OPERATE,
+    "putSchedule": _OPERATE,
+    "listSchedules": _READ,
+    "getSchedule": _READ,
+    "deleteSchedule": _OPERATE,
+    "pauseSchedule": _OPERATE,
+    "resumeSchedule": _OPERATE,
+    "triggerSchedule": _OPERATE,
+    "backfillSchedule": _OPERATE,
+    "listDue": _READ,
+    "putWebhook": _ADMIN,
+    "listWebhooks": _ADMIN,
+    "getWebhook": _ADMIN,
+    "deleteWebhook": _ADMIN,
+    "pauseWebhook": _ADMIN,
+    "resumeWebhook": _ADMIN,
+    "testWebhook": _ADMIN,
+    "listWebhookDeliveries": _ADMIN,
     "getAudit": _READ,
     "audit": _OPERATE,
+    # scrapyd's dialect, where it is spoken.
+    **{
+        f"scrapyd{call}": Access(Role.READ, basic=True)
+        for call in ("Daemonstatus", "Listprojects", "Listversions", "Listspiders", "Listjobs", "Status", "Log")
+    },
+    **{
+        f"scrapyd{call}": Access(Role.OPERATE, basic=True)
+        for call in ("Schedule", "Cancel", "Addversion", "Delversion", "Delproject")
+    },
+    # --- the page ---
+    "getAsset": Access(None, page=True),
+    "showLogin": Access(None, page=True),
+    "logIn": Access(None, body_max=_FORM_MAX, page=True),
+    "logOut": Access(None, body_max=_FORM_MAX, page=True),
+    "showRuns": _SHOW,
+    "showRun": _SHOW,
+    "showTasks": _SHOW,
+    "showCrawlers": _SHOW,
+    "showCorrections": _SHOW,
+    "showAudit": _SHOW,
+    "pressAudit": _PRESS,
+    "showManagers": _SHOW,
+    "showManager": _SHOW,
+    "pressManager": _PRESS,
+    "showGraphs": _SHOW,
+    "showGraph": _SHOW,
+    "pressGraph": _PRESS,
+    "showSchedules": _SHOW,
+    "showSchedule": _SHOW,
+    "showPutSchedule": _PRESS,
+    "pressPutSchedule": _PRESS,
+    "pressSchedule": _PRESS,
+    "showWebhooks": _OVERSEE,
+    "showWebhook": _OVERSEE,
+    "showPutWebhook": _OVERSEE,
+    "pressPutWebhook": _OVERSEE,
+    "pressWebhook": _OVERSEE,
+    "showFiles": _SHOW,
+    "showFile": _SHOW,
+    "showItems": _SHOW,
+    "showLog": _SHOW,
+    "fetchLog": Access(Role.READ, stream="always", page=True),
+    "streamPage": Access(Role.READ, stream="always", page=True),
+    "showTimeline": _SHOW,
+    "pressExport": _PRESS,
+    "pressRuns": _PRESS,
+    "showStart": _PRESS,
+    "pressStart": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),
 }
 #: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
 _UNKNOWN = Access(Role.READ)
@@ -138,6 +219,8 @@ class Entrance:
     task_key: bytes | None = None
     quota: Quota | None = None
     check: Check = own_page_only
+    login_key: bytes | None = None
+    """Signs the logins of browsers; without one they end with the process."""
 
 
 class Operations:
@@ -159,6 +242,11 @@ class Operations:
                 return name, found.groupdict()
         return None, {}
 
+    def unknown(self, path: str) -> Access:
+        """What a request needs that is for no operation: a method that its path does not take, or no path of ours."""
+        basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
+        return replace(_UNKNOWN, basic=basic)
+
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
@@ -167,6 +255,18 @@ def caller_name() -> str | None:
     """The name of the token by which the present request came; ``None`` on an open gateway."""
     caller = _CALLER.get()
     return None if caller is None else caller.name
+
+
+def caller_role() -> Role | None:
+    """The role of the present caller; ``None`` on an open gateway, where everybody may do everything."""
+    caller = _CALLER.get()
+    return None if caller is None else caller.role
+
+
+def may(operation: str) -> bool:
+    """Whether the present caller may do this, so that a page shows nobody what would be refused."""
+    caller, needed = _CALLER.get(), ACCESS[operation].role
+    return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
 
 def check_own(run: RunRef) -> None:
@@ -197,6 +297,7 @@ class AuthenticationMiddleware:
         operations: Operations,
         entrance: Entrance,
         limits: RateLimits,
+        logins: Logins | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -206,6 +307,7 @@ class AuthenticationMiddleware:
         self._clock = clock
         self._monotonic = monotonic
         self._limits = limits
+        self._logins = logins
         self._refused = 0
         self._told_at: float | None = None
 
@@ -214,14 +316,17 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         operation, parameters = self._operations.of(scope["method"], scope["path"])
-        access = ACCESS[operation] if operation else _UNKNOWN
+        access = ACCESS[operation] if operation else self._operations.unknown(scope["path"])
         scope["lifecycle.body_max"] = access.body_max
         headers = Headers(scope=scope)
+        if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
+            # Forms come from browsers, and these say which page sent them. Programs have the API.
+            raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         if access.role is None:
             with _called(self._known(headers), operation):
                 await self._app(scope, receive, send)
             return
-        caller = self._caller(headers)
+        caller = self._caller(headers, access, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
         name = caller.name if caller else None
         self._limits.spend(name, writes=access.writes)
@@ -229,36 +334,48 @@ class AuthenticationMiddleware:
         # Who waits takes the place of a stream.
         stream = stream or (access.stream == "when waited" and _waits(scope))
         scope["lifecycle.stream"] = stream
-        with self._limits.slot(name, stream=stream), _called(caller, operation):
+        # Whoever logs in has places for streams of their own: people share a token, and each has several tabs.
+        place = f"login {caller.login}" if stream and caller and caller.login else name
+        with self._limits.slot(place, stream=stream), _called(caller, operation):
             if caller is None or access.writes:
                 await self._app(scope, receive, _audited(send) if access.writes else send)
             else:
-                await self._until_revoked(headers, scope, receive, send)
+                await self._until_revoked(headers, access, scope, receive, send)
 
-    def _caller(self, headers: Headers) -> Caller | None:
+    def _caller(self, headers: Headers, access: Access = _READ, *, writes: bool = False) -> Caller | None:
         """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401."""
         callers, key = self._entrance.callers, self._entrance.task_key
         if callers is None:
             # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
-            return _crawler(key, headers.get("authorization", "").removeprefix("Bearer "))
-        token = bearer(headers)
-        if token is None:
-            raise unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
+            with contextlib.suppress(Problem):
+                return _crawler(key, _token(headers, access))
+            return None
+        if not access.basic and "authorization" not in headers and (browser := self._browser(headers, writes)):
+            return browser
+        token = _token(headers, access)
         if crawler := _crawler(key, token):
             return crawler
         caller, expired = callers.find(token, self._clock())
         if caller is None:
             self._note_refusal()
-            raise unauthorised("invalid_token", "Authorization: the token is unknown; get one", error="invalid_token")
+            detail = "Authorization: the token is unknown; get one"
+            raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
             detail = f"Authorization: the token of {caller.name!r} has expired; get a new one"
-            raise unauthorised("token_expired", detail, error="invalid_token")
+            raise unauthorised("token_expired", detail, error="invalid_token", basic=access.basic)
         return caller
+
+    def _browser(self, headers: Headers, writes: bool) -> Caller | None:
+        """Whose login a browser sent, if a page of ours made it send that."""
+        cookie = cookie_of(headers)
+        if self._logins is None or cookie is None or not from_own_page(headers, writes=writes):
+            return None
+        return self._logins.find(cookie, self._clock())
 
     def _known(self, headers: Headers) -> Caller | None:
         """Who calls what is open to everybody, if they say so and it is true."""
         try:
-            return self._caller(headers) if "authorization" in headers else None
+            return self._caller(headers) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
             return None
 
@@ -269,7 +386,9 @@ class AuthenticationMiddleware:
             logger.warning("unknown tokens were refused: %d since the last line like this", self._refused)
             self._refused, self._told_at = 0, now
 
-    async def _until_revoked(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _until_revoked(
+        self, headers: Headers, access: Access, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Answer for as long as the token holds: taking it back ends at once what it opened, silent streams too."""
         begun = ended = sized = False
 
@@ -287,7 +406,7 @@ class AuthenticationMiddleware:
         try:
             while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
                 try:
-                    self._caller(headers)
+                    self._caller(headers, access)
                 except Problem as problem:
                     logger.info("an open answer is ended: %s", problem.detail)
                     answer.cancel()
@@ -302,6 +421,15 @@ class AuthenticationMiddleware:
             answer.result()
         finally:
             answer.cancel()
+
+
+def _token(headers: Headers, access: Access) -> str:
+    """The token that came with a request. Raises ``Problem`` 401."""
+    token = password(headers) if access.basic else bearer(headers)
+    if token is None:
+        how = "log in with the token as password" if access.basic else "send Authorization: Bearer TOKEN"
+        raise unauthorised("unauthenticated", f"Authorization: missing; {how}", basic=access.basic)
+    return token
 
 
 def _crawler(key: bytes | None, token: str) -> Caller | None:

@@ -60,6 +60,8 @@ class Caller:
     role: Role | None
     run: RunRef | None = None
     task: tuple[int, int] | None = None
+    login: str | None = None
+    """Of a browser: the name of its login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,11 @@ class TokenFile:
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
         """Whose token this is, and whether it has expired. Every entry is compared, in constant time."""
+        return self.find_hash(digest(token), now)
+
+    def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
+        """The same of a token whose hash is known."""
         self._refresh()
-        shown = digest(token)
         found: Entry | None = None
         for entry in self._entries:
             if hmac.compare_digest(entry.sha256, shown):

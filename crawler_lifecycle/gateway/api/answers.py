@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
-from crawler_lifecycle.domain.audit import AuditReport, Reported, Unknown
+from crawler_lifecycle.domain.audits.audit import AuditReport, Reported, Unknown
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
-from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.waiting import waiting
+from crawler_lifecycle.gateway.runs.files import RunFile
 from crawler_lifecycle.gateway.runs.requests import (
     StrictBody,
 )
@@ -114,6 +115,12 @@ class Run(BaseModel):
     updated_at: datetime
     unreadable: str | None
     """What cannot be in the run's row, because another program wrote it, and the cure."""
+    _waits: str | None = PrivateAttr(default=None)
+
+    @property
+    def waits(self) -> str | None:
+        """``waiting`` with moments in place of ages: another one only when something else than the time has changed."""
+        return self._waits
 
     @classmethod
     def of(cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any) -> Self:
@@ -121,14 +128,15 @@ class Run(BaseModel):
         overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
         same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         requested_by, tags = row.request.get("requested_by"), row.request.get("tags")
-        return cls(
+        standing = standing_of(row, now, **(known or {}))
+        made = cls(
             **same
             | {
                 "workflow_id": row.owner_workflow_id or workflow_id(row.crawler, row.request_id),
                 "requested_by": requested_by if isinstance(requested_by, str) else None,
                 "tags": tags if isinstance(tags, list) else [],
                 "stop": Stop.of(row.stop) if row.stop else None,
-                "waiting": waiting(standing_of(row, now, **(known or {}))),
+                "waiting": waiting(standing),
                 "verified_ago_s": (
                     round(max((now - row.verified_at).total_seconds(), 0.0), 3) if row.verified_at else None
                 ),
@@ -136,6 +144,8 @@ class Run(BaseModel):
                 **more,
             }
         )
+        made._waits = waiting(replace(standing, moments=True))
+        return made
 
 
 class ExportEntry(BaseModel):
@@ -248,26 +258,18 @@ class TaskPage(BaseModel):
     next_page_token: str | None
 
 
-class TaskFile(BaseModel):
-    """A supporting file of a task."""
-
-    task_id: int
-    path: str
-    name: str
-    """As in the run's archive."""
-    bytes: int
-
-
 class TaskFilePage(BaseModel):
     """Supporting files that can be read now, at most 2,000."""
 
     run_id: int
     readable: bool
     """Whether files of this run can be read here at all."""
-    files: list[TaskFile]
+    files: list[RunFile]
     left_out: int
     """Links, pipes, names that are no text, and files beyond the limits."""
     note: str | None
+    archive: int | None
+    """The attempt whose archive they are in; null: the tasks have them."""
 
 
 class CorrectionPage(BaseModel):

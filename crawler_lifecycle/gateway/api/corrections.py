@@ -11,9 +11,9 @@ from fastapi import FastAPI, Query, Request
 from prometheus_client import Gauge
 from starlette.responses import Response
 
-from crawler_lifecycle.domain.corrections import CorrectionKind, wrong_words
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, OverdueStore
 

@@ -105,7 +105,13 @@ def waiting(row: GraphRow) -> str | None:
         return f"its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then its start"
     if row.owner_run_id is None:
         return "a workflow takes it up as soon as Temporal and a worker are there"
-    return "the end of what it executes: it is being stopped" if row.stop else row.waiting_for
+    if row.stop:
+        return row.waiting_for or "the end of what it executes: it is being stopped"
+    given = row.counts.get(StepState.AVAILABLE, 0)
+    if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
+        what = "1 function is" if given == 1 else f"{given:,} functions are"
+        return f"{what} given to workers, and none has begun one; a look at such a step tells which workers"
+    return row.waiting_for
 
 
 class AcceptedGraph(Graph):

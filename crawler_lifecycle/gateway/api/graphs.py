@@ -163,9 +163,34 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return answer(await commands.stop(id, signed(body)), response)
 
 
-def add_graph_readers(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed) -> None:
+class GraphViews:
+    """Graphs as they are answered: a page of them, and one."""
+
+    def __init__(self, graphs: GraphReader, blocked: Blocked) -> None:
+        self._graphs, self._blocked = graphs, blocked
+
+    def page(self, filters: GraphFilters) -> GraphPage:
+        """Graphs, newest first, that fit. Blocks."""
+        before = decode("graph", filters.page_token)
+        if filters.id:
+            found = [row for row in map(self._graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
+            fitting = [row for row in found if not filters.state or row.state in filters.state]
+            rows = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
+        else:
+            rows = self._graphs.list_graphs(before, filters.page_size + 1, states=filters.state, name=filters.name)
+        page, token = cut("graph", rows, filters.page_size, lambda row: row.graph_id)
+        answers = [Graph.of(row, self._blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
+        return GraphPage(graphs=answers, next_page_token=token)
+
+    async def one(self, key: str) -> Graph:
+        """One graph. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(_found, self._graphs, key)
+        return Graph.of(row, await self._blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
+
+
+def add_graph_readers(app: FastAPI, graphs: GraphReader, views: GraphViews, feed: Feed) -> None:
     """Add lists, details, steps, results and what is waited for."""
-    _add_graphs(app, graphs, blocked, feed)
+    _add_graphs(app, graphs, views, feed)
     _add_steps(app, graphs)
 
 
@@ -176,20 +201,11 @@ def _found(graphs: GraphReader, key: str) -> GraphRow:
     return row
 
 
-def _add_graphs(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed) -> None:
+def _add_graphs(app: FastAPI, graphs: GraphReader, views: GraphViews, feed: Feed) -> None:
     @app.get("/v1/graphs", operation_id="listGraphs", response_model=GraphPage, responses=NOT_MODIFIED)
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
         """Graphs, newest first, that fit every given filter; drafts only when their state is asked for."""
-        before = decode("graph", filters.page_token)
-        if filters.id:
-            found = [row for row in map(graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
-            fitting = [row for row in found if not filters.state or row.state in filters.state]
-            rows = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
-        else:
-            rows = graphs.list_graphs(before, filters.page_size + 1, states=filters.state, name=filters.name)
-        page, token = cut("graph", rows, filters.page_size, lambda row: row.graph_id)
-        answers = [Graph.of(row, blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
-        return conditional(request, GraphPage(graphs=answers, next_page_token=token))
+        return conditional(request, views.page(filters))
 
     @app.get("/v1/graphs/{id}", operation_id="getGraph", response_model=Graph, responses=NOT_MODIFIED)
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
@@ -200,8 +216,7 @@ def _add_graphs(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed)
         """
 
         async def read() -> Graph:
-            row = await run_in_threadpool(_found, graphs, id)
-            return Graph.of(row, await blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
+            return await views.one(id)
 
         if not wait:
             return conditional(request, await read())
@@ -235,8 +250,9 @@ def _add_graphs(app: FastAPI, graphs: GraphReader, blocked: Blocked, feed: Feed)
         expand: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006 - FastAPI copies it
         form: Annotated[Form, Query(alias="format")] = Form.JSON,
     ) -> Response:
-        """The graph as nodes and edges, at most 2,000 nodes: a graph with more than 50 steps in it is one box with
-        their number, unless `expand` names its path, or is `*`. `format`: `dot` for Graphviz, `mermaid`."""
+        """The graph as nodes and edges, at most 2,000 and 10,000: a graph with more than 50 steps in it is one box with
+        their number, and so is a fan-out of more than 10 steps that do the same, unless `expand` names its path, or
+        that of the first step of the fan-out, or is `*`. `format`: `dot` for Graphviz, `mermaid`."""
         graph = _found(graphs, id)
         steps = list(_drawn(graphs, graph.graph_id))
         states, chosen = {step.path: str(step.state) for step in steps}, "*" in expand or expand

@@ -16,7 +16,8 @@ from .paging import LogChoice
 from .runs import RunId, found
 
 #: A crawler's output is not ours: no browser may take it for a page.
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+TEXT = "text/plain; charset=utf-8"
 
 
 def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader) -> None:
@@ -36,8 +37,8 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
         chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
         return Streamed(
             chunks,
-            "text/plain; charset=utf-8",
-            _HEADERS,
+            TEXT,
+            HEADERS,
             entered=reader.entered,
             left=reader.left,
             dropped=reader.dropped,

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import BUILT_IN, JobState, manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerRow, PlanRow
 

@@ -126,55 +126,73 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
 
-def add_manager_readers(
-    app: FastAPI, managers: ManagerReader, plans: PlanStore, blocked: Blocked, clock: Callable[[], datetime]
-) -> None:
-    """Add lists and details of managers, and the list of plans."""
+class ManagerViews:
+    """Managers as they are answered: a page of them, and one with everything about it."""
 
-    def found(manager_id: int) -> ManagerRow:
-        row = managers.get_manager(manager_id)
+    def __init__(self, managers: ManagerReader, blocked: Blocked) -> None:
+        self._managers, self._blocked = managers, blocked
+
+    def found(self, manager_id: int) -> ManagerRow:
+        """The manager. Blocks. Raises ``Problem`` 404."""
+        row = self._managers.get_manager(manager_id)
         if row is None:
             raise not_found(manager_id)
         return row
 
-    def runs_left(rows: Sequence[ManagerRow]) -> dict[int, dict[str, int]]:
-        """What is said of managers that have ended and left runs, which no cycle looks at any more."""
-        ended = [row for row in rows if row.status in ENDED and row.counts.live]
-        return {manager_id: {"live": runs} for manager_id, runs in managers.left_runs(ended).items()}
-
-    @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
-    def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
-        """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
+    def page(self, filters: ManagerFilters) -> ManagerPage:
+        """Managers, newest first, that fit. Blocks."""
         filters.check()
         before = decode("manager", filters.page_token)
         if filters.flow_id is not None:
-            row = managers.find_manager(str(filters.name), filters.flow_id)
+            row = self._managers.find_manager(str(filters.name), filters.flow_id)
             rows = [row] if row is not None and filters.status in (None, row.status) else []
         else:
-            rows = managers.list_managers(before, filters.page_size + 1, status=filters.status, name=filters.name)
+            size = filters.page_size + 1
+            rows = self._managers.list_managers(before, size, status=filters.status, name=filters.name)
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
-        left = runs_left(page)
+        left = self._runs_left(page)
         answers = [
             Manager.of(
                 row,
-                waiting=blocked.listed_workflow(workflow_id_of(row)) or waiting(row),
+                waiting=self._blocked.listed_workflow(workflow_id_of(row)) or waiting(row),
                 **left.get(row.manager_id, {}),
             )
             for row in page
         ]
-        return conditional(request, ManagerPage(managers=answers, next_page_token=token))
+        return ManagerPage(managers=answers, next_page_token=token)
+
+    async def detail(self, manager_id: int) -> ManagerDetail:
+        """One manager. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(self.found, manager_id)
+        is_open = row.status not in ENDED
+        why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
+        left = await run_in_threadpool(self._runs_left, [row])
+        more = left.get(row.manager_id, {})
+        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more)
+
+    def _runs_left(self, rows: Sequence[ManagerRow]) -> dict[int, dict[str, int]]:
+        """What is said of managers that have ended and left runs, which no cycle looks at any more."""
+        ended = [row for row in rows if row.status in ENDED and row.counts.live]
+        return {manager_id: {"live": runs} for manager_id, runs in self._managers.left_runs(ended).items()}
+
+
+def add_manager_readers(
+    app: FastAPI, managers: ManagerReader, plans: PlanStore, views: ManagerViews, clock: Callable[[], datetime]
+) -> None:
+    """Add lists and details of managers, and the list of plans."""
+    found = views.found
+
+    @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
+    def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
+        """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
+        return conditional(request, views.page(filters))
 
     @app.get(
         "/v1/managers/{manager_id}", operation_id="getManager", response_model=ManagerDetail, responses=NOT_MODIFIED
     )
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
-        row = await run_in_threadpool(found, manager_id)
-        is_open = row.status not in ENDED
-        why = await blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
-        left = await run_in_threadpool(runs_left, [row])
-        more = left.get(row.manager_id, {})
-        return conditional(request, ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more))
+        return conditional(request, await views.detail(manager_id))
 
     @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:

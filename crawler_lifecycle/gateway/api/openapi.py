@@ -86,6 +86,47 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "leave": {"summary": "Its runs go on", "value": {"leave": True}},
     },
     "capManager": {"ten": {"summary": "At most ten at once", "value": {"cap": 10}}},
+    "putSchedule": {
+        "nightly": {
+            "summary": "A run each night, by the clock of Berlin",
+            "value": {"run": {"crawler": "services"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
+        },
+        "hourly": {
+            "summary": "A run each hour; what overlaps waits",
+            "value": {"run": {"crawler": "services"}, "every_s": 3600, "overlap": "queue"},
+        },
+    },
+    "pauseSchedule": {"reason": {"summary": "With a reason", "value": {"reason": "a migration"}}},
+    "triggerSchedule": {"by": {"summary": "With a name", "value": {"requested_by": "ann"}}},
+    "backfillSchedule": {
+        "night": {
+            "summary": "The due times of one night",
+            "value": {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"},
+        }
+    },
+    "putWebhook": {
+        "ends": {
+            "summary": "The end of each run of two crawlers that failed",
+            "value": {
+                "url": "https://hooks.example.com/crawls",
+                "secrets": ["env:CRAWL_HOOK"],
+                "events": ["run.ended"],
+                "crawlers": ["services", "operations"],
+                "statuses": ["FAILED"],
+            },
+        },
+        "rotating": {
+            "summary": "Everything about runs, while the secret changes",
+            "value": {
+                "url": "https://hooks.example.com/crawls",
+                "secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"],
+                "events": ["run.*", "correction.made"],
+            },
+        },
+    },
+    "pauseWebhook": {"reason": {"summary": "With a reason", "value": {"reason": "a migration"}}},
+    "resumeWebhook": {"skip": {"summary": "Without what happened meanwhile", "value": {"skip": True}}},
+    "testWebhook": {"by": {"summary": "With a name", "value": {"requested_by": "ann"}}},
     "startGraph": {
         "small": {
             "summary": "All of a small graph",

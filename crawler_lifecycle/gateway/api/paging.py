@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
-from crawler_lifecycle.domain.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
 from crawler_lifecycle.ports import CorrectionReader, CorrectionRow
 
 Row = TypeVar("Row")
+#: Characters of the name of a file in an archive, which may hold more; so much fits into an address.
+NAME_MAX = 1024
 
 
 def _written(value: object) -> object:
@@ -51,9 +53,14 @@ class RunFilters(Paging):
     tag: Annotated[list[str], Field(default_factory=list, max_length=10)]
     created_from: Moment | None = None
     created_until: Moment | None = None
+    attention: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a span of time that holds nothing."""
+        """Raise ``InvalidRequest`` for a span of time that holds nothing, and for filters that exclude each other."""
+        if self.attention and self.status and RunStatus.FAILED not in self.status:
+            raise InvalidRequest(
+                f"attention: only failed runs need it, and status asks for {', '.join(self.status)}; leave status out"
+            )
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(
                 f"created_until: {self.created_until.isoformat()} is not after created_from; "
@@ -88,13 +95,17 @@ class SummaryChoice(BaseModel):
     since: Moment | None = None
 
 
+#: Lines of a log that one answer has at most, before it is followed.
+LINES_MAX = 10_000
+
+
 class LogChoice(BaseModel):
     """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
 
     model_config = ConfigDict(extra="forbid")
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
-    tail: int = Field(default=1000, ge=0, le=10_000)
+    tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
 
 
@@ -107,12 +118,29 @@ class FilesChoice(BaseModel):
 
 
 class FileChoice(BaseModel):
-    """Parameters of ``GET /v1/runs/{run_id}/file``: a task's id (default: the main task's) and the file's path."""
+    """Parameters of ``GET /v1/runs/{run_id}/file``: the file's name in the list; or its path, and a task's id (default:
+    the main task's)."""
 
     model_config = ConfigDict(extra="forbid")
 
-    path: str = Field(min_length=1, max_length=512)
+    path: str | None = Field(default=None, min_length=1, max_length=512)
+    name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Refuse what names no file, or two."""
+        if (self.path is None) == (self.name is None) or (self.name is not None and self.task is not None):
+            raise ValueError("name: give it alone, or in place of it path, and task where that is not the main task")
+        return self
+
+
+class ItemsChoice(BaseModel):
+    """Parameters of ``GET /v1/runs/{run_id}/items``: the file's name in the list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=NAME_MAX)
 
 
 class ArchiveChoice(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -10,17 +10,18 @@ from fastapi import FastAPI, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
-from crawler_lifecycle.domain.overdue import overdue_before
 from crawler_lifecycle.gateway.access.operations import check_own
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import as_it_stands, not_found
+from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
-from crawler_lifecycle.ports import CorrectionReader, RunReader, RunRow, Store
+from crawler_lifecycle.ports import CorrectionReader, RunReader, RunRow, RunTasks, Store, TaskCounts
 
 from .answers import (
     CancellationEntry,
@@ -41,13 +42,16 @@ from .manager_answers import ENDED
 from .paging import CorrectionFilters, CorrectionsOfRunFilters, Paging, RunFilters, TaskFilters, cut, id_before
 from .run_waits import told_by_tasks
 
+#: Runs that have ended whose tasks are remembered, so that lists do not count them again.
+ENDED_MAX = 5_000
+_NO_TASKS = RunTasks(TaskCounts({}))
 RunId = Annotated[int, Path(ge=1, le=ID_MAX)]
 
 
-def add_readers(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
+def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     """Add lists, details, timelines and corrections."""
-    _add_runs(app, store, blocked, feed, clock)
-    timeline = Timeline(store.runs, store.corrections, store.exports, store.events)
+    _add_runs(app, store, views, feed)
+    timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
     _add_histories(app, store.runs, store.corrections, timeline)
 
 
@@ -59,12 +63,24 @@ def found(runs: RunReader, run_id: int) -> RunRow:
     return row
 
 
-def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: Callable[[], datetime]) -> None:
-    @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
-    def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
-        """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times."""
+class RunViews:
+    """Runs as they are answered: a page of them, and one with everything about it."""
+
+    def __init__(self, store: Store, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._blocked = blocked
+        self.clock = clock
+        #: Tasks of attempts that have ended: nothing changes them any more.
+        self._ended: dict[tuple[str, int] | None, RunTasks] = {}
+
+    def page(self, filters: RunFilters) -> RunPage:
+        """Runs, newest first, that fit. Blocks. Raises ``InvalidRequest`` and ``Problem`` 422."""
+        return self.listed(filters)[0]
+
+    def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
+        """The same, and what there is to say about the tasks of each."""
         filters.check()
-        rows = store.runs.list_runs(
+        rows = self._store.runs.list_runs(
             before_run_id=decode("run", filters.page_token),
             limit=filters.page_size + 1,
             status=filters.status,
@@ -77,12 +93,68 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
             tags=filters.tag,
             created_from=filters.created_from,
             created_until=filters.created_until,
+            attention=filters.attention,
         )
         page, token = cut("run", rows, filters.page_size, lambda row: row.run_id)
-        now = clock()
-        runs = [Run.of(row, now, blocked=blocked.listed(row)) for row in page]
-        overdue = Overdue.of(store.overdue.overdue_looks(overdue_before(now)), now)
-        return conditional(request, RunPage(runs=runs, next_page_token=token, overdue=overdue))
+        now = self.clock()
+        overdue = Overdue.of(self._store.overdue.overdue_looks(overdue_before(now)), now)
+        tasks = self.tasks_of(page)
+        runs = [self.of(row, now, tasks[row.run_id]) for row in page]
+        return RunPage(runs=runs, next_page_token=token, overdue=overdue), tasks
+
+    def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
+        """One run as a list has it; what it waits for tells of its tasks where they are given."""
+        known = {} if tasks is None else {"tasks": tasks.counts.positive(), "reason": tasks.reason}
+        return Run.of(row, now, blocked=self._blocked.listed(row), known=known)
+
+    def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
+        """What there is to say about the tasks of each of these runs. Blocks."""
+        keys = {row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows}
+        known = {run_id: self._ended[key] for run_id, key in keys.items() if key in self._ended}
+        asked = [run_id for run_id in keys if run_id not in known]
+        found = self._store.tasks.tasks_of_runs(asked)
+        if len(self._ended) > ENDED_MAX:
+            self._ended = {}
+        for run_id in asked:
+            known[run_id] = found.get(run_id, _NO_TASKS)
+            if (key := keys[run_id]) is not None:
+                self._ended[key] = known[run_id]
+        return known
+
+    async def detail(self, run_id: int) -> RunDetail:
+        """One run with everything that is known about it. Raises ``RunNotFound``."""
+        return await self.detail_of(await run_in_threadpool(found, self._store.runs, run_id))
+
+    async def detail_of(self, row: RunRow) -> RunDetail:
+        """The same of a row that was read."""
+        return await run_in_threadpool(self._detail, row, await self._blocked.of(row))
+
+    def _detail(self, row: RunRow, why_blocked: str | None) -> RunDetail:
+        run_id, store = row.run_id, self._store
+        return RunDetail.of(
+            row,
+            self.clock(),
+            blocked=why_blocked,
+            known=told_by_tasks(store.tasks, row),
+            request=row.request,
+            tasks=store.tasks.count_tasks(run_id).positive(),
+            exports=entries(ExportEntry, store.exports.list_exports(run_id), run_id),
+            cancellations=entries(CancellationEntry, store.runs.cancellations(run_id), run_id),
+            deliveries=entries(DeliveryEntry, store.events.deliveries(run_id, keyed=True), run_id),
+            resumption=store.runs.resumption(run_id) if row.attempt > 1 else [],
+        )
+
+
+def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
+    @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
+    def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
+        """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times.
+
+        ``attention=true``: those of the last 30 days, or from ``created_from`` on, that failed, that no person ended,
+        and that no later good run followed, of the same work (crawler, arguments, settings, tasks) or of the same
+        schedule.
+        """
+        return conditional(request, views.page(filters))
 
     @app.get("/v1/runs/{run_id}", operation_id="getRun", response_model=RunDetail, responses=NOT_MODIFIED)
     async def get_run(
@@ -95,12 +167,16 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
         """
 
         async def read() -> RunDetail:
-            row = await run_in_threadpool(found, store.runs, run_id)
-            return await run_in_threadpool(detail_of, row, await blocked.of(row))
+            return await views.detail(run_id)
 
         if not wait:
             return conditional(request, await read())
         return await next_answer(request, feed, run_subject(run_id), wait, read, lambda run: run.status in ENDED)
+
+    @app.get("/v1/runs/{run_id}/comparison", operation_id="compareRun")
+    def compare_run(run_id: RunId) -> Comparison:
+        """The counters of a run and their rates beside those of its crawler's last run before it that completed."""
+        return compared(store.runs, found(store.runs, run_id), views.clock())
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:
@@ -119,21 +195,6 @@ def _add_runs(app: FastAPI, store: Store, blocked: Blocked, feed: Feed, clock: C
             )
         check_own(row.ref)
         return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
-
-    def detail_of(row: RunRow, why_blocked: str | None) -> RunDetail:
-        run_id = row.run_id
-        return RunDetail.of(
-            row,
-            clock(),
-            blocked=why_blocked,
-            known=told_by_tasks(store.tasks, row),
-            request=row.request,
-            tasks=store.tasks.count_tasks(run_id).positive(),
-            exports=entries(ExportEntry, store.exports.list_exports(run_id), run_id),
-            cancellations=entries(CancellationEntry, store.runs.cancellations(run_id), run_id),
-            deliveries=entries(DeliveryEntry, store.events.deliveries(run_id, keyed=True), run_id),
-            resumption=store.runs.resumption(run_id) if row.attempt > 1 else [],
-        )
 
     @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", response_model=TaskPage, responses=NOT_MODIFIED)
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.graphs import check_crawl, crawl_request
+from crawler_lifecycle.activities.graphs.graphs import check_crawl, crawl_request
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
 from crawler_lifecycle.domain.graph.checks import check_options, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec
-from crawler_lifecycle.domain.manager import BUILT_IN
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
@@ -80,7 +80,7 @@ class GraphCommands:
             row, fresh = await run_in_threadpool(self._reserve, body, key, str(body.fingerprint), body.pages)
             return Commanded(row, fresh)
         spec = await run_in_threadpool(body.spec)
-        note = await self._check_jobs(spec.steps)
+        note = await self.check_steps(spec.steps)
         pages = await run_in_threadpool(encode_pages, spec)
         whose = fingerprint(spec)
         row, fresh = await run_in_threadpool(self._reserve, body, key, whose, len(pages))
@@ -109,7 +109,7 @@ class GraphCommands:
         """Keep one page of a draft. Again the same: nothing more."""
         row = await self.find(key)
         steps = await run_in_threadpool(decode_page, number, data)
-        note = await self._check_jobs(steps)
+        note = await self.check_steps(steps)
         await run_in_threadpool(self._add_page, row, number, data)
         return Commanded(row, note=note)
 
@@ -124,7 +124,7 @@ class GraphCommands:
         note = await self._told(row) if row.owner_run_id is None else None
         return Commanded(row, before.state is GraphState.DRAFT, note)
 
-    async def _check_jobs(self, steps: Sequence[StepSpec]) -> str | None:
+    async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
         rows = await run_in_threadpool(self._plans.list_plans)
         modules = {row.plan: row for row in rows if row.kind == PLAN_MODULE}
@@ -170,7 +170,7 @@ class GraphCommands:
         spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
         if spec.context:
             raise InvalidRequest("context: what is appended has none; add a sub-graph that has it")
-        note = await self._check_jobs(spec.steps)
+        note = await self.check_steps(spec.steps)
         changed = await self._command(key, "append", request_id, lambda graph: len(graph.add(spec.steps)))
         return changed.model_copy(update={"note": " ".join(filter(None, (note, changed.note))) or None})
 

@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.arguments import check_value
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, effective_settings
+from crawler_lifecycle.domain.crawlers.arguments import check_value
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
 from crawler_lifecycle.domain.errors import (
     InvalidRequest,
     RowUnreadable,
     TemporalUnavailable,
 )
-from crawler_lifecycle.domain.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
-from crawler_lifecycle.domain.manager_jobs import base_of
+from crawler_lifecycle.domain.managers.jobs import base_of
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
 from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -134,6 +134,10 @@ class ManagerCommands:
             begun = self._workflows.start_manager(row.manager_id, workflow_id_of(row))
             note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
+
+    async def check_plan(self, body: StartManager) -> str | None:
+        """Refuse what could not be started; what the caller should know. Raises ``Problem`` 422."""
+        return (await self._plan(body))[1]
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
         """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""

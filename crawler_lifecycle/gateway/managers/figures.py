@@ -1,14 +1,17 @@
-"""Figures of crawl managers and graphs for Prometheus, out of the database."""
+"""Figures of crawl managers, graphs and schedules for Prometheus, out of the database."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from datetime import datetime
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.ports.store.graphs import GraphReader
 from crawler_lifecycle.ports.store.managers import ManagerReader
+from crawler_lifecycle.ports.store.schedules import UNTOLD, ScheduleCounts, ScheduleReader
 
 
 def count_managers(managers: ManagerReader, metrics: Metrics) -> None:
@@ -29,3 +32,14 @@ def count_graphs(graphs: GraphReader, metrics: Metrics) -> None:
         metrics.graphs.set(graphs.count_graphs())
     except LifecycleError:
         metrics.graphs.set(math.nan)
+
+
+def count_schedules(schedules: ScheduleReader, metrics: Metrics, clock: Callable[[], datetime]) -> None:
+    """The same of schedules."""
+    try:
+        found: ScheduleCounts | None = schedules.count_schedules(clock() - UNTOLD)
+    except LifecycleError:
+        found = None
+    metrics.schedules.labels("active").set(math.nan if found is None else found.active)
+    metrics.schedules.labels("paused").set(math.nan if found is None else found.paused)
+    metrics.schedules_untold.set(math.nan if found is None else found.untold)

@@ -10,11 +10,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from crawler_lifecycle.domain.arguments import as_text
 from crawler_lifecycle.domain.bounds import DAY_S, refusal
+from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import CAP_MAX, FLOW_ID_MAX, NAME_MAX, PAGE_BYTES, PAGE_ITEMS, Job, job_text
-from crawler_lifecycle.domain.manager_jobs import laid_over, options_of
+from crawler_lifecycle.domain.managers.jobs import laid_over, options_of
+from crawler_lifecycle.domain.managers.manager import (
+    CAP_MAX,
+    FLOW_ID_MAX,
+    NAME_MAX,
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    Job,
+    job_text,
+)
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StopBody, StrictBody, texts
 

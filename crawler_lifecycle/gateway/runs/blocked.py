@@ -13,11 +13,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.audit import LiveRun
+from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
@@ -31,11 +32,15 @@ FRESH_S, PATIENCE_S = 3.0, 1.0
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 WORDS_MAX = 300
 
+#: Tells once that a workflow cannot go on: its id, its run where that is known, why, and since when.
+Note = Callable[[str, int | None, str, datetime], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     at: float
     text: str | None
+    since: datetime | None = None
 
 
 class Blocked:
@@ -48,9 +53,12 @@ class Blocked:
         *,
         every_s: float = 5.0,
         overdue: Callable[[int], Sequence[LiveRun]] = lambda limit: (),
+        note: Note = lambda workflow_id, run_id, why, since: False,
     ) -> None:
         self._workflows = workflows
         self._overdue = overdue
+        self._note = note
+        self._noted: dict[str, datetime] = {}
         self._metrics = metrics
         self._every_s = every_s
         self._known: dict[str, str] = {}
@@ -76,9 +84,24 @@ class Blocked:
             runs = await run_in_threadpool(self._overdue, EXPLAINED_MAX)
         except LifecycleError:  # the database is away: readiness tells
             runs = ()
-        self._late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id) for run in runs}
+        late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
+        self._late = set(late)
         for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
             await self._explain(name)
+            await self._tell(name, late.get(name))
+
+    async def _tell(self, name: str, run_id: int | None) -> None:
+        """Have it told once that this one cannot go on."""
+        kept = self._kept.get(name)
+        if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
+            return
+        try:
+            await run_in_threadpool(self._note, name, run_id, kept.text, kept.since)
+        except LifecycleError:
+            return  # the database is away: the next round does it
+        if len(self._noted) >= KEPT_MAX:
+            self._noted.clear()
+        self._noted[name] = kept.since
 
     def listed(self, row: RunRow) -> str | None:
         """Why this run does not go on, as far as the last query told."""
@@ -123,7 +146,7 @@ class Blocked:
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[name] = _Kept(time.monotonic(), text)
+        self._kept[name] = _Kept(time.monotonic(), text, None if found is None else found.since)
         return text
 
 

@@ -17,10 +17,16 @@ from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, workflow_ids
-from crawler_lifecycle.domain.arguments import check_texts
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import DuplicateRequest, RowUnreadable, RunNotFound, TemporalUnavailable
+from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.domain.crawlers.arguments import check_texts
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    NotInThisState,
+    RowUnreadable,
+    RunNotFound,
+    TemporalUnavailable,
+)
 from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
@@ -40,8 +46,7 @@ LATER = "It is recorded, and takes effect as soon as Temporal can be reached, wi
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Generic[Row]):
-    """A run, manager or graph after a command. ``fresh`` is false when that had been accepted before, or changes
-    nothing."""
+    """What a command was about, afterwards. ``fresh`` is false when it had been accepted before, or changes nothing."""
 
     row: Row
     fresh: bool = True
@@ -157,7 +162,7 @@ class Commands:
     async def _begin(self, row: RunRow) -> None:
         try:
             # Another gateway may do the same, and the run may have ended before this start comes to the server.
-            await self._workflows.start(begin_request(row), next_workflow_id(row), repair=True)
+            await self._workflows.start(begin_request(row), next_workflow_id(row), row.run_uid, repair=True)
         except TemporalUnavailable as error:
             raise unavailable(
                 "temporal_unavailable",
@@ -197,7 +202,7 @@ class Commands:
         row = await run_in_threadpool(as_it_stands, self._runs, run_id)
         try:
             for candidate in workflow_ids(row):
-                if await self._workflows.stop(candidate, stop):
+                if await self._workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                     note = (
                         f"Its tasks are {'killed' if stop.force else 'asked to end'}; the run itself ends when its row "
                         f"was mended, by itself: {error}"
@@ -211,7 +216,7 @@ class Commands:
     async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""
         for candidate in workflow_ids(row):
-            if await self._workflows.stop(candidate, stop):
+            if await self._workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
                 return
         await self.take_over(row)
 
@@ -220,7 +225,7 @@ class Commands:
         now = await self.find(row.run_id)
         # What ends after this is asked is seen by the workflow itself: it repairs, and executes nothing again.
         if not now.status.terminal and now.attempt == row.attempt and now.owner_run_id == row.owner_run_id:
-            await self._workflows.start(begin_request(now), next_workflow_id(now), repair=True)
+            await self._workflows.start(begin_request(now), next_workflow_id(now), now.run_uid, repair=True)
 
     # --- child tasks ------------------------------------------------------------------------------------------------
 
@@ -251,9 +256,14 @@ class Commands:
 
     # --- resume and look --------------------------------------------------------------------------------------------
 
-    async def resume(self, run_id: int, body: ResumeRun) -> Commanded[RunRow]:
-        """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow."""
+    async def resume(self, run_id: int, body: ResumeRun, attempt: int | None = None) -> Commanded[RunRow]:
+        """Record the next attempt of a run that has ended, or whose workflow is gone, then start its workflow.
+
+        Raises ``NotInThisState`` when it is in another ``attempt`` than the caller saw.
+        """
         row = await self.find(run_id)
+        if attempt not in (None, row.attempt):
+            raise NotInThisState(f"run {run_id} is in attempt {row.attempt} by now; look at it again first")
         if row.status is RunStatus.COMPLETED and not body.rerun:
             detail = f"run {run_id} is COMPLETED; send rerun: true to execute all of it again"
             raise Problem(409, "already_completed", detail, run_id=run_id)

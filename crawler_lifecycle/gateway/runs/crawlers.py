@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Failures, Loop
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
 from crawler_lifecycle.ports import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem

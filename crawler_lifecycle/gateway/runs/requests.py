@@ -7,8 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
-from crawler_lifecycle.domain.arguments import Scalar, as_text
 from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, Trigger
 from crawler_lifecycle.ports import AddedTask

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -78,7 +79,9 @@ def encode(event: Event) -> Frame:
     return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
-def _build() -> str:
+@cache
+def build() -> str:
+    """The version of what serves."""
     try:
         return version("crawler-lifecycle")
     except PackageNotFoundError:
@@ -113,7 +116,7 @@ class Feed:
         self._news = asyncio.Event()
         self._closed = False
         self._pause = IDLE_S
-        self._build = _build()
+        self._heard_at: float | None = None
         #: Number of the newest event that was read; ``None`` until the database has answered once.
         self._head: int | None = None
         #: The newest events, complete from ``_since`` (not included) to ``_head``.
@@ -131,6 +134,8 @@ class Feed:
     def enter(self, kind: str = "events") -> None:
         """A reader begins."""
         self._readers += 1
+        if self._readers == 1:
+            self._heard_at = self._now()
         self._metrics.readers.labels(kind).inc()
         self._wanted.set()
 
@@ -141,9 +146,19 @@ class Feed:
         if not self._readers:
             self._wanted.clear()
 
-    def dropped(self) -> None:
+    def dropped(self, kind: str = "events") -> None:
         """A reader was cut because it did not read."""
-        self._metrics.dropped.labels("events").inc()
+        self._metrics.dropped.labels(kind).inc()
+
+    @property
+    def readers(self) -> int:
+        """Who reads or waits now."""
+        return self._readers
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the outbox was last read, or since somebody began to wait for that; ``None``: nobody does."""
+        return None if self._heard_at is None or not self._readers else self._now() - self._heard_at
 
     def close(self) -> None:
         """End every stream, now and from now on."""
@@ -174,6 +189,13 @@ class Feed:
             return place, False
         first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
         return self._head, place < self._since or any(frame.subject == subject for frame in self._ring[first:])
+
+    def changed(self, place: int) -> tuple[int, set[str] | None]:
+        """The place up to which is known now, and the subjects of the events after ``place``; ``None``: not all are."""
+        if self._head is None or place < self._since:
+            return self._head or 0, None
+        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
+        return self._head, {frame.subject for frame in self._ring[first:]}
 
     async def stream(self, after: int | None, subject: str | None) -> AsyncGenerator[bytes, None]:
         """The wire: ``hello``, then every event with a number greater than ``after`` (default: from now on).
@@ -242,7 +264,7 @@ class Feed:
         return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
-        data = {"server_time": self._clock(), "version": self._build, "seq": place, "reset": reset}
+        data = {"server_time": self._clock(), "version": build(), "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
     async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
@@ -307,10 +329,12 @@ class Feed:
         """One page of news; whether there may be more at once."""
         if self._head is None:
             self._head = self._since = await self._ask(self._events.last_event_seq, limiter=self._thread)
+            self._heard_at = self._now()
             self._fresh = True
             self._tell()
             return False
         events = await self._ask(self._events.events_after, self._head, PAGE, None, limiter=self._thread)
+        self._heard_at = self._now()
         self._fresh = bool(events)
         if events:
             self._keep(events)

@@ -21,6 +21,8 @@ from crawler_lifecycle.web.problems import Problem
 CHUNK = 64 * 1024
 #: How far back lines are looked for, in bytes; a log may consist of one line without an end.
 BACK_MAX = 4 * 1024 * 1024
+#: More lines than any log that was kept has.
+WHOLE = 1_000_000
 #: Pause between two readings of a log that is followed, in seconds, and between two questions to the database.
 FOLLOW_S, STATUS_S = 0.3, 1.5
 #: Log files that are read at the same moment, whatever the number of readers.
@@ -101,6 +103,13 @@ class LogReader:
         if kept is None:
             raise self._missing(task, follow, await self._pruned(task))
         return _once(_last_lines(kept.encode(), lines))
+
+    async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
+        """All of a task's log up to now, as far as it is here; else what was kept of it. Raises as ``read`` does."""
+        part = await self._part(task, None, CHUNK)
+        if part is not None and part.next:
+            return self._copy(task, 0, part.next, WHOLE)
+        return await self.read(task, WHOLE, follow=False)
 
     def _may_come(self, task: LoggedTask) -> bool:
         """Whether a log that is not here may come: the task has not begun, or nobody can say that it has."""

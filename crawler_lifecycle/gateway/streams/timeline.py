@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from crawler_lifecycle.domain.audits.corrections import MEANINGS, SOURCES
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.cursors import decode_places, encode
 from crawler_lifecycle.ports import (
@@ -22,11 +23,13 @@ from crawler_lifecycle.ports import (
     ExportReader,
     RunReader,
     RunRow,
+    TaskReader,
     TransitionRow,
 )
 
 LIST = "timeline"
 TEXT_MAX = 500
+_MEANINGS = {kind.value: meaning for kind, meaning in MEANINGS.items()}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery", "look"]
@@ -77,6 +80,7 @@ class Timeline:
     """What happened to a run, from all records of it."""
 
     runs: RunReader
+    tasks: TaskReader
     corrections: CorrectionReader
     exports: ExportReader
     events: EventReader
@@ -97,6 +101,8 @@ class Timeline:
         transitions = self.runs.transitions(run.run_id, places.seq, count)
         corrections = self.corrections.list_corrections(run.run_id, places.correction, count)
         rest = [item for item in self._rest(run) if item[0] > places.rest]
+        told = {row.task_id for row in transitions} | {row.task_id for row in corrections}
+        indexes = self.tasks.task_indexes([one for one in told if one is not None])
         t = c = r = 0
         for _ in range(min(count, len(transitions) + len(corrections) + len(rest))):
             heads = (
@@ -108,11 +114,11 @@ class Timeline:
             if which == 0:
                 row, t = transitions[t], t + 1
                 places = _Places(row.seq, places.correction, places.rest)
-                yield _of_transition(row), places
+                yield _of_transition(row, indexes), places
             elif which == 1:
                 wrong, c = corrections[c], c + 1
                 places = _Places(places.seq, wrong.id, places.rest)
-                yield _of_correction(wrong), places
+                yield _of_correction(wrong, indexes), places
             else:
                 (rank, entry), r = rest[r], r + 1
                 places = _Places(places.seq, places.correction, rank)
@@ -147,11 +153,19 @@ def _span(ms: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _of_transition(row: TransitionRow) -> TimelineEntry:
-    kind: Kind = "task"
-    if row.task_id is None:
-        kind = "attempt" if row.from_status is None or row.source == "resume" else "status"
-    sentence = {"task": _task_text, "attempt": _attempt_text, "status": _status_text}[kind](row)
+def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
+    """How people call a task: by its number in the run, with its id for those who ask for it by that."""
+    return f"task {indexes[task_id]} (id {task_id})" if task_id in indexes else f"the task with id {task_id}"
+
+
+def _of_transition(row: TransitionRow, indexes: Mapping[int, int]) -> TimelineEntry:
+    kind: Kind
+    if row.task_id is not None:
+        kind, sentence = "task", _task_text(row, task_name(row.task_id, indexes))
+    elif row.from_status is None or row.source == "resume":
+        kind, sentence = "attempt", _attempt_text(row)
+    else:
+        kind, sentence = "status", _status_text(row)
     return TimelineEntry(
         key=f"transition:{row.seq}", at=row.committed_at, kind=kind, text=_sentence(sentence + _late(row)),
         **{name: value for name, value in asdict(row).items() if name != "run_id"},
@@ -183,17 +197,15 @@ def _status_text(row: TransitionRow) -> str:
     return f"{row.from_status} became {row.to_status}"
 
 
-def _task_text(row: TransitionRow) -> str:
+def _task_text(row: TransitionRow, name: str) -> str:
     told = row.evidence
-    index = told.get("index")
-    who = f"Task {row.task_id}" + (f" (index {index})" if isinstance(index, int) else "")
     end = told.get("end")
     details = _end_words(end) if isinstance(end, Mapping) else []
     if told.get("reason"):
         details.append(str(told["reason"]))
     if row.to_status == "PENDING" and told.get("name"):
         details.insert(0, f"deployed as {told['name']}")
-    return f"{who} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
+    return f"{name[0].upper()}{name[1:]} became {row.to_status}{': ' + ', '.join(details) if details else ''}"
 
 
 def _end_words(end: Mapping[str, Any]) -> list[str]:
@@ -211,14 +223,14 @@ def _end_words(end: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _of_correction(row: CorrectionRow) -> TimelineEntry:
-    who = "the run" if row.task_id is None else f"task {row.task_id}"
-    late = "" if row.lag_ms is None else f", {_span(row.lag_ms)} after it had become true"
-    text = (
-        f"Corrected: {who} was recorded as {row.believed}, in truth {row.truth} ({row.kind}); found by {row.found_by}"
-    )
+def _of_correction(row: CorrectionRow, indexes: Mapping[int, int]) -> TimelineEntry:
+    who = "the run" if row.task_id is None else task_name(row.task_id, indexes)
+    wrong_for = "" if row.lag_ms is None else f", for {_span(row.lag_ms)}"
+    kind, found_by = _MEANINGS.get(row.kind, f"{row.kind}."), SOURCES.get(row.found_by, row.found_by)
+    text = f"Corrected: {who} stood here as {row.believed} and was {row.truth} in truth{wrong_for}. {kind} "
+    text += f"It was found by {found_by}."
     return TimelineEntry(
-        key=f"correction:{row.id}", at=row.created_at, kind="correction", text=_sentence(text + late),
+        key=f"correction:{row.id}", at=row.created_at, kind="correction", text=_sentence(text),
         attempt=row.attempt, task_id=row.task_id, record=_record(asdict(row)),
     )  # fmt: skip
 

@@ -1,0 +1,197 @@
+"""How the house stands, in one strip: what it works with, each with the time of which it is. Asked once for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from anyio import CapacityLimiter, to_thread
+
+from crawler_lifecycle.compose import SERVED_BY
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.audits.corrections import wrong_words
+from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.ports import CorrectionReader, OverdueStore, RunReader, StoreHealth
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.queue_findings import judged
+
+from .kept import Kept
+
+#: Seconds for which an answer is good enough for everybody who asks, and that about the task queues, which is dear.
+FRESH_S, QUEUES_S = 3.0, 15.0
+#: Seconds that a reader waits for news of the task queues.
+QUEUES_PATIENCE_S = 1.0
+#: Seconds that each of them may take; a stream that was not read for so long stands still.
+READY_TIMEOUT_S, SILENT_S = 3.0, 10.0
+_WEEK = timedelta(days=7)
+
+Level = Literal["ok", "asking", "warn", "bad"]
+"""``asking``: nobody knows yet; it is being asked for the first time."""
+#: The worst comes last.
+_LEVELS: tuple[Level, ...] = ("ok", "asking", "warn", "bad")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPart:
+    """One thing that the house works with."""
+
+    name: str
+    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` and the name of one."""
+    level: Level
+    text: str
+    """How it is, in a sentence."""
+    cure: str | None
+    at: datetime
+    """When that was so."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthStrip:
+    """Everything at a glance."""
+
+    level: Level
+    """That of the worst part."""
+    parts: list[HealthPart]
+    wrong: str
+    """For how long at most a recorded status was untrue in the last seven days, in a sentence."""
+    worst_s: float | None
+    """The same in seconds; null when there was none, or nobody can say for how long."""
+    at: datetime
+
+
+class Needs:
+    """Whether database and Temporal answer: ``ok``, or what is wrong. All who ask at once share one answer."""
+
+    def __init__(self, health: StoreHealth, workflows: Workflows) -> None:
+        self._health, self._workflows = health, workflows
+        # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
+        self._threads = CapacityLimiter(2)
+        self._asking: asyncio.Task[dict[str, str]] | None = None
+
+    async def __call__(self) -> dict[str, str]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return dict(await asyncio.shield(self._asking))
+
+    async def _ask(self) -> dict[str, str]:
+        ping = to_thread.run_sync(self._health.ping, abandon_on_cancel=True, limiter=self._threads)
+        database, temporal = await asyncio.gather(_check(ping), _check(self._workflows.ping()))
+        return {"database": database, "temporal": temporal}
+
+
+async def _check(probe: Awaitable[None]) -> str:
+    try:
+        await asyncio.wait_for(probe, READY_TIMEOUT_S)
+    except TimeoutError:
+        return f"no answer within {READY_TIMEOUT_S:g} s"
+    except LifecycleError as error:
+        return str(error)
+    return "ok"
+
+
+class Health:
+    """Makes the strip. Whoever reads it within ``FRESH_S`` seconds gets the same one."""
+
+    def __init__(
+        self,
+        needs: Callable[[], Awaitable[Mapping[str, str]]],
+        workflows: Workflows,
+        feed: Feed,
+        runs: RunReader,
+        overdue: OverdueStore,
+        corrections: CorrectionReader,
+        clock: Callable[[], datetime],
+        *,
+        fresh_s: float = FRESH_S,
+        queues_s: float = QUEUES_S,
+    ) -> None:
+        self._needs, self._workflows, self._feed = needs, workflows, feed
+        self._runs, self._overdue, self._corrections = runs, overdue, corrections
+        self._clock = clock
+        self._strip = Kept(self._ask, fresh_s)
+        self._queues = Kept(self._ask_queues, queues_s)
+        self._threads = CapacityLimiter(1)
+
+    async def read(self) -> HealthStrip:
+        """How everything stands. Raises nothing."""
+        return await self._strip.read()
+
+    async def read_within(self, patience_s: float) -> HealthStrip | None:
+        """The same; as of before, or ``None`` before the first time, where it takes longer than ``patience_s``."""
+        return await self._strip.read_within(patience_s)
+
+    async def _ask(self) -> HealthStrip:
+        now = self._clock()
+        answers, (looks, wrong, worst_s) = await asyncio.gather(self._needs(), self._ledger(now))
+        parts = [_part(name, answer, now) for name, answer in answers.items()]
+        if answers.get("temporal") == "ok":
+            # It may take seconds to know that a worker is gone.
+            queues = await self._queues.read_within(QUEUES_PATIENCE_S)
+            asking = HealthPart("queue", "asking", "who polls the task queues is being asked", None, now)
+            parts += [asking] if queues is None else queues
+        parts += [looks, self._stream(now)]
+        worst = max((one.level for one in parts), key=_LEVELS.index)
+        return HealthStrip(worst, parts, wrong, worst_s, now)
+
+    async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
+        """How looks are on time, and what the ledger says of the last week."""
+
+        def read() -> tuple[HealthPart, str, float | None]:
+            late, found = (
+                self._overdue.overdue_looks(overdue_before(now)),
+                self._corrections.correction_summary(now - _WEEK),
+            )
+            words = wrong_words(found.worst_ms, {one.kind: one.count for one in found.kinds}, "this week")
+            worst_s = None if found.worst_ms is None else found.worst_ms / 1000
+            if not late.count:
+                return HealthPart("looks", "ok", "every look that was due was made", None, now), words, worst_s
+            oldest = self._runs.get_run(late.run_id) if late.run_id is not None else None
+            why = f"; it says: {oldest.look_error}" if oldest is not None and oldest.look_error else ""
+            cure = "see the other parts: a look needs Temporal, a worker of the role cluster, and the cluster"
+            return HealthPart("looks", "bad", f"{overdue_words(late, now)}{why}", cure, now), words, worst_s
+
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                return await to_thread.run_sync(read, abandon_on_cancel=True, limiter=self._threads)
+        except (TimeoutError, LifecycleError) as error:
+            why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
+            return (
+                HealthPart("looks", "bad", f"nobody knows whether looks are made: {why}", None, now),
+                "not known now",
+                None,
+            )
+
+    async def _ask_queues(self) -> list[HealthPart]:
+        """A part for each task queue."""
+        unreachable = "crawlctl doctor says what is wrong with Temporal"
+        try:
+            queues = await self._workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
+        except LifecycleError as error:
+            return [HealthPart("queue", "bad", f"the task queues are not known: {error}", unreachable, self._clock())]
+        now, parts = self._clock(), []
+        for queue in queues:
+            found = judged(queue, SERVED_BY[queue.name], unreachable)
+            parts.append(HealthPart(f"queue {queue.name} ({queue.kind})", found.level, found.text, found.cure, now))
+        return parts
+
+    def _stream(self, now: datetime) -> HealthPart:
+        silent_s, readers = self._feed.silent_s, self._feed.readers
+        if silent_s is None:
+            return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
+        many = "1 reader" if readers == 1 else f"{readers} readers"
+        told = f"{many}, the outbox was read {silent_s:.0f} s ago"
+        if silent_s < SILENT_S:
+            return HealthPart("stream", "ok", told, None, now)
+        return HealthPart("stream", "bad", f"{told}: changes arrive late", "it goes on when the database answers", now)
+
+
+def _part(name: str, answer: str, now: datetime) -> HealthPart:
+    what = {"database": "the database", "temporal": "Temporal"}.get(name, name)
+    if answer == "ok":
+        return HealthPart(name, "ok", f"{what} answers", None, now)
+    return HealthPart(name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor says what is wrong", now)

@@ -1,0 +1,151 @@
+"use strict";
+// Follows a log. What it prints is a stranger's: it gets into text nodes alone, without control characters.
+(() => {
+  const KEPT = 5000, KEPT_CHARS = 4 * 1024 * 1024, BLOCK = 200, BLOCK_CHARS = 32 * 1024, LINE_CHARS = 8 * 1024;
+  const FLUSH_MS = 250, SLICE_CHARS = 256 * 1024, PENDING_MAX = 2 * 1024 * 1024, RETRY_MS = 3000;
+  const pre = document.getElementById("log"), state = document.getElementById("state");
+  const pause = document.getElementById("pause"), label = document.getElementById("search");
+  const search = label.querySelector("input");
+  const CONTROL = new RegExp("\\x1b\\[[0-?]*[ -/]*[@-~]|\\x1b[\\]PX^_][^\\x07\\x1b\\n]*(?:\\x07|\\x1b\\\\)?|\\x1b[ -/]*[0-~]?"
+    + "|[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]", "g");
+  let lines = [], chars = 0, open = "", pending = "", flushing = false, skipped = false, stop = null, paused = false, told = "";
+
+  const say = (text) => { if (text !== told) state.textContent = told = text; };
+  const fits = () => {
+    const wanted = search.value.toLowerCase();
+    return (line) => !wanted || line.toLowerCase().includes(wanted);
+  };
+  const atEnd = () => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 40;
+  const short = (line) => line.length > LINE_CHARS ? `${line.slice(0, LINE_CHARS)} … (${line.length} characters, cut here)` : line;
+
+  // In blocks, of which the browser lays out the last ones and those that are seen: all lines would freeze the page.
+  const block = (some) => {
+    const text = some.filter(fits());
+    for (let from = 0; from < text.length;) {
+      let part = pre.lastElementChild;
+      const joins = part && part.lines < BLOCK && part.chars < BLOCK_CHARS;
+      if (!joins) {
+        part = document.createElement("div");
+        part.lines = part.chars = 0;
+      }
+      const piece = [];
+      for (; from < text.length && part.lines < BLOCK && part.chars < BLOCK_CHARS; from += 1) {
+        piece.push(text[from]);
+        part.lines += 1;
+        part.chars += text[from].length + 1;
+      }
+      part.append((joins ? "\n" : "") + piece.join("\n"));
+      part.style.containIntrinsicBlockSize = `auto ${part.lines * 1.35}em`;
+      if (!joins) pre.append(part);
+    }
+  };
+  // The end of a text with as many lines as are kept: what comes faster is not looked at.
+  const tail = (text) => {
+    let place = text.length;
+    for (let n = 0; n <= KEPT && place > 0; n += 1) place = text.lastIndexOf("\n", place - 1);
+    return place > 0 ? text.slice(place + 1) : text;
+  };
+  const shown = (what) => [...pre.children].reduce((total, part) => total + part[what], 0);
+  const trim = () => {
+    let total = shown("lines"), size = shown("chars");
+    while ((total > KEPT || size > KEPT_CHARS) && pre.children.length > 1) {
+      const first = pre.firstElementChild;
+      total -= first.lines;
+      size -= first.chars;
+      first.remove();
+    }
+  };
+  const keep = (some) => {
+    lines.push(...some);
+    for (const line of some) chars += line.length;
+    let surplus = Math.max(lines.length - KEPT, 0);
+    for (let n = 0; n < surplus; n += 1) chars -= lines[n].length;
+    for (; chars > KEPT_CHARS; surplus += 1) chars -= lines[surplus].length;
+    if (surplus) lines.splice(0, surplus);
+  };
+  const redraw = () => {
+    pre.replaceChildren();
+    block(open ? [...lines, short(open)] : lines);
+    if (search.value) say(`${shown("lines")} of ${lines.length} lines hold it`);
+    pre.scrollTop = pre.scrollHeight;
+  };
+  const rest = () => new Promise((go) => setTimeout(go));
+  // In slices that end with a line: whoever types or scrolls waits for one of them at most.
+  const flush = async () => {
+    if (flushing || !pending) return;
+    flushing = true;
+    const mine = stop, end = atEnd(), text = tail(open + pending);
+    pending = "";
+    for (let from = 0; from < text.length && mine === stop;) {
+      const close = text.indexOf("\n", Math.min(from + SLICE_CHARS, text.length) - 1), last = close < 0;
+      const to = last ? text.lastIndexOf("\n") + 1 : close + 1;
+      if (to > from) {
+        const fresh = text.slice(from, to - 1).replaceAll("\r\n", "\n").replace(CONTROL, "").split("\n").map(short);
+        keep(fresh);
+        block(fresh);
+        trim();
+        await rest();
+      }
+      from = to;
+      // What has no end yet begins the next slice; an endless line is not kept for ever.
+      if (last) { open = text.slice(from); from = text.length; }
+      else if (from === text.length) open = "";
+    }
+    if (mine === stop) {
+      if (open.length > PENDING_MAX) open = open.slice(0, LINE_CHARS + 1);
+      if (end) pre.scrollTop = pre.scrollHeight;
+      if (skipped && !search.value) say("It prints faster than anybody reads: parts were left out here. Fetch the whole log for them.");
+    }
+    flushing = false;
+  };
+  const ended = async () => {
+    while (flushing) await rest();
+    await flush();
+    const last = short(open.replace(CONTROL, ""));
+    open = "";
+    if (last) { block([last]); keep([last]); }
+  };
+
+  const follow = async () => {
+    stop = new AbortController();
+    const mine = stop;
+    try {
+      const answer = await fetch(pre.dataset.source, {signal: mine.signal});
+      if (answer.status === 401) return location.reload();
+      if (!answer.ok) {
+        const problem = await answer.json();
+        say(problem.detail);
+        if (answer.status === 429 || answer.status === 503) setTimeout(restart, RETRY_MS);
+        return;
+      }
+      say("It is followed.");
+      lines = []; chars = 0; open = ""; pending = ""; skipped = false;
+      pre.replaceChildren();
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const {done, value} = await reader.read();
+        if (done) break;
+        pending += value;
+        if (pending.length > PENDING_MAX) { pending = pending.slice(-PENDING_MAX / 2); skipped = true; }
+      }
+      await ended();
+      say("This is its end.");
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      say("The gateway does not answer; it is asked again.");
+      setTimeout(restart, RETRY_MS);
+    }
+  };
+  const restart = () => { if (!paused && !document.hidden) { stop?.abort(); follow(); } };
+
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.setAttribute("aria-pressed", String(paused));
+    if (paused) { stop?.abort(); flush(); say("Paused. Going on begins with the last lines again."); } else restart();
+  });
+  search.addEventListener("input", redraw);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });
+  pause.hidden = label.hidden = false;
+  setInterval(flush, FLUSH_MS);
+  restart();
+})();

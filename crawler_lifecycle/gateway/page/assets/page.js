@@ -1,0 +1,137 @@
+"use strict";
+// What a page does by itself: ages that grow, and a word about how old it is. Everything works without it.
+(() => {
+  const root = document.documentElement;
+  const shown = document.getElementById("as-of");
+  const told = document.getElementById("told");
+  const live = document.getElementById("live");
+  if (!root.dataset.now) return;
+  // The server's clock counts: that of the browser may be wrong, and only tells how much time has passed.
+  let server = Date.parse(root.dataset.now), at = performance.now();
+  let asOf = server, changes = 0, outdated = false;
+  const now = () => server + (performance.now() - at);
+
+  const UNITS = [["min", 60, "s", 1, 120], ["h", 3600, "min", 60, 48], ["d", 86400, "h", 3600, 1e9]];
+  const span = (seconds) => {
+    const left = Math.max(Math.trunc(seconds), 0);
+    if (left < 120) return `${left} s`;
+    const [unit, size, smaller, less] = UNITS.find((one) => left < one[1] * one[4]);
+    const rest = Math.floor((left % size) / less);
+    return `${Math.floor(left / size)} ${unit}` + (rest && left < 10 * size ? ` ${rest} ${smaller}` : "");
+  };
+  const age = (moment) => moment > now() ? `in ${span((moment - now()) / 1000)}` : `${span((now() - moment) / 1000)} ago`;
+
+  const AGAIN_MS = 10000;
+  let zone = localStorage.getItem("zone") || "UTC";
+  const title = (moment) => zone === "UTC" ? moment.toISOString().slice(0, 19).replace("T", " ") + " UTC"
+    : `${new Intl.DateTimeFormat("sv", {dateStyle: "short", timeStyle: "medium", timeZone: zone}).format(moment)} ${zone}`;
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+
+  // The server writes titles in UTC.
+  const draw = (titles = zone !== "UTC") => {
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      const moment = new Date(one.dateTime);
+      write(one, one.hasAttribute("data-for") ? span((now() - moment) / 1000) : age(moment));
+      if (!titles) continue;
+      const words = title(moment);
+      if (one.title !== words) one.title = words;
+    }
+    const late = (now() - asOf) / 1000;
+    const old = live && (late > 8 || outdated);
+    shown.classList.toggle("warn", old);
+    write(shown, outdated ? "This page is out of date: load it again." : `As of ${span(late)} ago${old ? ": no news comes" : ""}`);
+  };
+  // At most every ten seconds, and only what somebody who does not see the page has to know.
+  const tell = () => {
+    const late = (now() - asOf) / 1000;
+    if (live && late > 8) write(told, `No news for ${span(late)}`);
+    else if (changes) write(told, changes === 1 ? "One change" : `${changes} changes`);
+    changes = 0;
+  };
+
+  let later = 0;
+  const again = () => {
+    const busy = document.activeElement?.matches("input:not([type=checkbox]), textarea, select")
+      || document.querySelector("input[name=run]:checked");
+    // Two gateways of different builds, each of which answers now and then, would let it begin anew for ever.
+    const wait = Math.min(Number(sessionStorage.getItem("begun")) - Date.now(), 0) + AGAIN_MS;
+    outdated = busy || wait > 0;
+    if (busy) return;
+    if (wait > 0) { later ||= setTimeout(() => { later = 0; again(); }, wait); return; }
+    sessionStorage.setItem("begun", Date.now());
+    location.reload();
+  };
+  const heard = (event) => {
+    const data = JSON.parse(event.detail.data);
+    server = Date.parse(data.now);
+    at = performance.now();
+    if (data.as_of) asOf = Date.parse(data.as_of);
+    if (data.build !== root.dataset.build) again();
+    draw();
+  };
+  if (live) {
+    live.addEventListener("hello", heard);
+    live.addEventListener("tick", heard);
+    live.addEventListener("reset", again);
+    let reading = 0;
+    live.addEventListener("moved", () => {
+      // Told many times a second, it is read anew once in two.
+      reading ||= setTimeout(() => {
+        reading = 0;
+        changes += 1;
+        htmx.ajax("GET", location.href, {target: "#main", select: "#main", swap: "outerMorph"});
+      }, 2000);
+    });
+    live.addEventListener("htmx:sse:error", (event) => { if (event.detail.status === 401) location.reload(); });
+    live.addEventListener("htmx:sse:after:message", (event) => {
+      const message = event.detail.message;
+      if (message.event) return;
+      changes += message.data.split('hx-target="#run').length - 1;
+      asOf = now();
+      for (const row of document.querySelectorAll("#runs > tr:nth-child(n+501)")) row.remove();
+      document.getElementById("none")?.remove();
+      draw();
+    });
+    // A hidden tab holds no stream: a browser has six connections to us for all of them. The extension sees a tab that
+    // goes, but not one that was opened behind another, nor one that goes while it connects.
+    const connect = () => {
+      if (document.hidden || live.hasAttribute("hx-sse:connect")) return;
+      live.setAttribute("hx-sse:connect", live.dataset.stream);
+      htmx.process(live);
+    };
+    live.addEventListener("htmx:sse:after:connection", () => setTimeout(() => {
+      if (document.hidden) document.dispatchEvent(new Event("visibilitychange"));
+    }));
+    document.addEventListener("visibilitychange", connect);
+    // htmx begins in a timeout of its own, before this one. It would connect what it finds connecting a second time.
+    setTimeout(connect);
+  }
+
+  const every = document.getElementById("every");
+  if (every) {
+    every.hidden = false;
+    every.addEventListener("change", () => {
+      for (const one of document.querySelectorAll("input[name=run]")) one.checked = every.checked;
+    });
+  }
+
+  const zones = document.createElement("select");
+  const offer = (names) => zones.append(...names.map((name) => new Option(name, name, false, name === zone)));
+  offer([...new Set(["UTC", zone, Intl.DateTimeFormat().resolvedOptions().timeZone])]);
+  // There are hundreds, and few people want another one.
+  zones.addEventListener("focus", () => {
+    offer(Intl.supportedValuesOf("timeZone").filter((name) => ![...zones.options].some((one) => one.value === name)));
+  }, {once: true});
+  zones.addEventListener("change", () => {
+    zone = zones.value;
+    localStorage.setItem("zone", zone);
+    draw(true);
+  });
+  const label = document.createElement("label");
+  label.append("Times in ", zones);
+  document.querySelector("footer").append(label);
+
+  draw();
+  setInterval(() => draw(), 1000);
+  setInterval(tell, 10000);
+})();

@@ -1,0 +1,87 @@
+"""Routes of the login: a token goes in once, and a signed reference to it comes back as a cookie."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import RedirectResponse, Response
+
+from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.gateway.access.limits import Tries
+from crawler_lifecycle.gateway.access.logins import LASTS, Logins, cookie_name, cookie_of
+from crawler_lifecycle.gateway.page.parts.forms import form, read
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+
+logger = logging.getLogger(__name__)
+
+_WRONG = "This token is unknown or has expired. Copy it again, or ask for a new one."
+
+
+class LoginForm(BaseModel):
+    """What the login sends."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    token: str = Field(max_length=500)
+    next: str = Field(default="/", max_length=4000)
+
+
+def add_login(app: FastAPI, logins: Logins | None, tries: Tries, clock: Callable[[], datetime]) -> None:
+    """Add login and logout. Without ``logins`` the gateway is open, and there is nothing to log in to."""
+
+    @app.get("/login", operation_id="showLogin", include_in_schema=False)
+    async def show_login(request: Request, next: str = "/") -> Response:
+        """The form that asks for a token."""
+        return answer(request, "login.html", is_open=logins is None, problem=None, next=_ours(next))
+
+    @app.post("/login", operation_id="logIn", include_in_schema=False)
+    async def log_in(request: Request) -> Response:
+        """Begin a login, and lead to where the browser came from."""
+        given = read(LoginForm, await form(request))
+        if logins is None:
+            return RedirectResponse(_ours(given.next), 303)
+        address = request.client.host if request.client else ""
+        begun = logins.begin(given.token.strip(), clock())
+        if begun is None:
+            # A right one always gets in: nobody guesses it, and behind a proxy all people have one address.
+            tries.check(address)
+            tries.wrong(address)
+            logger.warning("a login with an unknown or expired token was refused")
+            return answer(request, "login.html", status=401, is_open=False, problem=_WRONG, next=_ours(given.next))
+        caller, cookie = begun
+        logger.info("%s logged in", caller.name)
+        done = RedirectResponse(_ours(given.next), 303)
+        done.set_cookie(
+            cookie_name(request.headers.get("host", "")),
+            cookie,
+            max_age=int(LASTS.total_seconds()),
+            **_attributes(request),
+        )
+        return done
+
+    @app.post("/logout", operation_id="logOut", include_in_schema=False)
+    async def log_out(request: Request) -> Response:
+        """End a login, and the streams that it opened."""
+        cookie = cookie_of(request.headers)
+        if logins is not None and cookie is not None:
+            logins.end(cookie, clock())
+        done = RedirectResponse("/login", 303)
+        done.delete_cookie(cookie_name(request.headers.get("host", "")), **_attributes(request))
+        done.headers["Clear-Site-Data"] = '"cache"'  # nobody reads by Back what this login saw
+        return done
+
+
+def _attributes(request: Request) -> dict[str, Any]:
+    host = request.headers.get("host", "")
+    return {"path": "/", "secure": not is_loopback(host), "httponly": True, "samesite": "strict"}
+
+
+def _ours(address: str) -> str:
+    """The address if it is one of ours, else the first page: nobody is led elsewhere."""
+    return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", address) else "/"

@@ -1,0 +1,1 @@
+"""What every page is made with: templates, forms and what becomes of a press."""

@@ -1,0 +1,109 @@
+"""All routes of the page. Each is an operation like those of the API, with an entry in ``ACCESS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from fastapi import FastAPI
+
+from crawler_lifecycle.gateway.access.limits import Tries
+from crawler_lifecycle.gateway.access.logins import Logins
+from crawler_lifecycle.gateway.api.graphs import GraphViews
+from crawler_lifecycle.gateway.api.managers import ManagerViews
+from crawler_lifecycle.gateway.api.runs import RunViews
+from crawler_lifecycle.gateway.graphs.commands import GraphCommands
+from crawler_lifecycle.gateway.health import Health
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.page.parts.assets import add_assets
+from crawler_lifecycle.gateway.page.parts.pressing import Once
+from crawler_lifecycle.gateway.page.parts.rendering import html
+from crawler_lifecycle.gateway.page.runs.commands import add_commands
+from crawler_lifecycle.gateway.page.runs.files import add_files
+from crawler_lifecycle.gateway.page.runs.log import add_log
+from crawler_lifecycle.gateway.page.runs.run import RunPages, add_run
+from crawler_lifecycle.gateway.page.runs.runs import PATIENCE_S, add_runs
+from crawler_lifecycle.gateway.page.runs.starting import add_start
+from crawler_lifecycle.gateway.page.screens.live import Live
+from crawler_lifecycle.gateway.page.screens.stream import add_stream
+from crawler_lifecycle.gateway.page.screens.topics import topics
+from crawler_lifecycle.gateway.page.subjects.crawlers import add_crawlers
+from crawler_lifecycle.gateway.page.subjects.graphs import add_graphs
+from crawler_lifecycle.gateway.page.subjects.ledger import add_ledger
+from crawler_lifecycle.gateway.page.subjects.managers import add_managers
+from crawler_lifecycle.gateway.page.subjects.schedule_form import add_schedule_form
+from crawler_lifecycle.gateway.page.subjects.schedules import add_schedules
+from crawler_lifecycle.gateway.page.subjects.webhook_form import add_webhook_form
+from crawler_lifecycle.gateway.page.subjects.webhooks import add_webhooks
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.files import RunFiles
+from crawler_lifecycle.gateway.runs.recent import RecentRuns
+from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
+from crawler_lifecycle.gateway.streams.feed import Feed
+from crawler_lifecycle.gateway.streams.logs import LogReader
+from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
+from crawler_lifecycle.ports import Store
+from crawler_lifecycle.temporal.client import Workflows
+
+from .login import add_login
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What the page stands on: the readers and commands of the API."""
+
+    store: Store
+    views: RunViews
+    feed: Feed
+    reader: LogReader
+    files: RunFiles
+    health: Health
+    recent: RecentRuns
+    crawlers: Crawlers
+    commands: Commands
+    deliveries: Deliveries
+    logins: Logins | None
+    """``None``: the gateway is open."""
+    clock: Callable[[], datetime]
+    workflows: Workflows
+    manager_commands: ManagerCommands
+    manager_views: ManagerViews
+    graph_commands: GraphCommands
+    graph_views: GraphViews
+    schedule_commands: ScheduleCommands
+    webhook_commands: WebhookCommands
+    temporal_ui: str | None
+    """Where Temporal shows the workflows of our namespace."""
+
+
+def add_page(app: FastAPI, behind: Behind) -> Live:
+    """Add the page; what is to run in the background."""
+    store, views, clock = behind.store, behind.views, behind.clock
+    add_assets(app)
+    add_login(app, behind.logins, Tries(), clock)
+    add_start(app, behind.commands, behind.crawlers, store.tasks)  # before the runs: "new" is no number
+    add_runs(app, views, behind.health)
+    pages = RunPages(store, views, behind.temporal_ui)
+    add_run(app, store, views, pages, behind.deliveries)
+    add_log(app, behind.reader, views, store.runs, store.tasks)
+    add_files(app, behind.files, views, store.runs)
+    add_commands(app, behind.commands, clock)
+    add_crawlers(app, behind.recent, behind.crawlers)
+    once = Once()
+    add_ledger(app, store, views, behind.workflows, once)
+    add_managers(app, behind.manager_commands, store.managers, behind.manager_views, once, clock)
+    add_graphs(app, behind.graph_commands, store.graphs, behind.graph_views, once, clock)
+    add_schedule_form(app, behind.schedule_commands, behind.crawlers)  # before the schedules: "new" is none of them
+    add_schedules(app, behind.schedule_commands, store.schedules, once, clock)
+    add_webhook_form(app, behind.webhook_commands)
+    add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock)
+
+    async def strip() -> str:
+        return html("strip.html", strip=await behind.health.read_within(PATIENCE_S), now=clock())
+
+    live = Live(store.runs, views, behind.feed, pages.parts, strip, clock, topics(store, behind.recent, clock))
+    add_stream(app, live, behind.feed)
+    return live

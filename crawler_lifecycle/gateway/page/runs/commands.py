@@ -1,0 +1,167 @@
+"""What is pressed about runs: one, a selection, or all that fit.
+
+Each run is carried out by the commands of the API and gets an answer of its own. A form carries a key and, of each run,
+the attempt that was shown: pressed twice, or sent again after Back, it does nothing twice; a run that changed meanwhile
+is told about and left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import FastAPI, Request
+from pydantic import Field, StringConstraints
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.page.parts.forms import form, read
+from crawler_lifecycle.gateway.page.parts.pressing import Pressed, Told, tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
+from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
+from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.web.problems import Problem
+
+logger = logging.getLogger(__name__)
+
+#: Runs that one form may name.
+SELECTED_MAX = 500
+#: Runs of one form that are worked on at the same moment.
+AT_ONCE = 8
+
+
+class Press(StrEnum):
+    """What can be pressed."""
+
+    STOP = "stop"
+    FORCE = "force"
+    RESUME = "resume"
+    RERUN = "rerun"
+    LOOK = "look"
+
+
+#: What each is called while it is asked for.
+WORDS = {
+    Press.STOP: "Stop",
+    Press.FORCE: "Force stop",
+    Press.RESUME: "Resume",
+    Press.RERUN: "Run again",
+    Press.LOOK: "Check now",
+}
+
+
+class PressForm(Pressed):
+    """The form of a run, or of a selection. Each run is written as its number, a dot, and the attempt it was in."""
+
+    do: Press
+    run: Annotated[
+        list[Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}\.[1-9][0-9]{0,8}$")]],
+        Field(default_factory=list),
+    ]
+    reason: str | None = Field(default=None, max_length=2000)
+    typed: str | None = Field(default=None, max_length=40)
+
+    def chosen(self) -> list[tuple[int, int]]:
+        """Each run once, with its attempt. Raises ``Problem`` 422 for none, or too many."""
+        found = {int(run): int(attempt) for run, _, attempt in (text.partition(".") for text in self.run)}
+        if not found:
+            raise Problem(422, "invalid_request", "run: none was chosen; go back and choose the runs first")
+        if len(found) > SELECTED_MAX:
+            detail = f"run: {len(found)} were chosen; choose at most {SELECTED_MAX} at once"
+            raise Problem(422, "invalid_request", detail)
+        return list(found.items())
+
+
+def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]) -> None:
+    """Add the route of what is pressed."""
+
+    @app.post("/runs", operation_id="pressRuns", include_in_schema=False)
+    async def press_runs(request: Request) -> Response:
+        """Carry out what was pressed, and tell it for each run."""
+        pressed = read(PressForm, await form(request))
+        chosen = pressed.chosen()
+        if pressed.do is Press.FORCE and (asked := await _unconfirmed(commands, chosen, pressed.typed)) is not None:
+            return answer(request, "force.html", expected=asked, pressed=pressed, chosen=chosen, now=clock())
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def one(run_id: int, attempt: int) -> Told:
+            async with places:
+                return await _carry_out(commands, pressed, run_id, attempt)
+
+        told = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
+        return tell(request, WORDS[pressed.do], list(told), clock())
+
+
+def told_of(run_id: int, done: bool, text: str) -> Told:
+    """What became of a run."""
+    return Told(f"run {run_id}", f"/runs/{run_id}", done, text)
+
+
+async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], typed: str | None) -> str | None:
+    """What must be typed before a force; ``None``: it was, or each of the runs was asked to stop before."""
+    expected = str(chosen[0][0] if len(chosen) == 1 else len(chosen))
+    if typed is not None and typed.strip() == expected:
+        return None
+    for run_id, _ in chosen:
+        try:
+            row = await commands.find(run_id)
+        except LifecycleError:
+            continue  # it is told when it is carried out
+        if row.stop is None and not row.status.terminal:
+            return expected
+    return None
+
+
+async def _carry_out(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Told:
+    try:
+        changed = await _changed(commands, run_id, attempt)
+        if changed is not None:
+            return told_of(run_id, False, changed)
+        return _told(run_id, pressed.do, await _do(commands, pressed, run_id, attempt))
+    except Problem as problem:
+        return told_of(run_id, False, problem.detail)
+    except LifecycleError as error:
+        return told_of(run_id, False, str(error))
+    except Exception:
+        logger.exception("%s of run %d failed", pressed.do, run_id)
+        return told_of(run_id, False, "This is a bug in the service; its log has the details")
+
+
+async def _changed(commands: Commands, run_id: int, attempt: int) -> str | None:
+    try:
+        row = await commands.find(run_id)
+    except RowUnreadable:
+        return None  # a stop must reach it all the same
+    if row.attempt == attempt:
+        return None
+    now = f"it is {row.status} in attempt {row.attempt} by now, and attempt {attempt} was shown"
+    return f"Not carried out: {now}. Look at it again first."
+
+
+async def _do(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Commanded[RunRow]:
+    if pressed.do in (Press.STOP, Press.FORCE):
+        force, request_id = pressed.do is Press.FORCE, f"{pressed.key}.{pressed.do}"
+        body = StopRun(force=force, reason=pressed.reason, request_id=request_id)
+        return await commands.stop(run_id, signed(body))
+    if pressed.do is Press.LOOK:
+        return await commands.look(run_id)
+    return await commands.resume(run_id, signed(ResumeRun(rerun=pressed.do is Press.RERUN)), attempt)
+
+
+def _told(run_id: int, do: Press, outcome: Commanded[RunRow]) -> Told:
+    words = {
+        Press.STOP: "The stop is recorded." if outcome.fresh else "This stop was recorded before.",
+        Press.FORCE: "The forced stop is recorded." if outcome.fresh else "This forced stop was recorded before.",
+        Press.LOOK: "It is being checked.",
+    }
+    ended = outcome.row.status.terminal and do in (Press.STOP, Press.FORCE)
+    if ended:
+        return told_of(run_id, False, outcome.note or "It had ended already.")
+    text = words.get(do) or f"Attempt {outcome.row.attempt} is accepted."
+    return told_of(run_id, True, f"{text} {outcome.note}" if outcome.note else text)

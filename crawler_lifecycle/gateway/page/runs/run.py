@@ -1,0 +1,270 @@
+"""The page of one run, in the order in which somebody asks at three in the morning: is it true, why, what to press."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Query, Request
+from markupsafe import Markup, escape
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.audits.corrections import SOURCES
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.ladder import LADDER_MINUTES
+from crawler_lifecycle.domain.managers.manager import names_of_workflow
+from crawler_lifecycle.domain.schedules.definition import schedule_of
+from crawler_lifecycle.gateway.access.operations import may
+from crawler_lifecycle.gateway.api.answers import RunDetail
+from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
+from crawler_lifecycle.gateway.api.runs import RunId, RunViews, found
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.page.parts.forms import form, read
+from crawler_lifecycle.gateway.page.parts.pressing import tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer, html, query, size, visible
+from crawler_lifecycle.gateway.page.screens.live import Part, part_mark
+from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.recent import compared
+from crawler_lifecycle.gateway.runs.requests import ResendExport
+from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
+from crawler_lifecycle.ports import DrawnTask, RunRow, Store, TaskRow
+
+from .commands import told_of
+
+#: Tasks that are drawn as squares; a run of more is told by its counts and its list.
+SQUARES_MAX = 10_000
+#: So many of them are sent together when one of them is another one.
+BLOCK = 250
+#: Squares of a row: ten rows make a block.
+COLUMNS = 25
+#: Characters that a square says: a reason may have thousands, and so may each of ten thousand tasks.
+SAID_MAX = 200
+#: Tasks that are told about beside their squares.
+FEW = 20
+#: Entries of the timeline, and corrections, that the page of a run has; the rest has pages of its own.
+ENTRIES_MAX = 200
+#: The letter of each status of a task.
+LETTERS = {
+    "QUEUED": "Q",
+    "PENDING": "P",
+    "RUNNING": "R",
+    "STOPPING": "T",
+    "SUCCEEDED": "S",
+    "FAILED": "F",
+    "CANCELLED": "C",
+    "LOST": "L",
+}
+_STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
+
+
+class PageTasks(TaskFilters):
+    """What the address of a run's tasks may say; the list begins with ``task``."""
+
+    task: int | None = Field(default=None, ge=1, le=ID_MAX)
+
+
+class AgainForm(BaseModel):
+    """The form that sends deliveries again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str | None = None
+
+
+class RunPages:
+    """What the page of a run is made of: whole for a request, and in parts for those who watch it."""
+
+    def __init__(self, store: Store, views: RunViews, ui: str | None) -> None:
+        self._store = store
+        self._views = views
+        self._ui = ui
+        self.timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
+
+    async def values(self, row: RunRow) -> dict[str, Any]:
+        """Everything that the templates ask for, but who reads it."""
+        run = await self._views.detail_of(row)
+        return await run_in_threadpool(self._values, row, run)
+
+    async def parts(self, row: RunRow) -> dict[Part, str]:
+        """The parts that change while somebody looks, for those who may press something and for the others."""
+        values = await self.values(row)
+        return await run_in_threadpool(self.rendered, values)
+
+    def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
+        workflow = f"{self._ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if self._ui else None
+        about = {"run": run, "key": uuid.uuid4().hex, "ladder": ladder(run), "workflow": workflow}
+        about |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
+        rest = {**tasks_of(self._store, run), **history_of(self._store, self.timeline, row)}
+        beside = compared(self._store.runs, row, self._views.clock())
+        return {**about, **rest, "beside": beside, "now": self._views.clock()}
+
+    def rendered(self, values: Mapping[str, Any]) -> dict[Part, str]:
+        """The same of what was read. Blocks."""
+        names = ("run-now", "run-tasks", "run-few", "run-history")
+        texts = {name: html(f"{name.replace('-', '_')}.html", **values) for name in names}
+        texts |= {f"squares-{n}": text for n, text in enumerate(values["squares"])}
+        found: dict[Part, str] = {(name, acts): text for name, text in texts.items() for acts in (False, True)}
+        return found | {("run-press", True): html("run_press.html", **values)}
+
+
+def add_run(app: FastAPI, store: Store, views: RunViews, pages: RunPages, deliveries: Deliveries) -> None:
+    """Add the page of a run, its tasks and timeline, and sending again."""
+    clock, timeline = views.clock, pages.timeline
+
+    @app.get("/runs/{run_id}", operation_id="showRun", include_in_schema=False)
+    async def show_run(run_id: RunId, request: Request) -> Response:
+        """Everything about one run."""
+        row = await run_in_threadpool(found, store.runs, run_id)
+        values = await pages.values(row)
+        return await run_in_threadpool(shown, request, values)
+
+    def shown(request: Request, values: Mapping[str, Any]) -> Response:
+        acts = may("pressRuns")
+        # Each is made of a template, or of squares.
+        own = {name: Markup(text) for (name, whose), text in pages.rendered(values).items() if whose == acts}  # noqa: S704
+        seen = [part_mark(name, text) for name, text in own.items()]
+        stream = stream_address([values["run"].run_id], values["now"], page=True, seen=seen)
+        drawn = Markup("").join(text for name, text in own.items() if name.startswith("squares-"))
+        return answer(request, "run.html", stream=stream, own=own, drawn=drawn, **values)
+
+    @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)
+    def show_tasks(run_id: RunId, request: Request) -> Response:
+        """The tasks of a run, as a table."""
+        filters = read(PageTasks, request.query_params.multi_items())
+        after = decode("task", filters.page_token) or (filters.task or 1) - 1
+        run = views.of(found(store.runs, run_id), clock())
+        rows = store.tasks.list_tasks(
+            run_id, after_task_id=after, limit=filters.page_size + 1, superseded=filters.superseded
+        )
+        page, token = cut("task", rows, filters.page_size, lambda task: task.task_id)
+        asked = filters.model_dump(exclude_defaults=True, exclude={"page_token", "task"})
+        more = f"/runs/{run_id}/tasks" + query({**asked, "page_token": token}) if token else None
+        return answer(request, "tasks.html", run=run, tasks=page, more=more, filters=filters, now=clock())
+
+    @app.get("/runs/{run_id}/timeline", operation_id="showTimeline", include_in_schema=False)
+    def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
+        """Everything that happened to a run, oldest first."""
+        row = found(store.runs, run_id)
+        page = timeline.page(row, paging.page_token, paging.page_size)
+        token = page.next_page_token
+        more = (
+            f"/runs/{run_id}/timeline" + query({"page_size": paging.page_size, "page_token": token}) if token else None
+        )
+        return answer(request, "timeline.html", run=row, timeline=page.timeline, more=more, now=clock())
+
+    @app.post("/runs/{run_id}/export", operation_id="pressExport", include_in_schema=False)
+    async def press_export(run_id: RunId, request: Request) -> Response:
+        """Deliver again what an ended run delivers; under the same names, so pressed twice it arrives once."""
+        read(AgainForm, await form(request))
+        outcome = await deliveries.resend(run_id, ResendExport())
+        told = told_of(run_id, True, outcome.note or "It is sent again.")
+        return tell(request, "Send again", [told], clock())
+
+
+def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
+    """The tasks as squares, and those of them that somebody should read about."""
+    drawn: Sequence[DrawnTask] = []
+    few: Sequence[TaskRow] = []
+    unreadable = None
+    try:
+        drawn = store.tasks.drawn_tasks(run.run_id, SQUARES_MAX + 1)
+        bad = [one for one in drawn if one.status in ("FAILED", "LOST") or one.unreadable]
+        shown = drawn if len(drawn) <= FEW else bad[:FEW]
+        few = store.tasks.list_tasks(run.run_id, among=[one.task_id for one in shown])
+    except RowUnreadable as error:
+        unreadable = str(error)
+    made = squares(drawn[:SQUARES_MAX] if len(drawn) > 1 else [])
+    more, counts = len(drawn) > SQUARES_MAX, Counter(run.tasks)
+    return {"squares": made, "tasks": few, "more_tasks": more, "counts": counts, "unread": unreadable}
+
+
+def squares(tasks: Sequence[DrawnTask]) -> list[str]:
+    """One square for each task, as HTML, in blocks. There are always as many of these, so that each has its place on a
+    page to which tasks are added.
+
+    A square is no element, of which ten thousand keep a browser busy for seconds: a block has its whole rows, and then
+    the rest, each as one text for each status, with spaces where the others are. What a square says when it is
+    pointed at, and its id, stand in lines of their own; ``squares.js`` tells it and leads there.
+    """
+    said: dict[tuple[object, ...], str] = {}
+    blocks = []
+    for first in range(0, SQUARES_MAX, BLOCK):
+        some = tasks[first : first + BLOCK]
+        letters = "".join(LETTERS.get(one.status, "?") for one in some)
+        whole = len(letters) - len(letters) % COLUMNS
+        lines = []
+        for one in some:
+            about = one[2:]
+            if about not in said:
+                said[about] = str(escape(visible(about_of(one)))).replace("\n", " ")
+            lines.append(f"{one.task_id} {one.task_index}: {said[about]}")
+        blocks.append((_pad(letters[:whole]) + _pad(letters[whole:]), "\n".join(lines)))
+    return [
+        f'<span id="squares-{n}" data-tasks="{lines}">{pads}</span>' if pads else f'<span id="squares-{n}"></span>'
+        for n, (pads, lines) in enumerate(blocks)
+    ]
+
+
+def _pad(letters: str) -> str:
+    """Rows of squares: a text for each status above each other."""
+    rows = [letters[n : n + COLUMNS] for n in range(0, len(letters), COLUMNS)]
+    layers = []
+    for letter in sorted(set(letters)):
+        alone = re.sub(f"[^{re.escape(letter)}\n]", " ", "\n".join(rows))
+        layers.append(f'<i class="{_STATUSES.get(letter, "")}">{alone}</i>')
+    return f"<span>{''.join(layers)}</span>" if letters else ""
+
+
+def about_of(task: DrawnTask) -> str:
+    """One line about a task."""
+    parts = [str(task.status), task.outcome or "", task.cause or task.reason or ""]
+    parts += [f"on {task.node}" if task.node else "", exit_of(task)]
+    parts += [f"memory {size(task.peak_memory)}" if task.peak_memory is not None else ""]
+    text = ", ".join(part for part in parts if part)
+    return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}…"
+
+
+def exit_of(task: DrawnTask) -> str:
+    """How its process ended."""
+    if task.exit_signal:
+        return f"signal {task.exit_signal}"
+    return f"exit {task.exit_code}" if task.exit_code is not None else ""
+
+
+def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
+    """What happened: newest first where all of it fits, else its beginning and the way to the rest."""
+    page = timeline.page(row, None, ENTRIES_MAX)
+    entries: Sequence[TimelineEntry] = page.timeline
+    whole = page.next_page_token is None
+    corrections = store.corrections.list_corrections(row.run_id, 0, ENTRIES_MAX + 1)
+    return {
+        "timeline": list(reversed(entries)) if whole else entries,
+        "whole_timeline": whole,
+        "corrections": corrections[:ENTRIES_MAX],
+        "sources": SOURCES,
+        "more_corrections": len(corrections) > ENTRIES_MAX,
+        "statistics": store.tasks.statistics(row.run_id),
+    }
+
+
+def ladder(run: RunDetail) -> list[tuple[float, bool]]:
+    """The minutes between looks, and which of them holds now, as far as the times of the looks tell."""
+    own = _mapping(run.request).get("poll_minutes")
+    minutes = [float(one) for one in own] if isinstance(own, list) and own else list(LADDER_MINUTES)
+    if run.next_look_at is None or run.verified_at is None or run.status in ("COMPLETED", "FAILED"):
+        return [(one, False) for one in minutes]
+    gap = (run.next_look_at - run.verified_at).total_seconds() / 60
+    nearest = min(range(len(minutes)), key=lambda n: abs(minutes[n] - gap))
+    return [(one, n == nearest) for n, one in enumerate(minutes)]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,190 @@
+"""The form that starts a run: from the catalogue, or filled in from a run that there was."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.run import Limits
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.page.parts.fields import Wrong, refused
+from crawler_lifecycle.gateway.page.parts.forms import Pairs, form
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun
+from crawler_lifecycle.ports import RunRow, TaskReader
+from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, field_error, of_error
+
+#: Tasks of a run that are filled in; a run of more is started by a programme.
+TASKS_SHOWN_MAX = 2000
+LIMITS = tuple(field.name for field in fields(Limits))
+_PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "priority", "tags", "settings", "tasks", "cpu", "memory")
+_KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
+
+
+def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskReader) -> None:
+    """Add the form and its sending."""
+
+    @app.get("/runs/new", operation_id="showStart", include_in_schema=False)
+    async def show_start(
+        request: Request,
+        crawler: str | None = None,
+        like: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None,
+    ) -> Response:
+        """The form of a crawler; ``like`` fills it in from that run."""
+        given: dict[str, str] = {}
+        note = None
+        if like is not None:
+            row = await commands.find(like)
+            given, note = await run_in_threadpool(_of_run, row, tasks)
+            crawler = crawler or row.crawler
+        return await shown(request, {**given, **({"crawler": crawler} if crawler else {})}, note=note)
+
+    @app.post("/runs/new", operation_id="pressStart", include_in_schema=False)
+    async def press_start(request: Request) -> Response:
+        """Start the run, once for each form, and lead to it."""
+        pairs = await form(request)
+        given = dict(pairs)
+        try:
+            body = _body(pairs)
+            outcome = await commands.start(signed(body), given.get("key"))
+        except Problem as refusal:
+            problem = refusal
+        except LifecycleError as error:
+            problem = of_error(error)
+        else:
+            return RedirectResponse(f"/runs/{outcome.row.run_id}", 303)
+        if not given.get("crawler"):
+            raise problem
+        return await shown(request, given, status=problem.status, wrong=_wrong(problem))
+
+    async def shown(
+        request: Request,
+        given: Mapping[str, str],
+        *,
+        status: int = 200,
+        note: str | None = None,
+        wrong: Wrong | None = None,
+    ) -> Response:
+        known: Mapping[str, CrawlerDefinition] = {}
+        away = None
+        try:
+            known = await crawlers.all()
+        except LifecycleError as error:
+            away = str(error)
+        values: dict[str, Any] = {
+            "known": sorted(known),
+            "crawler": known.get(given.get("crawler", "")),
+            "away": away or crawlers.note(),
+        }
+        # A form that was refused keeps its key: nothing was started under it, and pressing twice stays harmless.
+        key = given.get("key") or uuid.uuid4().hex
+        values |= {"given": given, "key": key, "limits": LIMITS, "note": note, "wrong": wrong}
+        return answer(request, "start.html", status=status, **values)
+
+
+def _body(pairs: Pairs) -> StartRun:
+    """The form as the API takes it. Raises ``Problem`` 422 that names each wrong field."""
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name in given:
+            raise refused(name, "given twice; give it once")
+        if name not in _KNOWN and not name.startswith("arg."):
+            raise refused(name, "unknown field; load the form again")
+        if value.strip():
+            given[name] = value.replace("\r\n", "\n")  # as it was before the browser sent it
+    if not given.get("key"):
+        raise refused("key", "missing; load the form again")
+    body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id") if name in given}
+    body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
+    body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
+    body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
+    body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
+    body["tags"] = [tag.strip() for tag in given.get("tags", "").split(",") if tag.strip()]
+    body["settings"] = _settings(given.get("settings", ""))
+    if "tasks" in given:
+        body["tasks"] = _tasks(given["tasks"])
+    try:
+        return StartRun.model_validate(body)
+    except ValidationError as error:
+        found = [field_error(item) for item in error.errors(include_url=False)[:ERRORS_MAX]]
+        detail = "; ".join(f"{one.field}: {one.message}" for one in found)
+        raise Problem(422, "invalid_request", detail, errors=found) from None
+
+
+def _settings(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for n, line in enumerate(text.splitlines(), 1):
+        name, equals, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not equals or not name.strip() or name.strip() in found:
+            raise refused("settings", f"line {n}: write NAME=VALUE, each name once")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _tasks(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for n, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            args = json.loads(line)
+        except (ValueError, RecursionError):
+            args = None
+        if not isinstance(args, dict):
+            raise refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
+        found.append({"args": args})
+    return found
+
+
+def _wrong(problem: Problem) -> Wrong:
+    """By the names that the form has for them."""
+    names: dict[str, str] = {}
+    for error in problem.errors:
+        first, _, rest = error.field.partition(".")
+        own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(first, first.partition("[")[0])
+        names.setdefault(own, error.message)
+    return Wrong(problem.detail, names)
+
+
+def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
+    """The form as this run would have been started with, and what could not be filled in."""
+    stored = row.request
+    plain = {name: stored.get(name) for name in ("flow_id", "priority", "max_parallel_tasks")}
+    plain |= {f"arg.{name}": value for name, value in _mapping(stored.get("args")).items()}
+    plain |= {f"limit.{name}": value for name, value in _mapping(stored.get("limits")).items()}
+    plain |= _mapping(stored.get("resources"))
+    given = {name: str(value) for name, value in plain.items() if value is not None}
+    given["settings"] = "\n".join(f"{name}={value}" for name, value in _mapping(stored.get("settings")).items())
+    tags = stored.get("tags")
+    given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
+    notes = [
+        f"The run gave {name} as an empty text, which this form cannot say: the default would hold."
+        for name, value in given.items()
+        if name.startswith("arg.") and not value.strip()
+    ]
+    if row.multi:
+        own = tasks.list_tasks(row.run_id, limit=TASKS_SHOWN_MAX + 1)
+        if len(own) > TASKS_SHOWN_MAX:
+            notes.append(f"Its more than {TASKS_SHOWN_MAX} tasks are not filled in. Start such a run through the API.")
+        else:
+            given["tasks"] = "\n".join(json.dumps(dict(task.args), ensure_ascii=False) for task in own)
+    return given, " ".join(notes) or None
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""What is on somebody's screen, and how it moves."""

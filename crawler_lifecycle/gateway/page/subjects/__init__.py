@@ -1,0 +1,1 @@
+"""Pages of everything else: a module a subject."""

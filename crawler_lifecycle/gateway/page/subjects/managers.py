@@ -1,0 +1,130 @@
+"""Crawl managers: how far each is, what comes next, and what can be pressed about it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
+from crawler_lifecycle.domain.names import manager_subject
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.manager_answers import ENDED, JobFilters, ManagerDetail, ManagerFilters
+from crawler_lifecycle.gateway.api.managers import ManagerId, ManagerViews
+from crawler_lifecycle.gateway.api.paging import cut
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.managers.commands import ManagerCommands
+from crawler_lifecycle.gateway.managers.requests import StopManager
+from crawler_lifecycle.gateway.page.parts.forms import form, read
+from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
+from crawler_lifecycle.gateway.page.parts.rendering import answer, query
+from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.ports.store.managers import ManagerReader
+
+#: Items that are shown as the next ones.
+NEXT = 20
+_WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
+
+
+class Do(StrEnum):
+    """What can be pressed about a manager."""
+
+    STOP = "stop"
+    FORCE = "force"
+    LEAVE = "leave"
+    PAUSE = "pause"
+    RESUME = "resume"
+    CAP = "cap"
+
+
+class ManagerForm(Pressed):
+    """The form of a manager."""
+
+    do: Do
+    attempt: int
+    reason: str | None = Field(default=None, max_length=2000)
+    cap: int | None = Field(default=None, ge=0, le=CAP_MAX)
+
+
+def add_managers(
+    app: FastAPI,
+    commands: ManagerCommands,
+    managers: ManagerReader,
+    views: ManagerViews,
+    once: Once,
+    clock: Callable[[], datetime],
+) -> None:
+    """Add the pages of managers."""
+
+    @app.get("/managers", operation_id="showManagers", include_in_schema=False)
+    def show_managers(request: Request) -> Response:
+        """Managers, newest first."""
+        filters = read(ManagerFilters, request.query_params.multi_items())
+        page = views.page(filters)
+        asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
+        token = page.next_page_token
+        more = "/managers" + query({**asked, "page_token": token}) if token else None
+        stream = stream_address([], clock(), about="managers")
+        return answer(
+            request, "managers.html", stream=stream, rows=page.managers, more=more, filters=filters, now=clock()
+        )
+
+    @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
+    async def show_manager(manager_id: ManagerId, request: Request) -> Response:
+        """One manager: status, place in its source, counters, its jobs, and those that come next."""
+        filters = read(JobFilters, request.query_params.multi_items())
+        return await run_in_threadpool(shown, request, await views.detail(manager_id), filters)
+
+    def shown(request: Request, manager: ManagerDetail, filters: JobFilters) -> Response:
+        after = decode("job", filters.page_token)
+        states = filters.state or [JobState.STARTING, JobState.STARTED]
+        rows = managers.list_jobs(manager.manager_id, after or 0, filters.page_size + 1, states=states)
+        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
+        more = query({"state": filters.state, "page_token": token}) if token else None
+        values: dict[str, Any] = {
+            "manager": manager,
+            "jobs": page,
+            "more": more,
+            "states": list(JobState),
+            "chosen": states,
+        }
+        values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING), "ended": ENDED}
+        values |= {"output": managers.manager_output(manager.manager_id), "key": uuid.uuid4().hex, "now": clock()}
+        stream = stream_address([], clock(), about=manager_subject(manager.manager_id))
+        return answer(request, "manager.html", stream=stream, **values)
+
+    @app.post("/managers/{manager_id}", operation_id="pressManager", include_in_schema=False)
+    async def press_manager(manager_id: ManagerId, request: Request) -> Response:
+        """Stop, pause, resume a manager, or set how many jobs may be live at once."""
+        pressed = read(ManagerForm, await form(request))
+
+        async def act() -> Told:
+            row = await commands.find(manager_id)
+            name, href = f"manager {manager_id}", f"/managers/{manager_id}"
+            if row.attempt != pressed.attempt:
+                return went_on(name, href, row.status, row.attempt)
+            return Told(name, href, True, await _carried_out(commands, manager_id, pressed))
+
+        return tell(request, pressed.do.capitalize(), [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+
+
+async def _carried_out(commands: ManagerCommands, manager_id: int, pressed: ManagerForm) -> str:
+    """What became of it, in a sentence."""
+    if pressed.do in (Do.STOP, Do.FORCE, Do.LEAVE):
+        body = StopManager(force=pressed.do is Do.FORCE, leave=pressed.do is Do.LEAVE, reason=pressed.reason)
+        done, text = await commands.stop(manager_id, signed(body)), "The stop is recorded."
+    elif pressed.do is Do.PAUSE:
+        done, text = await commands.pause(manager_id), "It picks nothing more; what runs goes on."
+    elif pressed.do is Do.CAP:
+        done = await commands.cap(manager_id, pressed.cap or 0)
+        text = f"The cap is {pressed.cap or 'what its class says'}."
+    else:
+        done, text = await commands.resume(manager_id), "It goes on."
+    return " ".join(filter(None, (text if done.fresh else "It was so already.", done.note)))

@@ -1,0 +1,1 @@
+"""scrapyd's dialect: its words for what the gateway does."""

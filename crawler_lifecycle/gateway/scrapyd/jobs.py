@@ -1,0 +1,213 @@
+"""scrapyd's projects, spiders and jobs in our words: one project, the catalogue's crawlers, runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.domain.run import RunStatus, Trigger
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.runs.commands import Commands
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun, StopRun
+from crawler_lifecycle.ports import RunReader, RunRow
+from crawler_lifecycle.web.problems import Problem
+
+from .forms import Form, refused, shown
+
+Answer = dict[str, Any]
+
+#: Jobs that one list names: those that have not ended, and the newest that have (as scrapyd's ``finished_to_keep``).
+LIVE_MAX, FINISHED_MAX = 1000, 100
+#: How far ``daemonstatus`` counts.
+COUNTED_MAX = 10_000
+#: What a job is called by the status of its run.
+STATES: Mapping[RunStatus, str] = {
+    RunStatus.INITIALIZING: "pending",
+    RunStatus.PROCESSING: "running",
+    RunStatus.STOPPING: "running",
+    RunStatus.COMPLETED: "finished",
+    RunStatus.FAILED: "finished",
+}
+_SIGNALS = {**dict.fromkeys(("INT", "TERM", "HUP", "2", "15", "1"), False), "KILL": True, "9": True}
+#: Our fields, as they are called here.
+_FIELDS = {"request_id": "jobid", "crawler": "spider"}
+
+
+class Jobs:
+    """What each call answers, without ``status`` and ``node_name``. Raises ``Problem`` and errors of the domain."""
+
+    def __init__(self, project: str, commands: Commands, crawlers: Crawlers, runs: RunReader) -> None:
+        self._project = project
+        self._commands = commands
+        self._crawlers = crawlers
+        self._runs = runs
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    async def daemonstatus(self, form: Form) -> Answer:
+        """How many jobs there are in each state; of those that have finished, as many as are listed."""
+
+        def count(state: str, most: int) -> int:
+            return self._runs.count_runs(_statuses(state), most)
+
+        most = {"pending": COUNTED_MAX, "running": COUNTED_MAX, "finished": FINISHED_MAX}
+        return {state: await run_in_threadpool(count, state, most[state]) for state in most}
+
+    async def listprojects(self, form: Form) -> Answer:
+        """The one project."""
+        return {"projects": [self._project]}
+
+    async def listversions(self, form: Form) -> Answer:
+        """The one version; none of an unknown project."""
+        return {"versions": [await self._version()] if form.need("project") == self._project else []}
+
+    async def listspiders(self, form: Form) -> Answer:
+        """The names of the catalogue's crawlers."""
+        self._check_project(form.need("project"))
+        await self._check_version(form.get("_version"))
+        return {"spiders": sorted(await self._crawlers.all())}
+
+    async def _version(self) -> str:
+        """A digest of the catalogue."""
+        known = [dataclasses.asdict(crawler) for _, crawler in sorted((await self._crawlers.all()).items())]
+        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def _check_project(self, project: str | None) -> None:
+        if project not in (None, self._project):
+            raise refused(
+                f"project {shown(project)} not found; this gateway has {self._project!r} alone "
+                "(LIFECYCLE_GATEWAY__SCRAPYD_PROJECT)"
+            )
+
+    async def _check_version(self, version: str | None) -> None:
+        if version and version != (known := await self._version()):
+            raise refused(
+                f"version {shown(version)} not found; the catalogue is {known!r} now: send that, or leave it out"
+            )
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def schedule(self, form: Form) -> Answer:
+        """Start a run under the job's id. The same again finds it, and starts nothing."""
+        self._check_project(form.need("project"))
+        body = StartRun(
+            crawler=form.need("spider"),
+            trigger=Trigger.API,
+            request_id=form.get("jobid"),
+            priority=min(5, max(1, 3 - round(form.number("priority")))),
+            settings=dict(_setting(text) for text in form.all("setting")),
+        )
+        await self._check_version(form.get("_version"))
+        jobid = body.request_id if body.request_id is not None else uuid.uuid4().hex
+        body = signed(body.model_copy(update={"request_id": jobid, "args": form.rest()}))
+        try:
+            done = await self._commands.start(body, None)
+        except Problem as problem:
+            if problem.code == "unknown_crawler":
+                problem.detail = f"spider {shown(body.crawler)} not found; {problem.detail.partition('; ')[2]}"
+            if problem.code == "idempotency_mismatch":
+                problem.detail = f"jobid: {shown(jobid)} is taken by another request; give another one"
+            # What is on record starts by itself, and a repeat with another id would start another one.
+            if problem.code != "temporal_unavailable" or problem.run_id is None:
+                raise
+            return {"jobid": jobid}
+        if not done.fresh and done.row.status.terminal:
+            had = f"run {done.row.run_id} had it and is {done.row.status}"
+            raise refused(f"jobid: {shown(jobid)} is taken: {had}; give another one")
+        return {"jobid": jobid}
+
+    async def cancel(self, form: Form) -> Answer:
+        """Stop the run of a job, by force with ``KILL``; in which state it was, ``None`` when nothing is stopped."""
+        self._check_project(form.need("project"))
+        job, signal = form.need("job"), form.get("signal") or "INT"
+        force = _SIGNALS.get(signal.upper().removeprefix("SIG"))
+        if force is None:
+            raise refused(f"signal: {shown(signal)} is not taken; give INT, which lets it finish, or KILL")
+        row = await self._find(job)
+        if row is None or row.status.terminal:
+            return {"prevstate": None}
+        done = await self._commands.stop(row.run_id, signed(StopRun(force=force)))
+        return {"prevstate": None if done.row.status.terminal else STATES[row.status]}
+
+    async def status(self, form: Form) -> Answer:
+        """The state of one job."""
+        job = form.need("job")
+        self._check_project(form.get("project"))
+        row = await self._find(job)
+        return {"currstate": None if row is None else STATES[row.status]}
+
+    async def listjobs(self, form: Form) -> Answer:
+        """The newest jobs, newest first."""
+        self._check_project(form.get("project"))
+        # In this order a run that ends meanwhile is in both lists, and in no case in none.
+        live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
+        ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
+        over = {row.run_id for row in ended}
+        answer: Answer = {"pending": [], "running": [], "finished": [self._ran(row) for row in ended]}
+        for row in live:
+            if row.run_id not in over:
+                state = STATES[row.status]
+                answer[state].append(self._waits(row) if state == "pending" else self._ran(row))
+        return answer
+
+    async def run_of(self, project: str, spider: str, job: str) -> RunRow:
+        """The run of a job. Raises ``Problem`` 404."""
+        row = await self._find(job)
+        if row is None or (project, spider) != (self._project, row.crawler):
+            what = f"project {shown(project)} has no job {shown(job)} of spider {shown(spider)}"
+            raise Problem(404, "log_not_found", f"{what}; listjobs.json has the newest, with log_url")
+        return row
+
+    def _listed(self, states: tuple[str, ...], most: int) -> list[RunRow]:
+        statuses = [status for state in states for status in _statuses(state)]
+        return [row for row in self._runs.list_runs(status=statuses, limit=most) if row.status in STATES]
+
+    async def _find(self, job: str) -> RunRow | None:
+        if not (0 < len(job) <= REQUEST_ID_MAX and job.isprintable()):
+            return None  # no run has such an id, and not every database takes it
+        return await run_in_threadpool(self._runs.find_run, job)
+
+    def _job(self, row: RunRow) -> Answer:
+        return {"id": row.request_id, "project": self._project, "spider": row.crawler}
+
+    def _waits(self, row: RunRow) -> Answer:
+        given = {name: row.request.get(name) or {} for name in ("settings", "args")}
+        return {**self._job(row), "version": None, **given}
+
+    def _ran(self, row: RunRow) -> Answer:
+        began = {"start_time": _time(row.started_at or row.created_at)}
+        more = {"end_time": _time(row.ended_at or row.updated_at)} if row.status.terminal else {"pid": None}
+        log = f"/logs/{self._project}/{quote(row.crawler)}/{quote(row.request_id, safe='')}.log"
+        return {**self._job(row), **began, **more, "log_url": log, "items_url": None}
+
+
+def in_its_words(detail: str) -> str:
+    """A sentence of ours, with the field it begins with as the dialect calls it."""
+    field, colon, rest = detail.partition(": ")
+    return f"{_FIELDS.get(field, field)}{colon}{rest}"
+
+
+def _statuses(state: str) -> list[RunStatus]:
+    return [status for status, name in STATES.items() if name == state]
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise refused(f"setting: {shown(text)} has no '='; send NAME=VALUE")
+    return name, value
+
+
+def _time(moment: datetime) -> str:
+    """As scrapyd writes times: of no zone (here UTC), always with microseconds, which its clients read."""
+    return moment.replace(tzinfo=None).isoformat(" ", "microseconds")

@@ -1,0 +1,100 @@
+"""Commands on webhooks: put, pause, resume, test, delete.
+
+First the row, then Temporal. What is on record is carried out even if this process dies in the next moment, or
+Temporal is away: workers of the role webhooks see that each webhook has its workflow.
+"""
+
+from __future__ import annotations
+
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.webhooks.definition import check_webhook_name
+from crawler_lifecycle.gateway.runs.commands import Commanded, told
+from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.store.webhooks import WebhookRow, WebhookStore
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.web.problems import Problem
+
+from .requests import PauseWebhook, PutWebhook, ResumeWebhook
+
+LATER = (
+    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role webhooks, without "
+    "another request."
+)
+
+
+class WebhookCommands:
+    """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain.
+
+    ``loopback``: whether http to this machine is allowed.
+    """
+
+    def __init__(self, webhooks: WebhookStore, workflows: Workflows, *, loopback: bool = False) -> None:
+        self._webhooks = webhooks
+        self._workflows = workflows
+        self._loopback = loopback
+
+    async def seen(self, name: str) -> WebhookRow | None:
+        """The webhook of this name, if there is one."""
+        row = await run_in_threadpool(self._webhooks.get_webhook, name)
+        return None if row is None or row.deleted_at is not None else row
+
+    async def find(self, name: str) -> WebhookRow:
+        """The webhook. Raises ``Problem`` 404."""
+        row = await self.seen(name)
+        if row is None:
+            detail = f"webhook {name[:200]!r} does not exist; GET /v1/webhooks lists what there is"
+            raise Problem(404, "webhook_not_found", detail)
+        return row
+
+    async def put(self, name: str, body: PutWebhook) -> Commanded[WebhookRow]:
+        """Make a webhook, or change its definition. Again the same: nothing more."""
+        check_webhook_name(name)
+        spec = body.spec()
+        if spec.loopback and not self._loopback:
+            raise refusal("url", spec.url, "give an https address; http is for loopback on a developer's machine")
+        put = self._webhooks.put_webhook
+        row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
+        note = "It is paused: resume it." if row.paused_at is not None else None
+        return await self._woken(row, fresh, note)
+
+    async def delete(self, name: str) -> Commanded[WebhookRow]:
+        """Have nothing told any more; its deliveries stay on record."""
+        row = await self.find(name)
+        fresh = await run_in_threadpool(self._webhooks.delete_webhook, name)
+        return await self._woken(row, fresh)
+
+    async def pause(self, name: str, body: PauseWebhook) -> Commanded[WebhookRow]:
+        """Have nothing told until it is resumed."""
+        row = await self.find(name)
+        if row.paused_at is not None:
+            return Commanded(row, fresh=False, note="It was paused already.")
+        by = f"by {body.requested_by}" if body.requested_by else "over HTTP"
+        reason = f"paused {by}" + (f": {body.reason}" if body.reason else "")
+        return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, reason))
+
+    async def resume(self, name: str, body: ResumeWebhook) -> Commanded[WebhookRow]:
+        """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
+        row = await self.find(name)
+        if row.paused_at is None and not body.skip and body.skip_seq is None:
+            return await self._woken(row, False, "It was not paused.")
+        resume = self._webhooks.pause_webhook
+        return await self._woken(
+            await run_in_threadpool(lambda: resume(name, None, skip=body.skip, skip_seq=body.skip_seq))
+        )
+
+    async def test(self, name: str, requested_by: str | None, seen: int | None = None) -> tuple[Event, str | None]:
+        """Tell it of an event that is for it alone; that event, and what the caller should know.
+
+        Raises ``NotInThisState`` when it was tested behind the event ``seen``.
+        """
+        row = await self.find(name)
+        event = await run_in_threadpool(self._webhooks.test_webhook, name, requested_by, seen)
+        if row.paused_at is not None:
+            return event, "The webhook is paused: this is told when it is resumed."
+        return event, await told(self._workflows.start_webhook(name), f"webhook {name}", LATER)
+
+    async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
+        later = await told(self._workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", LATER)
+        return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
