@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from .addresses import LOOPBACK
+from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api

@@ -10,8 +10,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from crawler_lifecycle.cli.http_errors import refusal, unreachable
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from .http_errors import refusal, unreachable
+from .problems import CommandFailed, Exit
 
 Document = dict[str, Any]
 
@@ -148,9 +148,9 @@ class Gateway:
         """Supporting files of a run's tasks that the gateway can read now."""
         return self._send("GET", f"/v1/runs/{run_id}/files", params={} if task_id is None else {"task": task_id})
 
-    def file(self, run_id: int, task_id: int, path: str) -> Generator[bytes]:
+    def file(self, run_id: int, name: str) -> Generator[bytes]:
         """The bytes of one of them."""
-        with self._streamed(f"/v1/runs/{run_id}/file", {"task": task_id, "path": path}, silence_s=60.0) as answer:
+        with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, silence_s=60.0) as answer:
             yield from answer.iter_bytes()
 
     def stop(
@@ -191,6 +191,14 @@ class Gateway:
         """Have something done; ``None`` in the body is left out. The same ``key`` again changes nothing."""
         options = {} if body is None else {"json": {name: one for name, one in body.items() if one is not None}}
         return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Have the document at this path be that."""
+        return self._send("PUT", path, json=dict(body))
+
+    def delete(self, path: str) -> Document:
+        """Have the document at this path removed."""
+        return self._send("DELETE", path)
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
         """Announce a graph, send its pages, and start it; the same graph again finds it."""

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import httpx
 
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit
 
 #: Status of an answer -> what it means for the command. Everything else is an error of the service.
 _EXITS = {

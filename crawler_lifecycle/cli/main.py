@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
-from crawler_lifecycle.cli import exits, output, session
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from . import exits, output, session
+from .problems import CommandFailed, Exit
 
 #: Verb -> its function (or group of verbs) by name, and its line in the help. They are imported when their verb is
 #: called: what one verb needs must not slow down the others.
@@ -75,6 +75,29 @@ GRAPH = {
     "step": ("graphs.show:step", "Show one step, what it waits for, how it failed, and its result."),
     "render": ("graphs.show:render", "Draw a graph for Graphviz or Mermaid."),
 }
+SCHEDULE = {
+    "create": ("schedules.put:create", "Make a schedule: of a crawler, or of a file."),
+    "list": ("schedules.control:list_schedules", "List schedules."),
+    "describe": ("schedules.control:describe", "Show everything about a schedule, and what lies ahead."),
+    "update": ("schedules.put:update", "Change when a schedule is due, and what happens then."),
+    "pause": ("schedules.control:pause", "Have due times begin nothing for now."),
+    "resume": ("schedules.control:resume", "Let a paused schedule go on."),
+    "trigger": ("schedules.control:trigger", "Have a schedule be due now."),
+    "backfill": ("schedules.control:backfill", "Have past due times begin that began nothing."),
+    "due": ("schedules.control:due", "List due times, each with what became of it."),
+    "delete": ("schedules.control:delete", "Delete a schedule; its due times stay on record."),
+}
+WEBHOOK = {
+    "create": ("webhooks.put:create", "Make a webhook: who is told, and of what."),
+    "list": ("webhooks.control:list_webhooks", "List webhooks."),
+    "describe": ("webhooks.control:describe", "Show everything about a webhook, and how it stands."),
+    "update": ("webhooks.put:update", "Change where a webhook leads, and what it is told of."),
+    "pause": ("webhooks.control:pause", "Have nothing told to a webhook for now."),
+    "resume": ("webhooks.control:resume", "Let a paused webhook go on."),
+    "test": ("webhooks.control:try_out", "Tell a webhook of an event that is for it alone."),
+    "deliveries": ("webhooks.control:deliveries", "List what was told to a webhook, or tried to be."),
+    "delete": ("webhooks.control:delete", "Delete a webhook; its deliveries stay on record."),
+}
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
     "current": ("admin.services:db_current", "Show the schema version of the database."),
@@ -110,11 +133,15 @@ def build() -> App:
         ("crawler", CRAWLER, "The catalogue of crawlers."),
         ("manager", MANAGER, "Crawl managers: streams of runs."),
         ("graph", GRAPH, "Graphs: runs and functions with dependencies."),
+        ("schedule", SCHEDULE, "Schedules: runs, managers and graphs at due times."),
+        ("webhook", WEBHOOK, "Webhooks: others are told what happens, signed."),
         ("db", DB, "The database."),
         ("cluster", CLUSTER, "The Kubernetes cluster."),
     )
     for group, verbs, text in groups:
-        below = App(name=group, help=text, group="Runs" if group in ("crawler", "manager", "graph") else "Services")
+        below = App(
+            name=group, help=text, group="Runs" if group in ("crawler", "manager", "graph", "schedule") else "Services"
+        )
         for name, (function, line) in verbs.items():
             _add(below, name, function, line, None, None)
         app.command(below)
@@ -126,7 +153,7 @@ def _add(app: App, name: str, function: str, text: str, group: str | None, alias
 
 
 def _version() -> str:
-    from crawler_lifecycle.cli.version import installed
+    from .version import installed
 
     return installed()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler_lifecycle.cli.session import Session, current
+from .session import Session, current
 
 #: Where no terminal says how wide it is, nothing is cut or folded.
 WIDE = 10_000
@@ -46,6 +46,12 @@ class Column:
 def now() -> datetime:
     """The present, in one place so that tests can hold it still."""
     return datetime.now(UTC)
+
+
+def say_note(session: Session, answer: Document) -> None:
+    """Say what an answer of the gateway notes for a person, if anything."""
+    if answer.get("note"):
+        session.say(clean(answer["note"]))
 
 
 def clean(value: object, *, lines: bool = False) -> str:
@@ -207,6 +213,9 @@ def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Colu
         terminal.print(build_table(session, rows, columns))
     # The last column is padded, too; spaces at the end of a line are only trouble for whoever copies it.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    for row in rows:
+        if row.get("unreadable"):  # it stands still until a person mends it
+            session.say(clean(row["unreadable"]))
 
 
 def show_facts(session: Session, facts: Sequence[tuple[str, str]]) -> None:

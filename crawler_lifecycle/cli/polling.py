@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from .problems import CommandFailed, Exit
 
 T = TypeVar("T")
 

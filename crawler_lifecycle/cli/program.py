@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli import session as options
-from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.session import current
+from . import session as options
+from .problems import Exit
+from .session import current
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -22,7 +22,7 @@ _HINTS = {
 
 def completion(shell: Annotated[Shell, Parameter(help="the shell that shall complete")], /) -> int:
     """Print the completion script of a shell."""
-    from crawler_lifecycle.cli.main import build
+    from .main import build
 
     app = build()
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle import dev_json
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.bounds import storable
 
+from .problems import CommandFailed, Exit
+
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from .gateway import Gateway
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
 TIME_FORMATS = ("relative", "iso")
@@ -75,7 +76,7 @@ class Session:
 
     def gateway(self) -> Gateway:
         """A connection to the gateway that was named, or that runs here. Raises ``CommandFailed``."""
-        from crawler_lifecycle.cli.gateway import Gateway  # with its HTTP client, which `--help` can do without
+        from .gateway import Gateway  # with its HTTP client, which `--help` can do without
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or named_gateway()
@@ -267,8 +268,9 @@ def long_ago(text: str, now: datetime, *, least_s: float, why: str, such_as: str
         raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
 
 
-def time_of(option: str, text: str, now: datetime) -> str:
-    """The time in UTC, as the API takes it, of ``24h`` (so long ago) or of an ISO 8601 date or time.
+def time_of(option: str, text: str, now: datetime | None = None) -> str:
+    """The time in UTC, as the API takes it, of ``24h`` (so long ago, where ``now`` is given) or of an ISO 8601 date or
+    time.
 
     A time without an offset is meant as UTC. Raises ``CommandFailed``.
     """
@@ -276,8 +278,10 @@ def time_of(option: str, text: str, now: datetime) -> str:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         # A bare number could be a year or a count of anything.
-        if _DURATION.fullmatch(text.strip()) is None or not text.strip() or text.strip()[-1].isdigit():
-            cure = "give a length of time such as 24h or 7d, or a time such as 2026-11-20 or 2026-11-20T12:00Z"
+        length = _DURATION.fullmatch(text.strip()) is not None and text.strip()[-1:].isalpha()
+        if now is None or not length:
+            cure = "give a length of time such as 24h or 7d, or a time" if now is not None else "give a time"
+            cure += " such as 2026-11-20 or 2026-11-20T12:00Z"
             raise CommandFailed(Exit.USAGE, f"{option} {text!r} is no time", None, cure) from None
         try:
             found = now - timedelta(seconds=seconds(text))

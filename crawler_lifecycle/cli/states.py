@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crawler_lifecycle.cli.output import Column, clean, of
+from .output import Column, clean, of
 
 TERMINAL = ("COMPLETED", "FAILED")
 STOPPED = ("cancelled", "cancel_timeout")

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from crawler_lifecycle.cli.output import Column, Document, clean, emit, show_rows
-from crawler_lifecycle.cli.polling import Polling
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.states import STOPPED, TERMINAL, status_of
 from crawler_lifecycle.domain.waiting import ageless
 
+from .output import Column, Document, clean, emit, show_rows
+from .polling import Polling
+from .problems import CommandFailed, Exit
+from .session import current
+from .states import STOPPED, TERMINAL, status_of
+
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from .gateway import Gateway
 
 Goal = Literal["completed", "ended", "started"]
 

@@ -7,10 +7,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from crawler_lifecycle.cli import session as options
-from crawler_lifecycle.cli.output import emit, show_facts
-from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.session import current
+from . import session as options
+from .output import emit, show_facts
+from .problems import Exit
+from .session import current
 
 
 def installed() -> str:

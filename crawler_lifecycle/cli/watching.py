@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.cli.output import Document, as_json
-from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.runs.watch import LONGEST_PAUSE_S, lost, write_lines
-from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.subjects import Kind, await_end, gave_up, is_news, look_further, show_state, verdict
+
+from .output import Document, as_json
+from .polling import Polling
+from .session import current
+from .subjects import Kind, await_end, gave_up, is_news, look_further, show_state, verdict
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from .gateway import Gateway
 
 
 def follow(kind: Kind, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import cluster_access, output
-from crawler_lifecycle.cli.admin.services import load_settings
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import Column, Document, clean, emit, moment, number, of, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+
+from .services import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

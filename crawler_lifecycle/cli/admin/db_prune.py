@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import load_settings
 from crawler_lifecycle.cli.output import Column, Document, emit, number, of, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+
+from .services import load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.database import Pruner

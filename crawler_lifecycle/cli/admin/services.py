@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from crawler_lifecycle.cli.admin import nearby
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+
+from . import nearby
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
@@ -32,7 +33,7 @@ def load_settings() -> Settings:
 
 def hide() -> None:
     """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
-    from crawler_lifecycle.adapters.local import process_controls
+    from crawler_lifecycle.adapters.local.processes import controls as process_controls
 
     if not process_controls.hide():
         current().say("this system cannot hide environment and memory of a process from others of the same user")
@@ -49,9 +50,9 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        What it serves: workflows, cluster, control, export, audit, plans; all of them when none is given. The role
-        observer only notices changes on the cluster, which cluster does as well unless LIFECYCLE_WORKER__WAKE_UPS is
-        false.
+        What it serves: workflows, cluster, control, export, audit, plans, webhooks; all of them when none is given. The
+        role observer only notices changes on the cluster, which cluster does as well unless
+        LIFECYCLE_WORKER__WAKE_UPS is false.
     """
     hide()
     keep_files_private()
@@ -143,10 +144,11 @@ def db_upgrade(
 
 
 def _bring_numbers_forward(settings: Settings) -> None:
-    from crawler_lifecycle.cli.admin.run_numbers import LIMIT_S, sources
     from crawler_lifecycle.compose import build_store
     from crawler_lifecycle.domain.errors import LifecycleError
     from crawler_lifecycle.worker.run_numbers import bring_forward
+
+    from .run_numbers import LIMIT_S, sources
 
     say = current().say
     try:

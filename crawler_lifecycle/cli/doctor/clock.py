@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.domain.clocks import CLOCK_OFF_MAX_S
+
+from .line import Line
 
 #: Times of the cluster and ours are compared to the second; below this nobody is misled.
 WARN_S = 2.0

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.cli.doctor import cluster_objects as objects
-from crawler_lifecycle.cli.doctor import component
-from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.cluster_objects import APPLY, ASK_AGAIN
-from crawler_lifecycle.cli.doctor.line import Line
-from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
+
+from . import cluster_objects as objects
+from . import component
+from .clock import clock_line
+from .cluster_objects import APPLY, ASK_AGAIN
+from .line import Line
+from .report import Context
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api

@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.adapters.kubernetes.client.quantities import amount
-from crawler_lifecycle.cli.doctor.line import Level, Line, counted
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
+
+from .line import Level, Line, counted
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.domain.crawler import CrawlerDefinition
+    from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
     from crawler_lifecycle.settings import Settings
 
 #: An end is recorded, and its pod released, at the next look at the latest; the ladder ends at fifteen minutes.

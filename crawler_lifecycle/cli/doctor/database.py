@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crawler_lifecycle.adapters.database import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
-from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.line import Level, Line
-from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
+
+from .clock import clock_line
+from .line import Level, Line
+from .report import Context
 
 MIB = 1024**2
 #: One request may hold tasks and arguments of 2 MiB; as a statement that is several times more.

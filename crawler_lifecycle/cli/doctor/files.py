@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.cli.doctor import component
-from crawler_lifecycle.cli.doctor.line import Level, Line
-from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+
+from . import component
+from .line import Level, Line
+from .report import Context
 
 CHECK = "files"
 #: In whose pods which of the two is used.

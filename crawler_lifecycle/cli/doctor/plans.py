@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.database import read_schema
-from crawler_lifecycle.cli.doctor.line import Line, counted
-from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports.store.managers import HEARD_S, PLAN_MANAGER, PlanRow
+
+from .line import Line, counted
+from .report import Context
 
 _SHOWN = 5
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.cli.doctor.line import Line
+from .line import Line
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.doctor.sources import Sources
     from crawler_lifecycle.observability.redaction import Redactor
     from crawler_lifecycle.settings import Settings
+
+    from .sources import Sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ import httpx
 
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.cli.doctor.clock import clock_line
-from crawler_lifecycle.cli.doctor.line import Level, Line, counted
-from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.pod import Owned
 from crawler_lifecycle.gateway.access import tokens
 from crawler_lifecycle.settings import Settings
+
+from .clock import clock_line
+from .line import Level, Line, counted
+from .report import Context
 
 
 def check_catalogue(context: Context) -> Sequence[Line]:

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from crawler_lifecycle import dev_json
-from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.stack import layout
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
+
+from .line import Line
 
 DEFAULT, ENVIRONMENT = "default", "environment"
 

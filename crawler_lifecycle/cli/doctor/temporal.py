@@ -6,15 +6,16 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 
-from crawler_lifecycle.cli.doctor.line import Line
-from crawler_lifecycle.cli.doctor.queues import check_queues
-from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.errors import TemporalRefused
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 from crawler_lifecycle.temporal.search_attributes import registration_command
 from crawler_lifecycle.temporal.server import Server
+
+from .line import Line
+from .queues import check_queues
+from .report import Context
 
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
 

@@ -16,9 +16,9 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import Session, current
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.doctor.line import Line
-    from crawler_lifecycle.cli.doctor.report import Check, Context
-    from crawler_lifecycle.cli.doctor.sources import Setting
+    from .line import Line
+    from .report import Check, Context
+    from .sources import Setting
 
 #: Time for all checks together, which run at the same time.
 LIMIT_S = 15.0
@@ -42,8 +42,8 @@ def doctor(
     """
     session = current()
     keep_files_private()  # with --fix it may make a database
-    from crawler_lifecycle.cli.doctor.loading import load
-    from crawler_lifecycle.cli.doctor.report import run
+    from .loading import load
+    from .report import run
 
     context, in_force, problem = _prepare(session, fix, state_dir)
     lines: list[Line] = []
@@ -69,12 +69,13 @@ def doctor(
 
 
 def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
-    from crawler_lifecycle.cli.doctor import sources
-    from crawler_lifecycle.cli.doctor.line import Line
-    from crawler_lifecycle.cli.doctor.report import Context
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.observability import redaction
     from crawler_lifecycle.settings import Settings
+
+    from . import sources
+    from .line import Line
+    from .report import Context
 
     found = sources.collect(state_dir)
     if session.gateway_url:
@@ -100,9 +101,9 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from crawler_lifecycle.cli.doctor import cluster, database, files, machine, plans, run_numbers, services, temporal
-    from crawler_lifecycle.cli.doctor.report import Check
-    from crawler_lifecycle.cli.doctor.sources import check_variables
+    from . import cluster, database, files, machine, plans, run_numbers, schedules, services, temporal, webhooks
+    from .report import Check
+    from .sources import check_variables
 
     return (
         Check("environment", lambda context: check_variables(context.sources), needs_settings=False),
@@ -115,6 +116,8 @@ def _checks() -> Sequence[Check]:
         Check("database", database.check_database),
         Check("numbers", run_numbers.check_numbers),
         Check("plans", plans.check_plans),
+        Check("webhooks", webhooks.check_webhooks),
+        Check("schedules", schedules.check_schedules),
         Check("cluster", cluster.check_cluster),
         Check("files", files.check_files),
         Check("catalogue", services.check_catalogue),
@@ -129,8 +132,8 @@ def _checks() -> Sequence[Check]:
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """In a component's pod the checks of what that component uses, and a line that says so; elsewhere all of them."""
-    from crawler_lifecycle.cli.doctor import component
-    from crawler_lifecycle.cli.doctor.line import Line
+    from . import component
+    from .line import Line
 
     mine = component.component(context.settings) if context.settings is not None else None
     if mine is None:

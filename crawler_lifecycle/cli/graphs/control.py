@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.graphs import tables
 from crawler_lifecycle.cli.output import clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import Kind, await_end, be_sure, each
+
+from . import tables
 
 GRAPH = Kind("graph", tables.STATE, tables.line, field="id", again="retry")
 

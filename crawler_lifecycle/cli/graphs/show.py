@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.graphs import tables
-from crawler_lifecycle.cli.graphs.control import GRAPH, Key
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.states import TERMINAL, status_of
+
+from . import tables
+from .control import GRAPH, Key
 
 Limit = Annotated[int, Parameter(help="at most so many")]
 State = Literal["draft", "executing", "completed", "cancelled", "discarded"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.graphs.control import GRAPH
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.users_code import answer_of
+
+from .control import GRAPH
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -71,7 +73,8 @@ def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
     if code:
         why = f"the process that builds it ended with {code}; what it said stands above"
-        raise CommandFailed(Exit.USAGE, f"{build!r} gave no graph", why, "python -m crawler_lifecycle.graphs.script")
+        again = shlex.join(["python", "-m", "crawler_lifecycle.graphs.script", build, *words])
+        raise CommandFailed(Exit.USAGE, f"{build!r} gave no graph", why, again)
     return _document(build, content)
 
 
@@ -86,7 +89,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _document(where: str, content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandFailed(Exit.USAGE, f"{where}: this is no JSON", str(error)) from None
     if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
         cure = f"give an object with steps, and any of {', '.join(_FIELDS[:-1])}"

@@ -98,6 +98,7 @@ def step_facts(row: Document) -> list[tuple[str, str]]:
         ("arguments", plain((row.get("job") or {}).get("args") or {})),
         ("after", " ".join(row.get("deps") or ())),
         ("state", f"{row.get('state')} {row.get('outcome') or ''}".strip()),
+        ("unreadable", row.get("unreadable")),
         ("ending", "it may still run" if row.get("ending") else None),
         ("reason", row.get("reason")),
         ("waiting", row.get("waiting")),

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.managers.control import MANAGER
-from crawler_lifecycle.cli.managers.items import Args, Format, Item, Source, format_of, pages
 from crawler_lifecycle.cli.output import Document, clean, emit, show_facts
 from crawler_lifecycle.cli.polling import patiently
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.domain.errors import InvalidRequest
+
+from .control import MANAGER
+from .items import Args, Format, Item, Source, format_of, pages
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -143,9 +144,9 @@ def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Call
         raise CommandFailed(Exit.USAGE, f"there is no crawler {crawler!r}", None, "crawlctl crawler list")
     from pydantic import TypeAdapter
 
-    from crawler_lifecycle.domain.arguments import as_text
-    from crawler_lifecycle.domain.crawler import CrawlerDefinition, effective_args
-    from crawler_lifecycle.domain.manager import job_text
+    from crawler_lifecycle.domain.crawlers.arguments import as_text
+    from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, effective_args
+    from crawler_lifecycle.domain.managers.manager import job_text
 
     definition = TypeAdapter(CrawlerDefinition).validate_python(found)
 

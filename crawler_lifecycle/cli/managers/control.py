@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.managers import tables
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import Kind, await_end, be_sure, each, show
+
+from . import tables
 
 MANAGER = Kind("manager", tables.STATE, tables.line)
 

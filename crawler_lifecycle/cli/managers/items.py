@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.domain.manager import PAGE_ITEMS
+from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
 
 Format = Literal["jsonl", "csv"]
 Args = dict[str, Any]

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.managers import tables
 from crawler_lifecycle.cli.output import Column, clean, emit, emit_list, of, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.texts import plain
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.users_code import answer_of
+
+from . import tables
 
 #: A class that plans for longer is stopped, unless --timeout says otherwise.
 TIMEOUT_S = 300.0
@@ -69,7 +70,7 @@ def plan(
 def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
     """What the process with the class says: its jobs, and how it came to its end."""
     words = [str(limit), name, *argv]
-    answer, code = answer_of("crawler_lifecycle.managers.preview", words, session.timeout_s or TIMEOUT_S)
+    answer, code = answer_of("crawler_lifecycle.plans.preview", words, session.timeout_s or TIMEOUT_S)
     try:
         found = json.loads(answer)
         return found["jobs"], found["end"]

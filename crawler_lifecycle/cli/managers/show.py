@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.managers import tables
-from crawler_lifecycle.cli.managers.control import MANAGER, ManagerId
 from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.states import TERMINAL
+
+from . import tables
+from .control import MANAGER, ManagerId
 
 Limit = Annotated[int, Parameter(help="at most so many")]
 State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "ended", "skipped"]
@@ -73,10 +74,11 @@ def logs(manager: ManagerId, /) -> int:
 
 def _next_steps(row: Document) -> list[str]:
     one = row.get("manager_id")
-    skipped = [f"crawlctl manager describe {one} --jobs skipped"] if tables.jobs(row).get("skipped") else []
+    looks = [state for name, state in (("skipped", "skipped"), ("bad", "ended")) if tables.jobs(row).get(name)]
+    why = [f"crawlctl manager describe {one} --jobs {state}" for state in looks]
     runs = f"crawlctl list --parent {row.get('workflow_id')}"
     if row.get("status") in TERMINAL:
-        return [*skipped, runs, f"crawlctl manager resume {one}"]
+        return [*why, runs, f"crawlctl manager resume {one}"]
     if row.get("paused"):
-        return [*skipped, f"crawlctl manager resume {one}", runs]
-    return [*skipped, f"crawlctl manager watch {one}", runs, f"crawlctl manager stop {one}"]
+        return [*why, f"crawlctl manager resume {one}", runs]
+    return [*why, f"crawlctl manager watch {one}", runs, f"crawlctl manager stop {one}"]

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.managers.adding import Each, FormatOption, Sender, checked_id, checker
-from crawler_lifecycle.cli.managers.control import MANAGER
-from crawler_lifecycle.cli.managers.items import Format, Source, format_of
 from crawler_lifecycle.cli.output import Document, as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import is_news
-from crawler_lifecycle.domain.manager import PAGE_ITEMS
+from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
+
+from .adding import Each, FormatOption, Sender, checked_id, checker
+from .control import MANAGER
+from .items import Format, Source, format_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway

@@ -9,9 +9,10 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import Document
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import Goal, await_end, be_sure, each, show
+
+from .texts import RUN
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -64,7 +65,7 @@ def resume(
     with session.gateway() as gateway:
         answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
         if watch:
-            from crawler_lifecycle.cli.runs.watch import watch_run
+            from .watch import watch_run
 
             return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
         if wait:

@@ -14,9 +14,10 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import Document, clean, emit, number, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.show import RunId
 from crawler_lifecycle.cli.session import Session, current
+
+from . import tables
+from .show import RunId
 
 
 def export(

@@ -6,11 +6,8 @@ import codecs
 import json
 import os
 import re
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,18 +17,14 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.output import Document, clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.export import fetch, wanted_export
-from crawler_lifecycle.cli.runs.logs import lines
-from crawler_lifecycle.cli.runs.show import RunId
 from crawler_lifecycle.cli.session import Session, current
 
-#: A larger archive is not fetched only to look into it.
-ARCHIVE_MAX = 2**30
+from . import tables
+from .logs import lines
+from .show import RunId
+
 #: Of a file, on the terminal.
 SHOWN_MAX = 1024 * 1024
-_CHUNK = 64 * 1024
-_MANIFEST = "manifest.json"
 #: What feeds write. Without a file that is named like items all of these count.
 _FEED = re.compile(r"\.(jsonl|jsonlines|jl|json|csv|xml)$", re.IGNORECASE)
 _ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
@@ -43,72 +36,16 @@ TaskId = Annotated[int | None, Parameter(help="only those of this task, by its i
 class Files:
     """The files of one run, by the names that they have in its archive."""
 
-    def __init__(self, rows: list[Document], note: str | None) -> None:
-        self.rows = rows
-        self.note = note
-
-    def open(self, row: Document) -> Generator[bytes]:
-        raise NotImplementedError
-
-
-class _Live(Files):
-    """As they lie in the folders of the tasks."""
-
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
         found = gateway.files(run, task)
         left_out = int(found.get("left_out") or 0)
         notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note")) or None]
-        super().__init__(found["files"], "; ".join(filter(None, notes)) or None)
-        self.readable = bool(found.get("readable"))
+        self.rows: list[Document] = found["files"]
+        self.note = "; ".join(filter(None, notes)) or None
         self._gateway, self._run = gateway, run
 
     def open(self, row: Document) -> Generator[bytes]:
-        return self._gateway.file(self._run, int(row["task_id"]), str(row["path"]))
-
-
-class _Archived(Files):
-    """As the archive holds them."""
-
-    def __init__(self, archive: zipfile.ZipFile, attempt: object) -> None:
-        members = [info for info in archive.infolist() if not info.is_dir() and info.filename != _MANIFEST]
-        rows: list[Document] = [{"name": info.filename, "bytes": info.file_size, "task_id": None} for info in members]
-        super().__init__(rows, f"from the archive of attempt {attempt}")
-        self._archive = archive
-
-    def open(self, row: Document) -> Generator[bytes]:
-        try:
-            with self._archive.open(str(row["name"])) as member:
-                while piece := member.read(_CHUNK):
-                    yield piece
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-            raise CommandFailed(Exit.ERROR, f"{clean(row['name'])} cannot be read", str(error)) from None
-
-
-@contextmanager
-def _files_of(session: Session, gateway: Gateway, run: int, task: int | None) -> Iterator[Files]:
-    """From the folders of the tasks where the gateway can read them, else from the archive."""
-    live = _Live(gateway, run, task)
-    if live.readable or task is not None:
-        yield live
-        return
-    found = gateway.run(run)
-    if not any(row.get("url") and row.get("sha256") for row in found.get("exports") or ()):
-        yield live
-        return
-    record = wanted_export(found, None)
-    if int(record.get("bytes") or 0) > ARCHIVE_MAX:
-        what = f"the archive of run {run} has {number(record['bytes'])} bytes, too many only to look into it"
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, f"crawlctl export {run} --download .")
-    with tempfile.TemporaryDirectory(prefix="crawlctl-") as folder:
-        target = Path(folder) / "archive.zip"
-        session.say(f"fetching {number(record.get('bytes'))} bytes")
-        fetch(gateway.archive(run, int(record["attempt"])), target, str(record["sha256"]))
-        try:
-            archive = zipfile.ZipFile(target)
-        except (zipfile.BadZipFile, OSError) as error:
-            raise CommandFailed(Exit.ERROR, f"the archive of run {run} is no zip", str(error)) from None
-        with archive:
-            yield _Archived(archive, record["attempt"])
+        return self._gateway.file(self._run, str(row["name"]))
 
 
 def files(
@@ -124,7 +61,8 @@ def files(
     if name is None and download is not None:
         cure = f"crawlctl files {run} NAME --download FOLDER; crawlctl export {run} --download FOLDER fetches all"
         raise CommandFailed(Exit.USAGE, "--download needs the name of a file", None, cure)
-    with session.gateway() as gateway, _files_of(session, gateway, run, task) as found:
+    with session.gateway() as gateway:
+        found = Files(gateway, run, task)
         if name is None:
             return _show_list(session, run, found)
         row = next((row for row in found.rows if row["name"] == name), None)
@@ -198,7 +136,8 @@ def items(
     session = current()
     if limit < 1:
         raise CommandFailed(Exit.USAGE, f"--limit {limit} is not allowed", None, "give 1 or more, or leave it out")
-    with session.gateway() as gateway, _files_of(session, gateway, run, task) as found:
+    with session.gateway() as gateway:
+        found = Files(gateway, run, task)
         feeds = feeds_of(found.rows)
         rows: list[Document] = []
         for row in feeds:

@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import as_json, clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.show import RunId
 from crawler_lifecycle.cli.session import Session, current
+
+from .show import RunId
 
 #: A "line" that never ends is shown in pieces of this length.
 LINE_MAX = 64 * 1024

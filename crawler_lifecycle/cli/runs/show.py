@@ -9,15 +9,16 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.texts import argument_lines, facts, next_steps, nothing_wrong, plain
 from crawler_lifecycle.cli.session import current, time_of
+
+from . import tables
+from .texts import argument_lines, facts, next_steps, nothing_wrong, plain
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Limit = Annotated[int, Parameter(help="at most so many")]
 KIND = Literal[
     "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
-]  # domain/corrections.py
+]  # domain/audits/corrections.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
 #: Tasks and corrections on the one screen of ``describe``.
@@ -38,6 +39,9 @@ def list_runs(
     parent: Annotated[str | None, Parameter(help="only runs that this workflow started")] = None,
     since: Annotated[str | None, Parameter(help="created in the last 24h, 7d …, or since a time")] = None,
     until: Annotated[str | None, Parameter(help="created before so long ago, or before a time")] = None,
+    attention: Annotated[
+        bool, Parameter(negative=(), help="only failed runs that nobody ended, and no good run followed")
+    ] = False,
     limit: Limit = 50,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=(), help="go on showing changes")] = False,
 ) -> int:
@@ -55,10 +59,11 @@ def list_runs(
         "parent": parent,
         "created_from": None if since is None else time_of("--since", since, now),
         "created_until": None if until is None else time_of("--until", until, now),
+        "attention": "true" if attention else None,
     }
     with session.gateway() as gateway:
         if watch:
-            from crawler_lifecycle.cli.runs.watch import watch_list
+            from .watch import watch_list
 
             return watch_list(session, gateway, filters, limit)
         document = gateway.list_of_runs(limit=limit, **filters)

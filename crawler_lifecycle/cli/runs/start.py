@@ -14,11 +14,12 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.texts import RUN
 from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import await_end
-from crawler_lifecycle.domain.arguments import Scalar
 from crawler_lifecycle.domain.bounds import LIMITS
+from crawler_lifecycle.domain.crawlers.arguments import Scalar
+
+from .texts import RUN
 
 Seconds = float | Literal["none"] | None
 
@@ -117,7 +118,7 @@ def start(
         if started.get("note"):
             session.say(f"run {run_id}: {clean(started['note'])}")
         if watch:
-            from crawler_lifecycle.cli.runs.watch import watch_run
+            from .watch import watch_run
 
             return watch_run(session, gateway, run_id)
         if wait:

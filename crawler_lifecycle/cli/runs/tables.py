@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from crawler_lifecycle.cli.output import Column, Document, ago, as_json, clean, milliseconds, number, of, pace
-from crawler_lifecycle.cli.runs.texts import arguments, exit_of, plain, took
 from crawler_lifecycle.cli.states import TERMINAL, status_word
+
+from .texts import arguments, exit_of, plain, took
 
 
 def _amount(name: str, title: str | None = None, *, wide: bool = False) -> Column:

@@ -11,10 +11,11 @@ from cyclopts import App, Parameter
 
 from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.show import Limit, RunId
-from crawler_lifecycle.cli.runs.start import pairs, read_tasks
 from crawler_lifecycle.cli.session import current
+
+from . import tables
+from .show import Limit, RunId
+from .start import pairs, read_tasks
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway
@@ -40,7 +41,7 @@ def tasks(
     session = current()
     with session.gateway() as gateway:
         if watch:
-            from crawler_lifecycle.cli.runs.watch import watch_tasks
+            from .watch import watch_tasks
 
             return watch_tasks(session, gateway, run, limit)
         rows = gateway.tasks(run, limit=limit, superseded="true" if superseded else None)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crawler_lifecycle.cli.output import STYLES, Document, clean, milliseconds, number
-from crawler_lifecycle.cli.runs.texts import counters, counts_of, stop_words, truth_words, waiting_clause, why_of
 from crawler_lifecycle.cli.session import Session
 from crawler_lifecycle.cli.states import TERMINAL, status_word
+
+from .texts import counters, counts_of, stop_words, truth_words, waiting_clause, why_of
 
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines that everything but the tasks needs.

@@ -17,13 +17,14 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
 from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs import tables
-from crawler_lifecycle.cli.runs.texts import RUN, counts_of, run_line, task_line
-from crawler_lifecycle.cli.runs.tree import Seen, draw
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.states import TERMINAL
 from crawler_lifecycle.cli.subjects import gave_up, look_further, show_state, verdict
 from crawler_lifecycle.domain.waiting import ageless
+
+from . import tables
+from .texts import RUN, counts_of, run_line, task_line
+from .tree import Seen, draw
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.gateway import Gateway

@@ -18,9 +18,13 @@ from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.stack import layout
-from crawler_lifecycle.cli.stack.stack import Stack
-from crawler_lifecycle.cli.stack.supervise import SILENT_S, PartFailed
+
+from . import layout
+from .stack import Stack
+from .supervise import SILENT_S, PartFailed
+
+#: How often the working directory is looked at for new modules. Seconds.
+_LOOK_S = 2.0
 
 
 def dev(
@@ -57,8 +61,8 @@ def dev(
 
     A part that dies is started again on its port. Crawls are left running at the end, and the next start goes on with
     them. With --site the crawler `site`, which follows every link, is in the catalogue: crawlctl start site. Crawl
-    managers of modules in this folder can be started (crawlctl manager plan), and are read again when they change;
-    LIFECYCLE_PLANS__MODULES names others.
+    managers and graphs of modules in this folder can be started (crawlctl manager plan); what is new or changed there
+    is read again. LIFECYCLE_PLANS__MODULES names others.
 
     With --cluster kubernetes the crawls are Jobs of that cluster, and everything else is still on this machine.
     """
@@ -89,7 +93,8 @@ def dev(
         stack.start()
         print(banner(stack, time.monotonic() - begun), flush=True)
         while True:
-            signal.pause()
+            time.sleep(_LOOK_S)
+            stack.look_for_modules()
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:
@@ -105,6 +110,7 @@ def banner(stack: Stack, seconds: float) -> str:
     """What one needs to know: addresses, and the next command."""
     known = stack.addresses
     lines = [
+        f"page       {known['gateway']}/",
         f"gateway    {known['gateway']}",
         f"temporal   {known['temporal']}",
         f"web UI     {known['temporal_ui']}",
@@ -117,7 +123,7 @@ def banner(stack: Stack, seconds: float) -> str:
     ]
     if known["cluster"] == "kubernetes":
         which = known["context"] or known["kubeconfig"] or "current context"
-        lines.insert(4, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
+        lines.insert(5, f"cluster    kubernetes, {which}, namespace {known['cluster_namespace']}")
     lines = [line for line in lines if not line.endswith(" None")]
     here = stack.state_dir == Path(".crawl").absolute()
     gateway = "" if here else f" --gateway {known['gateway']}"
@@ -151,7 +157,7 @@ def _site_folder(folder: Path) -> Path:
     """The folder to serve, checked. Raises ``CommandFailed``."""
     from importlib.util import find_spec
 
-    from crawler_lifecycle.cli.stack import site  # Starlette and uvicorn: not for every call
+    from . import site  # Starlette and uvicorn: not for every call
 
     try:
         checked = site.check(folder)

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.stack import processes, temporal_server
-from crawler_lifecycle.cli.stack.supervise import Part
+
+from . import processes, temporal_server
+from .supervise import Part
 
 PORTS = {
     "temporal": 7233,
@@ -75,6 +76,8 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
+#: The setting with the modules that hold users' managers and functions.
+MODULES = "LIFECYCLE_PLANS__MODULES"
 #: A line that a module with a crawl manager or a graph has. Anything that is only about them may be no module at all.
 _PLANS = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 
@@ -186,6 +189,7 @@ class Layout:
             "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
+            "LIFECYCLE_WEBHOOKS__LOOPBACK": "true",
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
             # Crawlers say `python` and `scrapy` and mean those of this environment.
@@ -193,7 +197,7 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
-        env.setdefault("LIFECYCLE_PLANS__MODULES", json.dumps(modules_with_plans(Path.cwd())))
+        env.setdefault(MODULES, json.dumps(modules_with_plans(Path.cwd())))
         if "metrics" in self.ports:
             env |= {
                 "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.health import answers, responds
+from . import processes
+from .health import answers, responds
 
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.stack import processes
-from crawler_lifecycle.cli.stack.health import answers
-from crawler_lifecycle.cli.stack.supervise import READY_S, PartFailed
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+
+from . import processes
+from .health import answers
+from .supervise import READY_S, PartFailed
 
 NAMESPACE = "default"
 #: Files that SQLite keeps beside a database.
