@@ -128,6 +128,7 @@ class Beside:
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
+        self._asked: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin. An error that ends it is logged."""
@@ -136,9 +137,13 @@ class Beside:
         self._tasks.append(task)
 
     def leave(self) -> None:
-        """Ask all of them to end."""
+        """Ask all of them to end, each once: a second time would interrupt how it ends.
+
+        ``cancelling()`` does not say who was asked: a time limit that runs out in a task counts there for a moment too.
+        """
         for task in self._tasks:
-            if not task.cancelling():
+            if task not in self._asked:
+                self._asked.add(task)
                 task.cancel()
 
     async def __aenter__(self) -> Beside:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from crawler_lifecycle.domain.names import EVENTS_ONCE
-from crawler_lifecycle.ports import Event
+
+from .ports import Event
 
 SOURCE = "crawler-lifecycle"
 

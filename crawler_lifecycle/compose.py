@@ -8,38 +8,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_parents import ParentAudit
+from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.parents import ParentAudit
+from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
-from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
-from crawler_lifecycle.activities.graphs import GraphActivities
+from crawler_lifecycle.activities.due import DueActivities
+from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
+from crawler_lifecycle.activities.graphs.graphs import GraphActivities
 from crawler_lifecycle.activities.initiation import InitiationActivities
-from crawler_lifecycle.activities.managers import ManagerActivities
-from crawler_lifecycle.activities.managing import ManagingActivities
+from crawler_lifecycle.activities.managers.cycles import ManagerActivities
+from crawler_lifecycle.activities.managers.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.shared import activities_in
+from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
 from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.inventory import LocalRuns
-from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.adapters.local.folders.inventory import LocalRuns
+from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.adapters.local.observer import LocalObserver
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
 from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.adapters.webhooks import HttpWebhooks
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.scrapy_cloud import Cloud
-from crawler_lifecycle.ports import (
+from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.ports.webhooks import WebhookSenders
+from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
+from crawler_lifecycle.workflows.due import CrawlDueWorkflow
+from crawler_lifecycle.workflows.exports import RunExportWorkflow
+from crawler_lifecycle.workflows.graph import GraphWorkflow
+from crawler_lifecycle.workflows.graph_calls import GraphBatchWorkflow
+from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
+from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
+from crawler_lifecycle.workflows.policies import POLICIES
+from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
+
+from .activities import meters
+from .domain import names
+from .ports import (
     Catalogue,
     Cluster,
     EventSink,
@@ -59,14 +74,7 @@ from crawler_lifecycle.ports import (
     TaskLogs,
     WorkflowDirectory,
 )
-from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
-from crawler_lifecycle.workflows.exports import RunExportWorkflow
-from crawler_lifecycle.workflows.graph import GraphWorkflow
-from crawler_lifecycle.workflows.graph_calls import GraphBatchWorkflow
-from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
-from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
-from crawler_lifecycle.workflows.policies import POLICIES
+from .settings import Settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
@@ -80,6 +88,8 @@ WORKFLOWS: tuple[type, ...] = (
     CrawlManagerWorkflow,
     GraphWorkflow,
     GraphBatchWorkflow,
+    CrawlDueWorkflow,
+    CrawlWebhookWorkflow,
 )
 
 #: A worker's role -> the task queue it serves.
@@ -90,10 +100,17 @@ ROLES: dict[str, str] = {
     "export": names.QUEUE_EXPORT,
     "audit": names.QUEUE_AUDIT,
     "plans": names.QUEUE_PLANS,
+    "webhooks": names.QUEUE_WEBHOOKS,
 }
 
 #: The role that executes users' code, in processes of its own; it serves a queue for each worker as well.
 PLANS = "plans"
+
+#: The role that delivers to webhooks: nothing else calls addresses that people name.
+WEBHOOKS = "webhooks"
+
+#: Task queue -> role of the workers that serve it.
+SERVED_BY: dict[str, str] = {**{queue: role for role, queue in ROLES.items()}, names.QUEUE_FUNCTIONS: PLANS}
 
 #: The role without a task queue: it notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
@@ -138,6 +155,7 @@ class Parts:
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a manager's source that wait for a slot at most."""
+    webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -158,6 +176,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
+        webhooks=HttpWebhooks(settings.webhooks.allowed, loopback=settings.webhooks.loopback),
     )
 
 
@@ -312,6 +331,18 @@ def build_live_files(settings: Settings) -> LiveFiles | None:
     return LocalFiles(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
 
 
+def where_files_lie(settings: Settings) -> str | None:
+    """In words, where tasks leave supporting files that are no ``LiveFiles``."""
+    c = settings.cluster
+    if c.kind == "local":
+        return None
+    if c.files_url is not None:
+        return f"they lie in the pods of its tasks, which upload them to {c.files_url} when they end"
+    if c.volume_claim is not None:
+        return f"they lie on the volume of the claim {c.volume_claim}, which this gateway does not have"
+    return "its tasks leave none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+
+
 def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:
     """Everything outside of the database that bears numbers of runs, as far as these roles may ask it.
 
@@ -396,9 +427,12 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
-        ParentAudit(s.audits, s.findings, p.directory, p.audit),
+        ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit),
+        ScheduleAudit(s.schedules, s.findings, p.audit),
         ManagingActivities(s.managers, children, p.cloud),
         GraphActivities(s.graphs, s.managers, children),
+        DueActivities(s.schedules, s.managers, s.graphs, children),
+        WebhookActivities(s.webhooks, p.webhooks),
         GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory),
         ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )

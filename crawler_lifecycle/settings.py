@@ -7,6 +7,7 @@ Sources, later ones win: defaults, the TOML file named by ``LIFECYCLE_CONFIG``, 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,10 +26,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pod import Owned
+from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.domain.scrapy_cloud import Cloud
+from crawler_lifecycle.domain.webhooks.addresses import Network
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -133,12 +135,25 @@ class GatewaySettings(_Section):
         default=None,
         description="signs a crawler's token, which adds tasks to its own run and reads its stop; also the scheduler's",
     )
+    login_key: SecretStr | None = Field(
+        default=None,
+        description="signs logins to the page, the same on all gateways; without it they end with the process",
+    )
+    temporal_ui: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s]+$",
+        description="our namespace in Temporal's UI, as http://127.0.0.1:8233/namespaces/default; pages link to it",
+    )
     hosts: list[str] = Field(default_factory=list, description="names it answers to, when tokens are asked for; any")
     reads_per_s: float = Field(default=100.0, gt=0, description="requests that only read, for each token")
     writes_per_s: float = Field(default=20.0, gt=0, description="requests that change something, for each token")
     requests_at_once: int = Field(default=50, ge=1, description="requests being served at once, for each token")
     streams_at_once: int = Field(default=20, ge=1, description="event streams and followed logs, for each token")
     sweep_s: float = Field(default=15.0, gt=0, description="seconds between searches for accepted but unstarted work")
+    scrapyd: bool = Field(default=False, description="answer clients of scrapyd as scrapyd does")
+    scrapyd_project: str = Field(
+        default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$", description="the project that they see"
+    )
 
 
 class PusherSettings(_Section):
@@ -166,11 +181,19 @@ class PusherSettings(_Section):
         return self
 
 
+#: What a worker needs to remember one run: 180 KiB measured (``python -m benchmarks taking-up``), and some room.
+CACHED_BYTES = 200 * 1024
+
+
 class WorkerSettings(_Section):
     """A worker process."""
 
     grace_s: float = Field(default=20.0, ge=0, description="what running activities get after SIGTERM")
     threads: int = Field(default=16, ge=1, le=512, description="activities at once for each task queue")
+    cache: str = Field(
+        default="256Mi",
+        description="memory for workflows that wait between two steps; what does not fit is replayed at its next one",
+    )
     health_host: str = "127.0.0.1"
     health_port: int = Field(default=8700, ge=0, le=65535, description="0 takes a free port")
     metrics_host: str = "127.0.0.1"
@@ -191,6 +214,17 @@ class WorkerSettings(_Section):
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
         description="the build, as Temporal's worker versioning knows it; none: TEMPORAL_WORKER_BUILD_ID, if versioned",
     )
+
+    @field_validator("cache")
+    @classmethod
+    def _cache(cls, value: str) -> str:
+        if not 2**20 <= (parse_memory(value) or 0) <= 2**40:
+            raise ValueError(f"{value!r:.80} is not allowed; give 1Mi to 1Ti")
+        return value
+
+    def cached(self) -> int:
+        """How many workflows one role keeps in memory."""
+        return (parse_memory(self.cache) or 0) // CACHED_BYTES
 
     def version(self) -> tuple[str, str] | None:
         """Deployment and build of versioned workers; ``None`` for workers that take whatever comes.
@@ -283,6 +317,28 @@ class PlansSettings(_Section):
         return Cloud(Resources(cpu=self.unit_cpu, memory=self.unit_memory), self.projects)
 
 
+class WebhookSettings(_Section):
+    """Where webhooks may lead to."""
+
+    networks: list[str] = Field(
+        default_factory=list, description="networks beside the public internet that they may lead to: 10.1.0.0/16"
+    )
+    loopback: bool = Field(default=False, description="http, and this machine, as `crawlctl dev` allows it")
+    at_once: int = Field(default=100, ge=1, le=512, description="webhooks that one worker serves")
+
+    @field_validator("networks")
+    @classmethod
+    def _networks(cls, value: list[str]) -> list[str]:
+        for one in value:
+            ipaddress.ip_network(one)
+        return value
+
+    @property
+    def allowed(self) -> list[Network]:
+        """The networks."""
+        return [ipaddress.ip_network(one) for one in self.networks]
+
+
 class AuditSettings(_Section):
     """Audits: database, cluster and Temporal compared, and put right where they differ. Seconds."""
 
@@ -330,6 +386,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
+    webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")

@@ -23,8 +23,9 @@ import structlog
 from pydantic import BaseModel, SecretStr
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.observability.line_writer import LineWriter
+
+from . import redaction
+from .line_writer import LineWriter
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.adoption import RECORD_MAX
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, args_of_tasks, effective_settings
+from crawler_lifecycle.domain.audits.adoption import RECORD_MAX
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, args_of_tasks, effective_settings
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.run_ref import RunRef

@@ -23,7 +23,7 @@ BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
 #: A spider that takes longer to open is stopped the hard way.
 _GATE_SECONDS = 20.0
-#: Arguments that a crawler may be given without having declared them: as ``domain/crawler.py`` has it.
+#: Arguments that a crawler may be given without having declared them: as ``domain/crawlers/crawler.py`` has it.
 _GIVEN_TO_ALL = ("retry_num",)
 
 
