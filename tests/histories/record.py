@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,23 +33,29 @@ from temporalio.client import (
     WorkflowUpdateStage,
 )
 
-from crawler_lifecycle.activities import audit
+from crawler_lifecycle.activities.audits import audit
 from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.compose import WEBHOOKS
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import AuditReport
+from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.domain.errors import NotDelivered, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.manager import Job
+from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResult
+from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, due_workflow_id
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports.store.schedules import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.contracts.store.graphing import chain, step
+from tests.support.faulty_http import Answer, serving
 from tests.support.graphing import graph_lab
-from tests.support.lab import CRAWLERS, Lab, laboratory, workflow_clock
+from tests.support.lab import CRAWLERS, Lab, laboratory, start_workers, workflow_clock
 from tests.support.managing import manager_lab, quick
+from tests.support.receiver import Receiver
 from tests.support.run_refs import run_ref
 from tests.support.temporal import in_real_time, temporal_server
 
@@ -444,7 +451,8 @@ async def repaired(lab: Lab) -> Handle:
     await lab.until(lambda: lab.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED"))))
     await first.terminate("by an operator")
     lab.cluster.end_now(1, 1, end=FINISHED)
-    await asyncio.to_thread(lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", repair=True)
+    run_uid = lab.store.runs.get_run(1).run_uid
+    await asyncio.to_thread(lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", run_uid, repair=True)
     info = (await lab.client.get_workflow_handle("lab/repair").describe()).raw_description.workflow_execution_info
     handle: Handle = lab.client.get_workflow_handle_for(
         CrawlerLifecycleWorkflow.run, "lab/repair", first_execution_run_id=info.first_run_id
@@ -595,6 +603,50 @@ async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def due(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A due time whose previous run is stopped first."""
+    lab.cluster.behaviour = Behaviour(executes=None)
+    run = {"crawler": "books", "poll_minutes": [0.002], "limits": {"start_check_s": 0.1}}
+    spec = ScheduleSpec(run=run, every_s=60, overlap=Overlap.STOP_PREVIOUS)
+    lab.store.schedules.put_schedule("nightly", spec.document(), "ann")
+    times = [utc_now().replace(microsecond=0) + timedelta(seconds=n) for n in range(2)]
+    for at in times:
+        await Workflows(lab.client).start_due(DueOrder("nightly", at, 1))
+        await lab.client.get_workflow_handle(due_workflow_id("nightly", at)).result()
+    first = (await lab.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()).run_id
+    last = lab.client.get_workflow_handle(names.workflow_id("books", due_request_id("nightly", times[1])))
+    await last.signal("stop")
+    await last.result()
+    return lab.client.get_workflow_handle(
+        due_workflow_id("nightly", times[1]), run_id=first, first_execution_run_id=first
+    )
+
+
+async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """A webhook that fails, is told, is paused, goes on and is deleted."""
+    receiver, hooks = Receiver(), lab.store.webhooks
+    receiver.answer = Answer(500, b"not yet")
+    workflows, id = Workflows(lab.client), webhook_workflow_id("shop")
+    async with AsyncExitStack() as stack:
+        stack.enter_context(serving(receiver))
+        await start_workers(stack, lab, roles=[WEBHOOKS])
+        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:HOOK"]).document(), "ann")
+        event = hooks.test_webhook("shop", "ann")
+        first = await workflows.start_webhook("shop", wake=True)
+        await lab.until(lambda: hooks.get_webhook("shop").failing_since)
+        receiver.answer = Answer(204, b"")
+        await lab.until(lambda: hooks.get_webhook("shop").through_seq >= event.seq)
+        for reason in ("a migration", None):
+            hooks.pause_webhook("shop", reason)
+            await workflows.start_webhook("shop", wake=True)
+        await lab.until(lambda: len(receiver.taken) > 1)
+        hooks.delete_webhook("shop")
+        await workflows.start_webhook("shop", wake=True)
+        handle = lab.client.get_workflow_handle(id, run_id=first, first_execution_run_id=first)
+        assert await handle.result() == "deleted"
+    return handle
+
+
 #: Managers, graphs and their runs are workflows of their own, each with a clock of its own where time is skipped.
 IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed,
@@ -604,6 +656,8 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     graphed_apart,
     graphed_until_stopped,
     graphed_for_long,
+    due,
+    hooked,
 ]
 
 SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
