@@ -8,14 +8,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.databases import make_sqlite_cheap
+from tests.support import servers
+from tests.support.databases import make_databases_cheap
 from tests.support.examples import load_profile
 from tests.support.servers import SERVERS, mariadb
 
 __all__ = ["mariadb"]
 
 load_profile()
-make_sqlite_cheap()
+make_databases_cheap()
+# Until the tests are collected nothing becomes garbage; it would walk through 10,000 of them again and again.
+gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where no test of a database server is played, none is made either: one in ten would be."""
+    if "not servers" in config.option.markexpr:
+        servers.DATABASES = servers.DATABASES[:1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,9 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what is there by now; it would walk through 10,000 tests again and again."""
+    """The garbage collector leaves out what is there by now."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

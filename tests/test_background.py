@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Coroutine, Iterator
@@ -223,3 +224,23 @@ async def test_what_is_beside_ends_with_it_and_an_error_of_it_is_told(caplog: py
         beside.leave()
     assert ended == [1]
     assert "a task in the background ended" in caplog.text
+
+
+async def test_what_is_beside_ends_also_where_a_time_limit_in_it_runs_out_at_that_moment() -> None:
+    working = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        working.set_result(asyncio.current_task())
+        await Loop("work", 0.0).run(turn)
+
+    async def turn() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+
+    async with asyncio.timeout(60), Beside() as beside:
+        beside.start(work())
+        task = await working
+        while not task.cancelling():  # noqa: ASYNC110 - the limit has run out, and its task does not know it yet
+            await asyncio.sleep(0)
+    assert task.cancelled()

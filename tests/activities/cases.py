@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.activities.audit import CloseAudit
-from crawler_lifecycle.activities.audit_settling import AuditPage
+from crawler_lifecycle.activities.audits.audit import CloseAudit
+from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
 from crawler_lifecycle.activities.initiation import AddToRun, AddWorkflowId
-from crawler_lifecycle.activities.managers import CycleAnswer
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
-from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from crawler_lifecycle.activities.audit_settling import AuditPage
-from crawler_lifecycle.activities.graph_batches import BatchOrder
-from crawler_lifecycle.activities.graphs import (
+from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.graphs.batches import BatchOrder
+from crawler_lifecycle.activities.graphs.graphs import (
     AdvanceGraph,
     ClosedBatches,
     CommandGraph,
@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.graphs import (
     OpenGraph,
     StopGraph,
 )
-from crawler_lifecycle.domain.audit import OpenWorkflow, Unknown
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
@@ -165,8 +165,11 @@ def _none_begun(w: World, answer: Any) -> None:
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
 
 
-def _stop(w: World, *, lost: bool = False, step: bool = False) -> StopGraph:
+def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = False) -> StopGraph:
     w.call("begin_graph_runs", _picked(w))
+    if untold:  # the worker died between the rows of run and manager and those of their steps
+        with w.store.database.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE graph_step SET run_id = NULL, begun_attempt = 0"))
     if lost:
         w.directory.begun.clear()
     else:
@@ -261,7 +264,7 @@ def _woken(w: World, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 3}, {"not_counted": 1})
     assert set(w.directory.woken) == {GRAPH.workflow_id}
     assert [finding.repair for finding in part.findings] == [
-        "its graph was woken", *(f"left alone: crawlctl stop {run} ends the run" for run in (2, 3)),
+        "its graph was woken", *(f"left alone: Stop ends the run (crawlctl stop {run})" for run in (2, 3)),
     ]  # fmt: skip
     assert "graph 'nightly', which began it, has no such step" in part.findings[1].detail
     assert "graph 'x' (not in the database), which began it, has no such step" in part.findings[2].detail
@@ -330,6 +333,7 @@ GRAPHS = [
     Case("stop_graph_runs", "live", _stop, _told, same=_live),
     Case("stop_graph_runs", "lost", lambda w: _stop(w, lost=True), _told, same=_live),
     Case("stop_graph_runs", "steps", lambda w: _stop(w, step=True), _told, same=_live),
+    Case("stop_graph_runs", "untold", lambda w: _stop(w, step=True, untold=True), _told, same=_live),
     Case("record_graph_stop", "first", _record, _recorded),
     Case("end_graph", "over", _over, _ended),
 ]

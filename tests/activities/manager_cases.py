@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.activities.audit_settling import AuditPage
-from crawler_lifecycle.activities.managing import (
+from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
     NoteManager,
@@ -15,8 +15,8 @@ from crawler_lifecycle.activities.managing import (
     RecordManagerStop,
     StopRuns,
 )
-from crawler_lifecycle.domain.audit import OpenWorkflow, Unknown
-from crawler_lifecycle.domain.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
+from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
@@ -184,7 +184,7 @@ def _woken(w: World, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 2}, {"not_counted": 1})
     assert set(w.directory.woken) == {MANAGER.workflow_id}
     assert [finding.repair for finding in part.findings] == [
-        "its manager was woken", "left alone: crawlctl stop 2 ends the run",
+        "its manager was woken", "left alone: Stop ends the run (crawlctl stop 2)",
     ]  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities, CloseAudit
-from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
-from crawler_lifecycle.domain.audit import AuditReport, AuditRules, FindingKind
+from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
+from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
+from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules, FindingKind
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.workflows.audit import AuditState
 from tests.activities.world import OWNER, World

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio import activity
 
-from crawler_lifecycle.activities import (
-    audit,
-    audit_parents,
-    cancellation,
-    completion,
-    deployment,
-    graphs,
-    managing,
-    reconciliation,
-)
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.graphs import GraphFence
@@ -27,11 +19,14 @@ from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
 from tests.activities.cases import CASES as OF_RUNS
+from tests.activities.due_cases import DUE
 from tests.activities.graph_cases import GRAPHS
 from tests.activities.manager_cases import MANAGING
+from tests.activities.webhook_cases import WEBHOOKS
 from tests.activities.world import Breaker, Crash, World, differences
+from tests.support.activity_modules import activity_modules
 
-NewWorld = Callable[[], World]
+Prepared = Callable[[Case], tuple[World, Any]]
 
 SPECIFIED = {
     "create_history_id",
@@ -67,6 +62,9 @@ OURS = {
     "audit_runs",
     "audit_managers",
     "audit_graphs",
+    "audit_schedules",
+    "audit_due",
+    "audit_webhooks",
     "audit_workflows",
     "audit_ended",
     "close_audit",
@@ -87,6 +85,10 @@ OURS = {
     "record_graph_stop",
     "end_graph",
     "run_graph_batch",
+    "decide_due",
+    "stop_previous_due",
+    "begin_due",
+    "follow_webhook",
 }
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
 HOW_IT_WAS_FOUND = {"status_transition.evidence"}
@@ -94,8 +96,37 @@ HOW_IT_WAS_FOUND = {"status_transition.evidence"}
 #: is given under a recorded stop only, and an archive lies under the key of its attempt.
 OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
-CASES = [*OF_RUNS, *MANAGING, *GRAPHS]
-every_case = pytest.mark.parametrize("case", CASES, ids=str)
+CASES = [*OF_RUNS, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
+#: Of a module, so that all tests of one case come after each other, and one process brings its world to its state.
+every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
+
+
+@pytest.fixture(scope="module")
+def originals(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The world of a case, brought to its state once, and the input of its activity."""
+    folder = tmp_path_factory.mktemp("originals")
+
+    @functools.cache
+    def original(case: Case) -> tuple[World, Any]:
+        world = World.over(empty_database, folder / str(CASES.index(case)))
+        return world, case.prepare(world)
+
+    return original
+
+
+@pytest.fixture
+def prepared(originals: Prepared, tmp_path: Path) -> Iterator[Prepared]:
+    """A world in the state of a case, another one each time it is called, and the input of its activity."""
+    twins: list[World] = []
+
+    def twin(case: Case) -> tuple[World, Any]:
+        world, argument = originals(case)
+        twins.append(world.twin(tmp_path / str(len(twins))))
+        return twins[-1], argument
+
+    yield twin
+    for world in twins:
+        world.close()
 
 
 def test_the_activities_are_the_specifications_and_some_of_ours(world: World) -> None:
@@ -103,10 +134,11 @@ def test_the_activities_are_the_specifications_and_some_of_ours(world: World) ->
     assert set(world.activities()) == SPECIFIED | OURS == set(POLICIES)
 
 
-@pytest.mark.parametrize("name", sorted(SPECIFIED | OURS))
-def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World, name: str) -> None:
-    assert name in {case.activity for case in CASES}
-    assert "Second execution:" in (world.activities()[name].__doc__ or "")
+def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World) -> None:
+    tested = {case.activity for case in CASES}
+    for name, method in world.activities().items():
+        assert name in tested, name
+        assert "Second execution:" in (method.__doc__ or ""), name
 
 
 def test_none_is_interrupted_at_any_instruction(world: World) -> None:
@@ -116,13 +148,14 @@ def test_none_is_interrupted_at_any_instruction(world: World) -> None:
 
 
 @every_case
-def test_effect(world: World, case: Case) -> None:
-    case.effect(world, world.call(case.activity, case.prepare(world)))
+def test_effect(prepared: Prepared, case: Case) -> None:
+    world, argument = prepared(case)
+    case.effect(world, world.call(case.activity, argument))
 
 
 @every_case
 def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
-    world: World, case: Case, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat timeout without heartbeats would end every long call; heartbeats without a timeout mean nothing."""
     beaten = []
@@ -132,8 +165,8 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
         beaten.append(case.activity)
         yield
 
-    argument = case.prepare(world)
-    for module in (audit, audit_parents, cancellation, completion, deployment, graphs, managing, reconciliation):
+    world, argument = prepared(case)
+    for module in (one for one in activity_modules() if hasattr(one, "beating")):
         monkeypatch.setattr(module, "beating", noted)
     world.call(case.activity, argument)
     policy = POLICIES[case.activity]
@@ -141,9 +174,9 @@ def test_it_shows_that_it_lives_where_its_policy_waits_for_that(
 
 
 @every_case
-def test_twice_in_a_row_is_once(world: World, case: Case) -> None:
+def test_twice_in_a_row_is_once(prepared: Prepared, case: Case) -> None:
     """Seven seconds later, so that a time that is not to be written again shows."""
-    argument = case.prepare(world)
+    world, argument = prepared(case)
     first = world.call(case.activity, argument)
     tables, outside = world.tables(), world.outside()
     world.forward(7)
@@ -154,21 +187,19 @@ def test_twice_in_a_row_is_once(world: World, case: Case) -> None:
 
 
 @every_case
-def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(new_world: NewWorld, case: Case) -> None:
+def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(prepared: Prepared, case: Case) -> None:
     """The worker dies before the first and right after each call that leaves the activity, one world for each death.
 
     Right before a call is right after the one before it: nothing that outlives the worker happens between them.
     """
-    calm = new_world()
-    argument = case.prepare(calm)
+    calm, argument = prepared(case)
     watch = Breaker()
     answer = calm.call(case.activity, argument, watch)
     tables, outside = calm.tables(), calm.outside()
     tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
     assert watch.calls
     for at, after in [(0, False), *((at, True) for at in range(len(watch.calls)))]:
-        world = new_world()
-        argument = case.prepare(world)
+        world, argument = prepared(case)
         with pytest.raises(Crash):
             world.call(case.activity, argument, Breaker(at, after))
         again, waited = _again(world, case, argument)
@@ -211,11 +242,13 @@ def _is_fenced(case: Case) -> bool:
         "record_manager_stop",  # a stop counts, whoever owns the manager
         "stop_manager_runs",  # carries out a stop that is on record
         "run_manager_cycle",  # its order has a fence of its own (test_manager_cycle.py)
+        "follow_webhook",  # takes the webhook: whoever had it before is fenced
         "open_graph",  # takes the graph: refused to strangers by its workflow id
         "command_graph",  # a command counts, whoever owns the graph
         "closed_graph_batches",  # asks Temporal
         "record_graph_stop",  # a stop counts, whoever owns the graph
         "stop_graph_runs",  # carries out what is on record
+        *("decide_due", "stop_previous_due", "begin_due"),  # whose due time it is says its line, which is unique
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
@@ -223,9 +256,9 @@ def _is_fenced(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("lost", ["attempt", "owner"])
-@pytest.mark.parametrize("case", [case for case in CASES if _is_fenced(case)], ids=str)
-def test_who_lost_the_run_writes_nothing(world: World, case: Case, lost: str) -> None:
-    argument = case.prepare(world)
+@pytest.mark.parametrize("case", [case for case in CASES if _is_fenced(case)], ids=str, scope="module")
+def test_who_lost_the_run_writes_nothing(prepared: Prepared, case: Case, lost: str) -> None:
+    world, argument = prepared(case)
     changes: dict[str, Any] = {"attempt": 77} if lost == "attempt" else {"owner_run_id": "chain-of-a-stranger"}
     before, outside = world.tables(), world.outside()
     with pytest.raises(Fenced):

@@ -19,14 +19,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_settling import AuditPage, AuditPart
+from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import MainJob, Started
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
-from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.domain.corrections import CorrectionKind
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from temporalio.exceptions import CancelledError
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities import graph_batches
-from crawler_lifecycle.activities.graph_batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.activities.graphs import batches as graph_batches
+from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
@@ -195,6 +195,9 @@ def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pyte
     assert len(bench.ledger()) == 201
     assert max(begun) > 2
     assert len(begun) < 201
+    begun.clear()
+    bench.run(bench.graph(*(bench.step(f"s{n}") for n in range(64)), key="again"))
+    assert begun[:2] == [2, 0], "the worker knows by now that this function is short"
 
 
 def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:

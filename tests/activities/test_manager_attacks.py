@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from crawler_lifecycle.activities.managers import CycleAnswer
-from crawler_lifecycle.domain.manager import Job, JobState
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer
+from crawler_lifecycle.domain.managers.manager import Job, JobState
 from crawler_lifecycle.managers import CrawlManager, WorkFlowManager
 from tests.activities.test_manager_cycle import PLAN, Bench, Shops, bench, empty
 from tests.contracts.store.managing import NAME

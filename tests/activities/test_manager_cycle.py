@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities import managers as cycle
-from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.managers import cycles as cycle
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
-from crawler_lifecycle.domain.manager import PAGE_ITEMS, Facts, JobState
+from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
 from crawler_lifecycle.fakes.services import FakeCatalogue
@@ -283,7 +283,7 @@ def test_or_it_is_skipped_counted_and_listed(bench: Bench) -> None:
     assert bench.row.counts.skipped == 2
     skipped = bench.managers.list_jobs(bench.row.manager_id, states=[JobState.SKIPPED])
     assert [job.position for job in skipped] == [2, 3]
-    assert "'nobody' is unknown" in skipped[0].error
+    assert skipped[0].error.startswith("position 2: spider: 'nobody' is unknown")
 
 
 def test_ends_wait_for_one_page_of_the_source_and_for_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

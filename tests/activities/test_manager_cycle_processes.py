@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES
+import pytest
+
+from crawler_lifecycle.activities.managers import cycles as managers
+from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
+from crawler_lifecycle.ports.store.managers import ManagerFence
 from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
 
 __all__ = ["bench", "empty"]
@@ -60,3 +64,45 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, tmp_path: Path) -> None
         assert hosts.state()["live"] == 0
     finally:
         hosts.close()
+
+
+SLOW = """
+import time
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class M(GeneratorCrawlManager):
+    name, spider, loop_mode = "shops", "shop", 60
+
+    def __init__(self):
+        time.sleep(1.2)  # the worker looks at the process twice a second
+        super().__init__()
+
+    def set_parameters_gen(self):
+        yield {"page": 1}
+"""
+
+
+def test_people_are_told_what_a_class_is_at_that_works_for_long(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "managers.py").write_text(SLOW)
+    hosts = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits())
+    bench.activities.hosts = hosts
+    noted = list[str]()
+    note = bench.managers.note_error
+
+    def note_error(fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
+        noted.append(f"{error}, {waiting_for}")
+        note(fence, error, waiting_for)
+
+    monkeypatch.setattr(bench.activities.managers, "note_error", note_error)
+    monkeypatch.setattr(managers, "SLOW_S", 0.0)
+    try:
+        assert bench.cycle().error is None
+    finally:
+        hosts.close()
+    assert noted == ["None, its class has been at work for 0 s, now in __init__"]
+    assert "at work" not in (bench.row.waiting_for or "")

@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.domain.corrections import wrong_words
+from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
@@ -220,5 +220,5 @@ def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     assert summary.worst_ms == (untrue_ms if kinds else None), "it counts from the end, not from the look that was due"
     words = wrong_words(summary.worst_ms, kinds, "this week")
     assert ("70 s" in words) is bool(kinds)
-    assert "lag is not counted" in words
+    assert "a change that the next planned look finds is no correction" in words
     assert "untrue" not in words, "without a correction nobody may say that all was true"

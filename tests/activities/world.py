@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
-import itertools
 import json
 import shutil
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,13 +21,12 @@ from crawler_lifecycle import compose
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
-from crawler_lifecycle.activities.managers import CycleOrder
+from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
 from crawler_lifecycle.adapters.database import SqlStore, open_store
-from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.adapters.database.schema.tables import metadata
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
 from crawler_lifecycle.fakes.plans import FakeFunctions, FakeHosts
@@ -37,6 +37,7 @@ from crawler_lifecycle.fakes.services import (
     FakeNotifier,
     FakeScheduler,
     FakeSink,
+    FakeWebhooks,
 )
 from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
@@ -68,8 +69,16 @@ class Shelves(GeneratorCrawlManager):
             yield {"shelf": shelf}
 
 
+#: Where everything of a world comes from that is not its database.
+FAKES = "crawler_lifecycle.fakes."
+LOCKS: dict[type, Callable[[], Any]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+}
 #: Table -> its rows, in order of their keys.
 Tables = dict[str, list[dict[str, Any]]]
+#: What reads them. To make these anew took longer than to read.
+ALL_ROWS = {table.name: select(table).order_by(*table.primary_key) for table in metadata.sorted_tables}
 
 
 class Crash(BaseException):
@@ -114,15 +123,17 @@ class World:
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.now = START
-        self.url = f"sqlite:///{file}"
+        self.file, self.url = file, f"sqlite:///{file}"
         self.folder = folder
         self.store: SqlStore = open_store(self.url, pool_size=2, clock=self.clock)
-        uids = itertools.count(1)
-        self.store.initiation.new_uid = lambda: run_ref(next(uids)).uid  # the same in every world
+        self.runs_made = 0
+        self.store.initiation.new_uid = self._new_uid  # the same in every world
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
         self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
         self.directory = FakeDirectory()
+        self.webhooks = FakeWebhooks()
+        self.shift_s = 0.0  # of a webhook: one page
         self.catalogue = FakeCatalogue(CRAWLERS)
         self.hosts = FakeHosts({"shelves:Shelves": Shelves})
         self.functions = FakeFunctions()
@@ -133,8 +144,27 @@ class World:
         folder.mkdir(parents=True)
         return cls(Path(shutil.copy(empty, folder / "state.db")), folder)
 
+    def twin(self, folder: Path) -> World:
+        """The same world once more, in a copy of its database and of all that is outside. The store here is closed."""
+        self.close()
+        folder.mkdir(parents=True)
+        twin = World(Path(shutil.copy(self.file, folder / "state.db")), folder)
+        twin.now, twin.runs_made = self.now, self.runs_made
+        own = {name: part for name, part in vars(self).items() if type(part).__module__.startswith(FAKES)}
+        known: dict[int, Any] = {id(self): twin}
+        for lock in (value for part in own.values() for value in vars(part).values() if type(value) in LOCKS):
+            known[id(lock)] = LOCKS[type(lock)]()
+        vars(twin).update(copy.deepcopy(own, known))
+        for mine, its in ((self.store.managers, twin.store.managers), (self.store.graphs, twin.store.graphs)):
+            vars(its).update({name: value for name, value in vars(mine).items() if name == "new_uid"})
+        return twin
+
     def close(self) -> None:
         self.store.close()
+
+    def _new_uid(self) -> str:
+        self.runs_made += 1
+        return run_ref(self.runs_made).uid
 
     def clock(self) -> datetime:
         return self.now
@@ -161,11 +191,15 @@ class World:
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
         hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
         functions: Any = Proxy("functions", self.functions, breaker) if breaker else self.functions
-        found = compose.all_activities(compose.Parts(store, *wrapped, hosts=hosts, functions=functions))
+        hooks: Any = Proxy("webhooks", self.webhooks, breaker) if breaker else self.webhooks
+        parts = compose.Parts(store, *wrapped, hosts=hosts, functions=functions, webhooks=hooks)
+        found = compose.all_activities(parts)
         for method in found.values():
             owner = method.__self__  # type: ignore[attr-defined]
             if hasattr(owner, "clock"):
                 owner.clock = self.clock
+            if hasattr(owner, "shift_s"):
+                owner.shift_s = self.shift_s
         return found
 
     def call(self, name: str, argument: Any, breaker: Breaker | None = None) -> Any:
@@ -277,13 +311,8 @@ class World:
 
     def tables(self) -> Tables:
         """Every table, with the uids of the cluster made comparable between worlds."""
-        engine = open_engine(parse_url(self.url), pool_size=1)
-        with engine.connect() as conn:
-            found = {
-                table.name: [dict(row) for row in conn.execute(select(table).order_by(*table.primary_key)).mappings()]
-                for table in metadata.sorted_tables
-            }
-        engine.dispose()
+        with self.store.database.reading() as conn:
+            found = {name: [dict(row) for row in conn.execute(rows).mappings()] for name, rows in ALL_ROWS.items()}
         text = json.dumps(found, default=str)
         for key, task in self.cluster._tasks.items():
             text = text.replace(task.uid, f"uid-of-{key}")
@@ -301,6 +330,7 @@ class World:
                 for key, task in self.cluster._tasks.items()
             },
             "pushed": {e.seq: (e.type, dict(e.body)) for e in self.notifier.pushed},
+            "hooked": {e.seq: (e.type, dict(e.body)) for e in self.webhooks.sent},
             "sent": {e.seq: (e.type, dict(e.body)) for e in self.sink.sent},
             "begun": dict(self.directory.begun),
             "ordered": dict(self.directory.delivered),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError
-from crawler_lifecycle.domain.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Resources
 
 HEAD = """\

@@ -9,11 +9,14 @@ import respx
 from syrupy.assertion import SnapshotAssertion
 
 from tests.cli.cli_answers import (
+    AHEAD,
     AUDIT,
     COMPLETED,
     CORRECTION,
     CRAWLER,
     DELIVERY,
+    DUE,
+    DUE_SKIPPED,
     EXPORT,
     FAILED,
     HAPPENED,
@@ -24,9 +27,13 @@ from tests.cli.cli_answers import (
     PLAN,
     RESUMED,
     RUN,
+    SCHEDULE,
+    SCHEDULE_PAUSED,
     STOPPED,
     TASKS,
+    TOLD,
     TRANSITION,
+    WEBHOOK,
 )
 from tests.cli.cli_support import Crawlctl
 
@@ -102,7 +109,21 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "manager wait 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
     "manager watch 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
+    "schedule list": [("GET", "/v1/schedules", {"schedules": [SCHEDULE, SCHEDULE_PAUSED]})],
+    "schedule describe nightly": [("GET", "/v1/schedules/nightly", SCHEDULE | AHEAD)],
+    "schedule due nightly": [("GET", "/v1/schedules/nightly/due", {"due": [DUE_SKIPPED, DUE]})],
     "manager plan": [("GET", "/v1/plans", {"plans": [PLAN], "note": None})],
+    "webhook list": [("GET", "/v1/webhooks", {"webhooks": [WEBHOOK]})],
+    "webhook describe shop": [("GET", "/v1/webhooks/shop", WEBHOOK)],
+    "webhook update shop --tag nightly --by eve": [
+        ("GET", "/v1/webhooks/shop", WEBHOOK),
+        ("PUT", "/v1/webhooks/shop", WEBHOOK | {"note": "It is paused: resume it."}),
+    ],
+    "webhook test shop --by eve": [
+        ("POST", "/v1/webhooks/shop/test", {"seq": 42, "note": None}),
+        ("GET", "/v1/webhooks/shop/deliveries", {"deliveries": [TOLD]}),
+    ],
+    "webhook resume shop --skip": [("POST", "/v1/webhooks/shop/resume", WEBHOOK | {"state": "active", "note": None})],
     "tasks 7 --watch": [("GET", "/v1/runs/7", FAILED), ("GET", "/v1/runs/7/tasks", {"tasks": TASKS})],
 }
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")

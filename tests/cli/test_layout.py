@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from crawler_lifecycle.cli.stack.layout import modules_with_plans
+import pytest
+
+from crawler_lifecycle.cli.stack.layout import MODULES, Layout, modules_with_plans
+from crawler_lifecycle.cli.stack.stack import Stack
 
 
 def test_modules_with_plans_are_read_and_not_imported(tmp_path: Path) -> None:
@@ -19,3 +25,28 @@ def test_modules_with_plans_are_read_and_not_imported(tmp_path: Path) -> None:
 
 def test_a_checkout_has_the_manager_of_its_examples() -> None:
     assert modules_with_plans(Path(__file__).parents[2]) == ["examples.graphs", "examples.managers"]
+
+
+def test_a_module_that_is_new_starts_the_worker_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who follows the page writes the first class while the stack runs."""
+    done: list[Any] = []
+
+    def start(parts: list[Any]) -> None:
+        done.extend((part.name, json.loads(part.env[MODULES])) for part in parts)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(MODULES, raising=False)
+    stack = Stack(tmp_path / "state")
+    monkeypatch.setattr(stack, "_supervisor", SimpleNamespace(stop=done.append, start=start))
+    names = ("temporal", "worker", "gateway", "scheduler", "site")
+    stack._layout, stack._env = Layout(tmp_path, dict.fromkeys(names, 1)), {MODULES: "[]"}
+    stack.look_for_modules()
+    assert done == []
+    (tmp_path / "shops.py").write_text("from crawler_lifecycle.managers import CrawlManager\n")
+    stack.look_for_modules()
+    stack.look_for_modules()
+    assert done == [["worker"], ("worker", ["shops"])]
+    (tmp_path / "more.py").write_text("import crawler_lifecycle.graphs\n")
+    monkeypatch.setenv(MODULES, '["others"]')
+    stack.look_for_modules()
+    assert len(done) == 2, "the environment names the modules"

@@ -123,7 +123,7 @@ def test_nothing_is_bad_about_the_stack(running: Dev) -> None:
     assert (done.returncode, wrong) == (0, [])
     texts = " ".join(one["text"] for one in document["checks"])
     assert "all 10 are registered" in texts
-    assert texts.count("polling") == 8
+    assert texts.count("polling") == 9
     sources = {one["name"]: one["source"] for one in document["settings"]}
     assert sources["LIFECYCLE_DATABASE__URL"].endswith("dev.json")
 

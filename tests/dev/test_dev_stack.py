@@ -60,7 +60,7 @@ def test_what_it_keeps_is_its_owners_alone(running: Dev) -> None:
 def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
     lines = running.spoken.splitlines()
     assert len(lines) <= 10
-    assert running.known["gateway"] in running.spoken
+    assert lines[0] == f"page       {running.known['gateway']}/"
     assert lines[-1].endswith("start services")
 
 

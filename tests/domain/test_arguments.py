@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.arguments import Argument, ArgumentType, fits
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, effective_args
+from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType, fits
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind, effective_args
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.audit import (
+from crawler_lifecycle.domain.audits.audit import (
     AuditFinding,
     AuditRules,
     ClusterTask,
@@ -27,7 +27,13 @@ from crawler_lifecycle.domain.audit import (
     ready_at,
     reportable,
 )
-from crawler_lifecycle.domain.audit_judgement import judge_deliveries, judge_end, judge_live, judge_task, judge_workflow
+from crawler_lifecycle.domain.audits.judgement import (
+    judge_deliveries,
+    judge_end,
+    judge_live,
+    judge_task,
+    judge_workflow,
+)
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Observation, Phase, TaskStatus
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.bounds import LIMITS
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import Limits, RunRequest, parse_cpu, parse_memory

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.cli.runs.show import KIND
-from crawler_lifecycle.domain.corrections import MEANINGS, SOURCES, CorrectionKind, untrue_ms, untrue_since, wrong_words
+from crawler_lifecycle.domain.audits.corrections import (
+    MEANINGS,
+    SOURCES,
+    CorrectionKind,
+    untrue_ms,
+    untrue_since,
+    wrong_words,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PAGE = (Path(__file__).parents[2] / "docs" / "truth.md").read_text()
@@ -47,7 +54,7 @@ def test_a_time_is_rounded_to_milliseconds() -> None:
     ],
 )
 def test_the_ledger_in_one_line(worst: int | None, kinds: dict[str, int], words: str) -> None:
-    said = "lag is not counted: changes that the look in its turn found"
+    said = "a change that the next planned look finds is no correction"
     assert wrong_words(worst, kinds, "this week") == f"{words}; {said}"
 
 

@@ -10,9 +10,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain import manager_window
-from crawler_lifecycle.domain.manager import Added, Ended, Facts, Job, JobState, Live, Waiting
-from crawler_lifecycle.domain.manager_window import Rules, Window
+from crawler_lifecycle.domain.managers import window as manager_window
+from crawler_lifecycle.domain.managers.manager import Added, Ended, Facts, Job, JobState, Live, Waiting
+from crawler_lifecycle.domain.managers.window import Rules, Window
+from tests.support.examples import examples
 
 NOW = 1000.0
 DELAYED, QUEUED, BUFFERED = JobState.DELAYED, JobState.QUEUED, JobState.BUFFERED
@@ -80,7 +81,7 @@ PLACES = st.tuples(st.sampled_from(STATES), JOBS, st.sampled_from([None, NOW - 1
 CAPS = st.none() | st.integers(0, 3)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     places=st.lists(PLACES, max_size=14),
     live=st.lists(JOBS, max_size=4),

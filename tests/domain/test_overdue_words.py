@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.overdue import OVERDUE_S, SEARCH_S, OverdueLooks, overdue_words
+from crawler_lifecycle.domain.audits.overdue import OVERDUE_S, SEARCH_S, OverdueLooks, overdue_words
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

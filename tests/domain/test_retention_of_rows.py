@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
     RETENTION,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain import errors, ladder, names
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind, check_tasks, effective_args
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind, check_tasks, effective_args
 from crawler_lifecycle.domain.run import (
     ChildTask,
     EndedTasks,

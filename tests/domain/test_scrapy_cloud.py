@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.manager import Job
-from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
-from crawler_lifecycle.domain.scrapy_cloud import (
+from crawler_lifecycle.domain.managers.manager import Job
+from crawler_lifecycle.domain.managers.scrapy_cloud import (
     FAILED_HERE,
     Cloud,
     job_metadata,
@@ -20,6 +19,7 @@ from crawler_lifecycle.domain.scrapy_cloud import (
     run_request_of,
     state_of,
 )
+from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.ports import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings

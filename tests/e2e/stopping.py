@@ -216,7 +216,7 @@ class StopWorld(World):
     def transactions(self) -> bool:
         """Whether anybody is in the middle of a change of the database."""
         if self.server is not None:
-            return self.server.execute("SELECT COUNT(*) FROM information_schema.innodb_trx") != ((0,),)
+            return self.server.transactions()
         with contextlib.closing(sqlite3.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as db:
             try:
                 db.execute("BEGIN IMMEDIATE")

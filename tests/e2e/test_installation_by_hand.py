@@ -63,6 +63,7 @@ class Machine:
             "=SECRET-OF-S3": f"={SECRET_KEY}",
             "SECRET-OF-SCHEDULER": secrets.token_hex(32),
             "SECRET-OF-TASKS": secrets.token_hex(32),
+            "SECRET-OF-LOGINS": secrets.token_hex(32),
             "http://127.0.0.1:8500": f"http://127.0.0.1:{self.ports['gateway']}",
             "port=8700": f"port={ports_in_a_row(len(ROLES))}",
             BIN: str(self.folder / "bin"),

@@ -1,11 +1,13 @@
-"""The database was put back to an older copy while runs executed: the whole story, on the local cluster."""
+"""The database was put back to an older copy while runs executed: the whole story, on the local cluster and with S3."""
 
 from __future__ import annotations
 
+import io
 import sqlite3
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +16,7 @@ import yaml
 
 from tests.e2e.test_audit_real import EVERY_S, audit, crawlctl, crawlers_of
 from tests.e2e.world import QUICK, World, until
+from tests.support.s3 import Bucket, rclone_s3, use_aws
 
 pytestmark = pytest.mark.slow
 
@@ -50,16 +53,34 @@ def uid(world: World, run_id: int) -> str:
     return str(world.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)[0][0])
 
 
-@pytest.mark.parametrize("how", ["older copy", "removed"])
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    with rclone_s3() as server:
+        use_aws(monkeypatch, server.url)
+        yield server.bucket()
+
+
+def stored(world: World, run_id: int, bucket: Bucket) -> zipfile.ZipFile:
+    """The archive of a run, read past the product."""
+    [export] = until(lambda: world.gateway.run(run_id)["exports"], "its archive")
+    place = urlsplit(str(export["url"]))
+    if place.scheme == "s3":
+        assert place.netloc == bucket.name
+        return zipfile.ZipFile(io.BytesIO(bucket.read(place.path.lstrip("/"))))
+    return zipfile.ZipFile(unquote(place.path))
+
+
+@pytest.mark.parametrize(("how", "archive"), [("older copy", "s3"), ("removed", "folder")])
 def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket, how: str, archive: str
 ) -> None:
     monkeypatch.setenv("LIFECYCLE_CLUSTER__SLOTS", "8")
     for name in ("GRACE_S", "ORPHAN_GRACE_S", "START_GRACE_S"):
         monkeypatch.setenv(f"LIFECYCLE_AUDIT__{name}", "0")
     monkeypatch.setenv("LIFECYCLE_AUDIT__EVERY_S", EVERY_S)
     crawlers = catalogue(tmp_path)
-    first = World(tmp_path / "state", crawlers=crawlers)
+    place = f"s3://{bucket.name}/kept" if archive == "s3" else None
+    first = World(tmp_path / "state", crawlers=crawlers, archive=place)
     first.start()
     before = started(first, 0)
     until(lambda: first.closed([before]), "the end of the first run")
@@ -78,7 +99,7 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
     else:
         put_back(copy, database)
 
-    world = World(tmp_path / "state", crawlers=crawlers)
+    world = World(tmp_path / "state", crawlers=crawlers, archive=place)
     try:
         world.start()
         new = started(world, 0)
@@ -103,9 +124,9 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
         assert rows == [("SUCCEEDED", 1)], "executed once"
         assert world.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
         for run_id in (*lost, new):
-            until(lambda: world.gateway.run(run_id)["exports"], "its archive")  # noqa: B023
-            [export] = world.gateway.run(run_id)["exports"]
-            assert zipfile.ZipFile(unquote(urlsplit(str(export["url"])).path)).testzip() is None
+            assert stored(world, run_id, bucket).testzip() is None
+        if archive == "s3":
+            assert len(bucket.keys()) == 4, "one each: nobody's archive lies in the place of another's"
         assert audit(world)["left"] == 0
     finally:
         world.end()

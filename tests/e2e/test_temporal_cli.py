@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -114,3 +115,45 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
     world.prove(run_id, "COMPLETED", "finished", attempt=2)
     rows = world.query("SELECT task_index, attempt FROM task_history WHERE run_id = ? ORDER BY task_id", run_id)
     assert rows == [(index, 1) for index in range(4)], "what executed was adopted, what finished stayed"
+
+
+def test_a_manager_as_the_cli_sees_and_steers_it(world: World) -> None:
+    """Jobs by an update, the story in its details, a reset in the middle, and Temporal's cancel."""
+    body = {"crawler": "plain", "name": "by-cli", "flow_id": "f1", "options": {"max_running": 2}}
+    started = world.gateway.start(body, "by-cli", "manager")
+    one, workflow_id = started["manager_id"], "manager/by-cli/f1"
+
+    def told(*words: str) -> Any:
+        return json.loads(world.temporal("workflow", *words, "--workflow-id", workflow_id).stdout)
+
+    def details() -> str:
+        found = told("query", "--type", "__temporal_workflow_metadata")["queryResult"][0]
+        return str(found.get("currentDetails", ""))
+
+    assert "waits for jobs" in until(lambda: text if "waiting" in (text := details()) else "", "what it waits for")
+    jobs = [{"spider": "plain", "spider_args": ENDLESS | {"max_pages": str(n)}} for n in (100001, 100002, 100003)]
+    page = json.dumps({"jobs": jobs, "request_id": "p1"})
+    for _ in range(2):
+        assert told("update", "execute", "--name", "add_job", "--input", page)["result"] == 3
+
+    def asked() -> dict[str, Any]:
+        (snapshot,) = told("query", "--type", "status")["queryResult"]
+        return dict(snapshot)
+
+    until(lambda: asked()["live"] == 2, "two jobs that live")
+    until(lambda: len(world.gateway.runs(parent=workflow_id)) == 2, "their runs")
+    assert details().startswith("### Manager")
+    assert "2 live jobs" in details()
+    which = "WorkflowType='CrawlManagerWorkflow' AND CrawlName='by-cli' AND CrawlFlow='f1' AND CrawlStatus='PROCESSING'"
+    until(lambda: world.cli_list(which), "the manager in the list")
+    told("reset", "--type", "FirstWorkflowTask", "--reason", "by hand")
+    until(lambda: asked()["live"] == 2, "the same two jobs")
+    world.temporal("workflow", "cancel", "--workflow-id", workflow_id)
+    result = world.cli_result(workflow_id)["result"]
+    assert (result["status"], result["outcome"], result["attempt"]) == ("FAILED", "cancelled", 1)
+    found = world.gateway.get(f"/v1/managers/{one}")
+    assert (found["status"], found["jobs"]["scheduled"]) == ("FAILED", 2)
+    runs = world.gateway.runs(parent=workflow_id)
+    assert [run["status"] for run in runs] == ["FAILED"] * 2
+    for run in runs:
+        world.prove(run["run_id"], "FAILED", "cancelled")

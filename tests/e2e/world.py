@@ -88,6 +88,7 @@ class World:
     said: list[str] = field(default_factory=list)
     database: str | None = None
     crawlers: Path | None = None
+    archive: str | None = None
 
     def __post_init__(self) -> None:
         self._open = ExitStack()
@@ -97,6 +98,7 @@ class World:
             only_free_ports=True,
             database=self.database,
             crawlers=self.crawlers,
+            archive=self.archive,
             say=self.said.append,
         )
 

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 import yaml
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from tests.examples.demo_site import ROOT, RunningSite
 
 pytestmark = pytest.mark.processes

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.gateway import app
+from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.runs import blocked
 from tests.gateway.gateway_world import Clock, World
 
@@ -18,7 +18,7 @@ from tests.gateway.gateway_world import Clock, World
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that stands still for a while is not what these limits are for; tests of them set their own."""
-    monkeypatch.setattr(app, "READY_TIMEOUT_S", 120.0)
+    monkeypatch.setattr(health, "READY_TIMEOUT_S", 120.0)
     monkeypatch.setattr(blocked, "PATIENCE_S", 120.0)
 
 

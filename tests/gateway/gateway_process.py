@@ -16,11 +16,11 @@ from pathlib import Path
 #: That a starved machine lets Temporal or the database wait is no outage.
 CODE = """
 import os, sys
-from crawler_lifecycle.gateway import app
+from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.serve import serve
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.settings import Settings
-app.READY_TIMEOUT_S = 60.0
+health.READY_TIMEOUT_S = 60.0
 Workflows.__init__.__kwdefaults__["timeout_s"] = 60.0
 code = serve(Settings.load())
 sys.stderr.flush()

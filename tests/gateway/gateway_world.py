@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -13,11 +13,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from temporalio.client import Client
 
 from crawler_lifecycle.adapters.database import SqlStore
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.audit import AuditReport, Unknown
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.audits.audit import AuditReport, Unknown
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
@@ -31,6 +32,8 @@ from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
+from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.temporal.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.support.routes import make_routes_cheap
 
@@ -78,17 +81,35 @@ class FakeWorkflows:
     managers: list[tuple[str, int]] = field(default_factory=list)
     graphs: list[tuple[str, int]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
+    webhooks: list[tuple[str, bool]] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
+    asked_for_queues: int = 0
     down: bool = False
     lose_answers: int = 0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    async def start(self, request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+    async def start(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
         await self._reach()
         if workflow_id not in self.open:
             self.open[workflow_id] = f"chain-{next(self.numbers)}"
             self.started.append((workflow_id, request))
         await self._lose()
         return self.open[workflow_id]
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[Client]:
+        """There is no server behind this: what needs one is in ``tests/workflows/schedules``."""
+        raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
+        yield
+
+    async def start_due(self, order: DueOrder) -> str:
+        await self._reach()
+        return "chain-of-a-due-time"
+
+    async def start_webhook(self, name: str, *, wake: bool = False) -> str:
+        await self._reach()
+        self.webhooks.append((name, wake))
+        return "chain-of-a-webhook"
 
     async def start_manager(self, manager_id: int, workflow_id: str) -> str:
         await self._reach()
@@ -115,7 +136,7 @@ class FakeWorkflows:
         await self._lose()
         return workflow_id in self.open
 
-    async def stop(self, workflow_id: str, stop: StopRequest) -> bool:
+    async def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         await self._reach()
         if workflow_id in self.open:
             self.signals.append((workflow_id, stop))
@@ -151,6 +172,11 @@ class FakeWorkflows:
     async def problems(self) -> dict[str, str]:
         await self._reach()
         return dict(self.listed)
+
+    async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
+        await self._reach()
+        self.asked_for_queues += 1
+        return self.queues
 
     async def ping(self) -> None:
         await self._reach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -56,13 +56,13 @@ class Sse:
     data: Any
 
 
-async def events(answer: httpx.Response) -> AsyncIterator[Sse]:
+async def events(answer: httpx.Response, read: Callable[[str], Any] = json.loads) -> AsyncIterator[Sse]:
     """The events of a stream by the rules of the HTML standard: comments and events without data are not shown."""
     last, name, data = "", "message", list[str]()
     async for line in answer.aiter_lines():
         if not line:
             if data:
-                yield Sse(last, name, json.loads("\n".join(data)))
+                yield Sse(last, name, read("\n".join(data)))
             name, data = "message", []
         elif not line.startswith(":"):
             field, _, value = line.partition(":")

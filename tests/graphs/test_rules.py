@@ -193,6 +193,18 @@ class Foreign:
 
 
 @worker()
+class Own:
+    """Grafts the graph that it is in."""
+
+    def process(self, job: Job) -> None:
+        Workflow.apply_graft(job, Workflow.for_job(job))
+
+
+def own(context: dict[str, Any]) -> Workflow:
+    return Workflow.for_job(current_job())
+
+
+@worker()
 class NoGraft:
     def process(self, job: Job) -> Workflow:
         return Workflow()
@@ -207,6 +219,8 @@ def nonsense(context: dict[str, Any]) -> int:
     [
         (Twice.new({}), True, DuplicateRequest.__name__),
         (Foreign.new({}), True, Fenced.__name__),
+        (Own.new({}), True, "give a new Workflow"),
+        (own, True, "returned the graph that it is in"),
         (NoGraft.new({}), False, "is no graft; add it with add_graft"),
         (nonsense, True, "grafts, and returned int"),
         (Twice.new({}), False, InvalidRequest.__name__),

@@ -43,7 +43,7 @@ def calls(*argv: str, **crawls: Any) -> list[str]:
     return memory.calls
 
 
-def test_s74_s76_tasks_are_crawls() -> None:
+def test_s74_s76_s85_tasks_are_crawls_under_a_cap() -> None:
     steps = {step.path: step for step in manager().workflow().spec().steps}
     common = ["FLOW_ID=f1", "PARENT_NAME=shop"]
     assert steps["a"].job == {
@@ -59,6 +59,7 @@ def test_s74_s76_tasks_are_crawls() -> None:
     }
     assert manager().workflow().id == "shop.f1"
     assert manager().workflow().spec().options.max_parallel == 1000
+    assert manager("--root-jobs", "--max-running-jobs", "2").workflow().spec().options.max_parallel == 2
 
 
 def test_s75_s81_a_task_of_several_lines_shares_its_resources() -> None:

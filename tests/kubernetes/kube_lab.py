@@ -18,8 +18,8 @@ from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.domain.audit import AuditRules
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings

@@ -32,7 +32,8 @@ def told(reason, exit, **more):
 EATS = "bytearray(300 << 20)"
 #: A helper process that the kernel kills for memory.
 CHILD_EATS = f"import subprocess; subprocess.run([sys.executable, '-c', '{EATS}'])\n"
-WAITS = "print('ready', flush=True)\ntime.sleep(600)\n"
+#: In short pieces: a signal that comes just before a sleep is slept over.
+WAITS = "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
 SAYS_SHUTDOWN = "signal.signal(signal.SIGTERM, lambda *_: told('shutdown', {code}))\n" + WAITS
 
 

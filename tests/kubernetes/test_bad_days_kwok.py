@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.domain.pod import PodOptions, Toleration
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster

@@ -29,7 +29,7 @@ from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.cli.doctor import cluster as doctor
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -174,7 +174,8 @@ def test_an_overlay_is_complete(folder: str, demo: Deployed_) -> None:
         image = pod["spec"]["containers"][0]["image"]
         assert "set-by-overlay" not in image
         used = {v["configMap"]["name"] for v in pod["spec"]["volumes"] if "configMap" in v}
-        used |= {e["configMapRef"]["name"] for e in pod["spec"]["containers"][0].get("envFrom") or []}
+        sources = pod["spec"]["containers"][0].get("envFrom") or []
+        used |= {source["configMapRef"]["name"] for source in sources if "configMapRef" in source}
         assert used <= maps, "names with a hash, so that a change rolls out"
         assert pod["spec"].get("serviceAccountName", "default") in {*accounts, "default"}
     ours = {one["metadata"]["name"]: one for one in found if one["kind"] == "Deployment"}

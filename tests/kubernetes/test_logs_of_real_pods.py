@@ -15,8 +15,8 @@ from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import Deployment, Details, QueuedTask, TaskRef
@@ -41,7 +41,7 @@ for number in range(60):
 line(b"y" * 40000 + b"\\n")
 line(b'{"crawl_progress": {"pages": 60, "items": 2}}\\n')
 if sys.argv[1:] == ["waits"]:
-    time.sleep(600)
+    while True: time.sleep(0.1)
 line(b"no end of a line")
 """
 

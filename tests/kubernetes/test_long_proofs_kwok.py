@@ -23,8 +23,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audit import AuditReport, AuditRules
-from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.ports import CorrectionRow, TaskRow
 from tests.contracts.cluster.kube_harness import FINISHED

@@ -18,8 +18,8 @@ from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.manifest import _listed
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.pod import PodOptions, Toleration
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.ports import Deployed, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster

@@ -15,9 +15,9 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.jobs import manifest
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster

@@ -114,6 +114,21 @@ def test_s33_a_hook_sees_its_job_gone_and_gets_a_copy_of_everything() -> None:
     assert not any("spoilt" in job.tags for job in record.scheduled)
 
 
+def test_a_hook_has_a_key_for_what_it_does_outside_that_is_the_same_when_it_is_called_again() -> None:
+    keys: list[str | None] = []
+
+    def bad_outcome_hook(self: Any, *args: Any) -> None:
+        keys.append(self.hook_key)
+        if len(keys) == 1:
+            raise OSError("the service is away")
+        GeneratorCrawlManager.bad_outcome_hook(self, *args)
+
+    cls = generator(pages(1), MAX_RETRIES=1, bad_outcome_hook=bad_outcome_hook)
+    simulate(cls, outcomes="failed")
+    assert keys == ["manager/1/1/1", "manager/1/1/1", "manager/1/1.r1/1"]
+    assert cls.hook_key is None
+
+
 def test_s33_a_live_job_is_shown_by_its_key() -> None:
     seen: list[str] = []
     simulate(manager(running_job_hook=lambda self, jobkey: seen.append(jobkey)), seconds=150)

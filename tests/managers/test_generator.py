@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.manager import Job
+from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin, GeneratorCrawlManager, JobParams, StopRetry
 from crawler_lifecycle.managers.testing import Record, Scheduled, Simulation, simulate
 from tests.managers.support import generator, numbers, order, pages, tag
+from tests.support.examples import examples
 
 
 def test_s50_keys_of_a_yield_are_taken_out_and_the_rest_are_arguments() -> None:
@@ -339,7 +340,7 @@ def test_caps_of_spiders_and_keys_hold_at_every_instant() -> None:
     assert any("key x has its 1 live jobs" in sentence for sentence in record.waits)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     given_pages=st.lists(st.integers(0, 12), max_size=25),
     cap=st.integers(1, 5),

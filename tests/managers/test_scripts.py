@@ -161,6 +161,14 @@ def test_s10_named_command_lines() -> None:
             simulate(cls, argv)
 
 
+def test_s10_a_flow_id_in_a_named_command_line_is_never_ignored_in_silence() -> None:
+    """Whoever starts a manager gives it its flow id, and does not know what its named command lines hold."""
+    cls = generator(pages(1), PROGRAMS={"nightly": {"command_line": ["--flow-id", "n1"]}})
+    assert tag(simulate(cls, ["-g", "nightly"]).scheduled[0].tags, "FLOW_ID") == ["n1"]
+    with pytest.raises(ClassError, match=r"says --flow-id n1, this is n2; .*crawlctl manager start --flow n1"):
+        simulate(cls, ["-g", "nightly"], tags=["FLOW_ID=n2"])
+
+
 def test_s14_a_pending_job_counts_as_running() -> None:
     seen: list[Any] = []
 

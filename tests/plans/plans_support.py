@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.domain.manager import Decision, Facts, JobState, Page, Start
+from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Page, Start
 from crawler_lifecycle.plans.pool import Host, Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 

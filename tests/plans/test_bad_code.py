@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.manager import Ended, Facts, Job, Live
+from crawler_lifecycle.domain.managers.manager import Ended, Facts, Job, Live
 from crawler_lifecycle.ports import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, module, until
 
@@ -106,6 +106,25 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) ->
         child = int(re.findall(r"child (\d+)", host.process.output.tail())[-1])
         assert alive(child)
     until(lambda: not alive(child))
+
+
+def test_what_leaves_its_group_dies_with_it(bench: Bench) -> None:
+    """Neither a session of its own nor a parent that is gone hides it."""
+    plan = manager(
+        bench.folder,
+        """
+        def on_start(self):
+            import subprocess
+            one = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            two = subprocess.run(["sh", "-c", "setsid sleep 3600 >&2 & echo $!"], stdout=subprocess.PIPE).stdout
+            print("left", one.pid, int(two), flush=True)
+            os._exit(3)
+        """,
+    )
+    with pytest.raises(PlanFailed, match=r"left \d+ \d+") as failed, bench.begun(plan):
+        pass
+    left = [int(pid) for pid in re.findall(r"left (\d+) (\d+)", str(failed.value))[0]]
+    until(lambda: not any(map(alive, left)))
 
 
 def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.manager import Facts, Start
+from crawler_lifecycle.domain.managers.manager import Facts, Start
 from crawler_lifecycle.plans.pool import Host, Hosts
 from crawler_lifecycle.ports import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, nothing, until
@@ -123,6 +123,16 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
     working.join()
     assert told
     assert hosts.state()["live"] == 0
+
+
+def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
+    plan = manager(bench.folder, "")
+    with bench.hosts() as hosts:
+        pid_of(hosts, plan, 7)
+        assert hosts.queue == hosts.own_queue
+        with hosts.use(plan, 8, 1, 0, nothing):
+            assert hosts.leave() == [7, 8]
+        assert hosts.queue is None
 
 
 def test_what_was_printed_is_told_once_and_without_secrets(bench: Bench) -> None:

@@ -26,6 +26,8 @@ from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
 from tests.support.examples import examples
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
+#: In short pieces: a signal that comes just before a sleep is slept over.
+WAITS = "while True: time.sleep(0.1)\n"
 STATS = """
 import json, os
 def write(data):
@@ -266,7 +268,7 @@ LONG_AGO = "2020-01-01T00:00:00+00:00"
 @pytest.mark.parametrize(
     ("code", "grace_s", "told"),
     [
-        (POLITE + "time.sleep(300)", "60", {"exit_code": 0}),
+        (POLITE + WAITS, "60", {"exit_code": 0}),
         ("import time\n" + READY + "time.sleep(300)", "60", {"signal": 15}),
         (DEAF + READY + "time.sleep(300)", "0.5", {"signal": 9}),
     ],
@@ -298,7 +300,7 @@ def stop(*_):
     sys.exit(11)
 signal.signal(signal.SIGTERM, stop)
 """
-    process = bench.start_python(slow + READY + "time.sleep(300)", patient_until="ending", CRAWL_DEADLINE=LONG_AGO)
+    process = bench.start_python(slow + READY + WAITS, patient_until="ending", CRAWL_DEADLINE=LONG_AGO)
     process.send_signal(signal.SIGTERM)
     assert bench.finish(process) == 11
     assert bench.summary()["finish_reason"] == "shutdown"
@@ -307,7 +309,7 @@ signal.signal(signal.SIGTERM, stop)
 def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBench) -> None:
     late = STATS + "import signal, sys, time\n"
     late += "def end(*_):\n    write({'pages': 1, 'finish_reason': 'finished'})\n    sys.exit(0)\n"
-    late += "signal.signal(signal.SIGTERM, end)\n" + READY + "time.sleep(300)"
+    late += "signal.signal(signal.SIGTERM, end)\n" + READY + WAITS
     assert bench.python(late, patient_until="ready", CRAWL_DEADLINE=LONG_AGO) == 0
     assert bench.summary()["finish_reason"] == "finished"
 

@@ -59,8 +59,8 @@ def stop(*_):
     while not os.path.exists(folder + "/go"): time.sleep(0.01)
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
-open(folder + "/ready", "w").write(str(os.getppid()))
-time.sleep(300)
+with open(folder + "/ready", "w") as file: file.write(str(os.getppid()))
+while True: time.sleep(0.1)
 """
 
 

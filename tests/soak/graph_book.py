@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.graphs.client import Gateway
 from tests.e2e.world import Row, moment
 from tests.soak.graph_plan import Command, GraphPlan
@@ -74,6 +75,8 @@ class GraphCase:
     strikes: Sequence[Strike] = ()
     runs: dict[int, Row] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
+    managers: dict[int, Row] = field(default_factory=dict)
+    """Managers that have the graph as their parent, with their ``runs`` and the ``processes`` of those."""
     events: list[tuple[str | None, int]] = field(default_factory=list)
     """Key and attempt of each ``graph.ended``."""
 
@@ -132,6 +135,17 @@ class GraphCase:
                 return strike
         return None
 
+    def spans(self, path: str) -> list[tuple[float, float, str]]:
+        """When this step executed, and what of it; executions are left out of which a strike hid the end."""
+        row = self.rows[path]
+        crawls = [one for one in self.processes if one.run_id == row["run_id"]]
+        if self.specs[path].kind is StepKind.MANAGER:
+            crawls = self.managers.get(row["run_id"], {"processes": []})["processes"]
+        if self.specs[path].kind is not StepKind.FUNCTION:
+            return [(one.begin, one.last, str(one)) for one in crawls]
+        of_it = self.by_path.get(path, [])
+        return [(one.begin, one.end or one.begin, str(one)) for one in of_it if not self.struck(one)]
+
     def completed(self, path: str) -> bool:
         return bool(self.rows[path]["state"] == StepState.COMPLETED)
 
@@ -158,6 +172,7 @@ _GRAPH = ("graph_id", "graph_uid", "state", "attempt", "cause", "started_at", "e
 _STEP = ("number", "path", "kind", "state", "attempt", "tries", "outcome", "reason", "run_id", "ending", "result_bytes")
 _TIMES = ("started_at", "ended_at")
 _RUN = ("run_id", "request_id", "attempt", "status", "outcome", "ended_at")
+_MANAGER = ("manager_id", "name", "flow_id", "status", "outcome", "attempt")
 
 
 def read_case(
@@ -184,7 +199,12 @@ def read_case(
     rows = {one["path"]: one for one in sorted(steps, key=lambda one: int(one["number"]))}
     by_id = {one["run_id"]: one for one in runs}
     mine = [process for process in processes if process.run_id in by_id]
-    more: Row = {"runs": by_id, "events": ended, "processes": mine, **known}
+    managers = {one["manager_id"]: one for one in _rows(world, "manager", _MANAGER, "parent = ?", f"graph/{plan.key}")}
+    for one in managers.values():
+        one["runs"] = _rows(world, "run_history", _RUN, "parent = ?", manager_workflow_id(one["name"], one["flow_id"]))
+        its = {run["run_id"] for run in one["runs"]}
+        one["processes"] = [process for process in processes if process.run_id in its]
+    more: Row = {"runs": by_id, "events": ended, "processes": mine, "managers": managers, **known}
     return GraphCase(plan, graph, rows, shown, recorded, executions, **more)
 
 

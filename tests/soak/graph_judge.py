@@ -12,6 +12,8 @@ from crawler_lifecycle.domain.values import of_json
 from tests.domain.graph.model import Model, Node
 from tests.soak.checks import CLOCK_S
 from tests.soak.graph_book import Execution, GraphCase
+from tests.soak.graph_managers import jobs_of, managers
+from tests.soak.graph_room import room
 from tests.soak.graph_steps import behaviour, digest, value_of
 from tests.soak.journal import clock
 
@@ -22,7 +24,7 @@ def check(case: GraphCase) -> Iterator[str]:
     """Every violation of this graph, as a sentence."""
     wrong = [*_steps(case)]
     if not wrong:  # else nothing below makes sense
-        for look in (_states, _executions, _order, _given, _results, _crawls, _ends):
+        for look in (_states, _executions, _order, _given, _results, _crawls, managers, room, _ends):
             wrong += look(case)
     yield from (f"{case.plan.key}: {text}" for text in wrong)
 
@@ -196,13 +198,9 @@ def _order(case: GraphCase) -> Iterator[str]:
 
 
 def _ended_before(case: GraphCase, dep: str, one: Execution) -> Iterator[str]:
-    if case.specs[dep].kind is StepKind.CRAWL:
-        spans = [(p.begin, p.last, str(p)) for p in case.processes if p.run_id == case.rows[dep]["run_id"]]
-        excused = case.restarted
-    else:
-        of_it = case.by_path.get(dep, [])
-        spans = [(e.begin, e.end or e.begin, str(e)) for e in of_it if not case.struck(e)]
-        excused = case.restarted or any(case.struck(e) for e in of_it)
+    spans, spec = case.spans(dep), case.specs[dep]
+    excused = case.restarted or any(case.struck(e) for e in case.by_path.get(dep, ()))
+    excused = excused or (spec.kind is StepKind.MANAGER and not jobs_of(spec))
     for begin, end, text in spans:
         if begin < one.begin < end - CLOCK_S:
             yield f"{one} began while this executed, on which it depends: {text}"
@@ -242,7 +240,7 @@ def _context(case: GraphCase, path: str) -> dict[str, str]:
 def _entry(case: GraphCase, dep: str, one: Execution) -> dict[str, str]:
     """What a step gets of a dependency, by its name."""
     name = dep.rpartition("/")[2]
-    if any(_touched(case, leaf) for leaf in case.leaves(dep)):
+    if any(_touched(case, leaf, one) for leaf in case.leaves(dep)):
         return {name: ANY}
     found = _value(case, dep, one)
     return {} if found is NOTHING else {name: digest(found)}
@@ -251,13 +249,20 @@ def _entry(case: GraphCase, dep: str, one: Execution) -> dict[str, str]:
 NOTHING = object()
 
 
-def _touched(case: GraphCase, leaf: str) -> bool:
-    """Whether what a step gave changed over time, or is not known to the ledger alone."""
-    return case.stopped(leaf) or (case.restarted and not (case.completed(leaf) and _once(case, leaf)))
+def _touched(case: GraphCase, leaf: str, one: Execution) -> bool:
+    """Whether what a step gave to this execution changed over time, or is not known to the ledger alone."""
+    if case.stopped(leaf) or not case.restarted:
+        return case.stopped(leaf)
+    of_it = case.by_path.get(leaf, ())
+    if case.specs[leaf].kind is not StepKind.FUNCTION or not case.completed(leaf) or len(of_it) != 1:
+        return True
+    # A retry may execute for the first time what had failed unexecuted, behind those that do not mind.
+    only = of_it[0]
+    return (only.end is None or only.end > one.begin) and _by_a_retry(case, only)
 
 
-def _once(case: GraphCase, leaf: str) -> bool:
-    return case.specs[leaf].kind is StepKind.FUNCTION and len(case.by_path.get(leaf, ())) == 1
+def _by_a_retry(case: GraphCase, one: Execution) -> bool:
+    return any(asked.command.what == "retry" and asked.sent < one.begin for asked in case.heard)
 
 
 def _value(case: GraphCase, path: str, one: Execution) -> object:
@@ -268,6 +273,8 @@ def _value(case: GraphCase, path: str, one: Execution) -> object:
         return {name: value for name, value in inside.items() if value is not NOTHING}
     if spec.kind is StepKind.CRAWL:
         return NOTHING if row["run_id"] is None else {"run_id": row["run_id"], "outcome": "", "archive": ""}
+    if spec.kind is StepKind.MANAGER:
+        return None if case.completed(path) else NOTHING
     return _result(case, path) if case.completed(path) else NOTHING
 
 
@@ -334,10 +341,11 @@ def _ends(case: GraphCase) -> Iterator[str]:
     for one in case.executions:
         if max(one.begin, one.end or 0.0) > over + CLOCK_S and not case.struck(one):
             yield late.format(clock(over), one)
-    for process in case.processes:
+    of_managers = [one for manager in case.managers.values() for one in manager["processes"]]
+    for process in (*case.processes, *of_managers):
         if process.last > over + CLOCK_S:
             yield late.format(clock(over), process)
-    for run in case.runs.values():
+    for run in (*case.runs.values(), *(run for manager in case.managers.values() for run in manager["runs"])):
         if run["status"] not in ("COMPLETED", "FAILED"):
             yield f"it has ended, and its run {run['run_id']} is {run['status']}"
     keys = [key for key, _ in case.events if key is not None]

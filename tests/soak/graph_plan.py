@@ -13,7 +13,7 @@ from tests.soak.graph_steps import some_value
 
 #: The module whose functions they call.
 MODULE = "graph_steps"
-STEPS_MAX, DEPTH_MAX, CRAWLS_MAX = 300, 4, 8
+STEPS_MAX, DEPTH_MAX, CRAWLS_MAX, MANAGERS_MAX = 300, 4, 8, 1
 #: Steps of most graphs, and how many graphs in ten are larger.
 USUAL, LARGE_IN_TEN = 60, 2
 
@@ -50,11 +50,12 @@ class GraphPlan:
     later: Sequence[Command] = field(default=())
 
     def __str__(self) -> str:
-        crawls = sum(step.kind is StepKind.CRAWL for step in self.spec.steps)
+        crawls, managers = (sum(s.kind is kind for s in self.spec.steps) for kind in (StepKind.CRAWL, StepKind.MANAGER))
         asked = [*map(str, self.commands), *(f"{one} of its end" for one in self.later)]
         fails = " fails fast;" if self.spec.options.fail_fast else ""
         return (
-            f"{self.key}: {len(self.spec.steps)} steps, {crawls} crawls;{fails} {'; '.join(asked) or 'nothing asked'}"
+            f"{self.key}: {len(self.spec.steps)} steps, {crawls} crawls, {managers} managers;{fails} "
+            f"{'; '.join(asked) or 'nothing asked'}"
         )
 
 
@@ -68,7 +69,7 @@ class _Author:
 
     def __init__(self, key: str, steps: int) -> None:
         self.key, self.dice, self.most = key, random.Random(key), steps
-        self.crawls = 0
+        self.crawls = self.managers = 0
         pools = {"db": "2"} if self.often(2) else {}
         self.options = GraphOptions(
             check_deps=not self.often(2),
@@ -155,6 +156,9 @@ class _Author:
         if job is None and self.crawls < CRAWLS_MAX and self.often(0.8):
             self.crawls += 1
             return StepSpec(path, StepKind.CRAWL, self.crawl(), deps, **own)
+        if job is None and self.managers < MANAGERS_MAX and self.often(0.3):
+            self.managers += 1
+            return StepSpec(path, StepKind.MANAGER, self.manager(), deps, **own)
         if job is None:
             style = self.dice.choice(["cascade"] * 4 + ["plain", "worker", "graft"])
             job = {"call": f"{MODULE}:{'Worker' if style == 'worker' else style}", "style": style}
@@ -163,6 +167,10 @@ class _Author:
             if style != "cascade":
                 job["args"] = to_json({name: some_value(self.dice) for name in ("one", "two")})
         return StepSpec(path, StepKind.FUNCTION, job, deps, timeout_s=100 if self.often(0.8) else 60, **own)
+
+    def manager(self) -> dict[str, Any]:
+        argv = ["--jobs", str(self.dice.randint(0, 5)), "--seconds", str(round(self.dice.uniform(0, 3), 1))]
+        return {"plan": f"{MODULE}:Stream", "options": {"argv": argv}}
 
     def crawl(self) -> dict[str, Any]:
         """A short one that mostly ends well."""

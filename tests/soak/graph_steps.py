@@ -12,7 +12,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from datetime import time as clock_time
@@ -22,10 +22,13 @@ from typing import Any
 from uuid import UUID
 
 from crawler_lifecycle.graphs import Cancel, Job, Record, Snooze, Workflow, current_job, worker
+from crawler_lifecycle.managers import GeneratorCrawlManager
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 ALWAYS = 1_000_000
 LARGE = 1024 * 1024
+#: Crawls of a manager at once.
+WINDOW = 2
 
 
 # --- what follows from the name of a step ----------------------------------------------------------------------------
@@ -159,6 +162,21 @@ class Worker:
             return Cancel("it was planned")
         found = _execute(job.args)
         return None if found is None else Record(found)
+
+
+class Stream(GeneratorCrawlManager):
+    """A manager of short crawls, of which none but one that was killed fails."""
+
+    name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "stream", "soak", 5, WINDOW, 9
+
+    def add_argparser_options(self) -> None:
+        super().add_argparser_options()
+        self.argparser.add_argument("--jobs", type=int, required=True)
+        self.argparser.add_argument("--seconds", type=float, required=True)
+
+    def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
+        for number in range(self.args.jobs):
+            yield {"spider_args": {"number": number, "seconds": self.args.seconds}}
 
 
 def _execute(given: Mapping[str, Any], *, gives: bool = True) -> object:

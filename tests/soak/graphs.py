@@ -1,8 +1,8 @@
 """``python -m tests.soak.graphs --graphs N --seed S [--mariadb]``: random graphs whose surroundings die at random.
 
-Clients send graphs of functions and real crawls, cancel, stop, retry and append, while workers, the processes with
-users' code, the Temporal server, the database server, the gateway, the scheduler and crawlers are killed. The judges
-are the ledgers that functions and crawlers keep themselves, and the brute-force model of a graph.
+Clients send graphs of functions, real crawls and managers, cancel, stop, retry and append, while workers, the
+processes with users' code, the Temporal server, the database server, the gateway, the scheduler and crawlers are
+killed. The judges are the ledgers that functions and crawlers keep themselves, and the brute-force model of a graph.
 """
 
 from __future__ import annotations
@@ -181,12 +181,15 @@ class Storm:
         again = len(executed) - sum(len(case.by_path) for case in cases)
         struck = Counter(what for case in cases for _, what in lost(case))
         answers = Counter(f"{one.command.what} {one.answer}" for one in self.asked)
+        managers = [one for case in cases for one in case.managers.values()]
         crawls = sum(len(case.processes) for case in cases)
+        of_managers = sum(len(one["processes"]) for one in managers)
         begun = sum(row["attempt"] for case in cases for row in case.rows.values() if row["kind"] == "function")
         say(f"graphs: {dict(states)}; steps: {dict(steps)}")
         say(f"{len(executed)} executions ({dict(hows)}), {again} beyond the first of a step, {struck.total()} lost to")
         say(f"  strikes: {dict(struck)}; {begun - len(executed)} attempts began on record and were not called")
-        say(f"  {crawls} crawls executed; asked: {dict(sorted(answers.items()))}")
+        say(f"  {crawls} crawls and {len(managers)} managers with {of_managers} crawls executed")
+        say(f"asked: {dict(sorted(answers.items()))}")
 
 
 def main() -> int:

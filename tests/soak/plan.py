@@ -170,10 +170,11 @@ class _Author:
         self.add_step("manage", manager=self.managers, jobs=jobs, cap=cap, retries=retries)
 
     def steer(self) -> None:
-        """Stop, pause or resume one. What is paused is let go on, by the plan or when it is over."""
+        """Stop, pause or resume one, or have its workflow terminated or reset. What is paused is let go on, by the plan
+        or when it is over."""
         if not self.managers:
             return
-        what = self.dice.choice(["stop", "stop", "pause", "resume", "resume"])
+        what = self.dice.choice(["stop", "stop", "pause", "resume", "resume", "terminate", "reset"])
         how = self.dice.choice(["", "", "force", "leave"])
         body = {how: True} if what == "stop" and how else {}
         manager = self.dice.randint(1, self.managers)

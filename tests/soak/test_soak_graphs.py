@@ -16,12 +16,14 @@ from crawler_lifecycle.graphs.testing import Memory, in_memory
 from tests.soak import graph_steps
 from tests.soak.graph_book import Asked, Execution, GraphCase, read_ledger
 from tests.soak.graph_judge import check, lost, of_processes
+from tests.soak.graph_managers import jobs_of
 from tests.soak.graph_plan import MODULE, Command, GraphPlan, write_plans
 from tests.soak.graph_steps import digest
 from tests.soak.journal import Process
 from tests.soak.strikes import Strike
 
 GRAPHS = 12
+GOOD = {"how": "finished"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def played(plan: GraphPlan, file: Path) -> GraphCase:
     """This graph in memory, as its rows, the gateway and the ledgers would tell it."""
     asked: list[Asked] = []
-    with in_memory(crawls=lambda job: "finished" if job["args"]["how"] == "finished" else "failed") as memory:
+    with in_memory(crawls=lambda job: "finished" if job.get("args", GOOD)["how"] == "finished" else "failed") as memory:
         memory.send(plan.key, plan.spec, name=None, tags=[])
         appends = [command for command in plan.commands if command.what == "append"]
         for command in (*appends, *(command for command in plan.later if command.what == "retry")):
@@ -58,7 +60,8 @@ def _case(plan: GraphPlan, memory: Memory, executions: list[Execution], asked: l
     graph = memory._graphs[plan.key]
     last = {one.path: one for one in executions}
     end = max((one.end or 0.0 for one in executions), default=1.0)
-    rows, runs, processes = {}, {}, []
+    rows, runs, processes, managers = {}, {}, [], {}
+    first = min((e.begin for e in executions), default=1.0) - 1.0
     for row in graph.rows:
         step, one = row.step, last.get(row.path)
         columns = ("number", "path", "kind", "state", "attempt", "tries", "outcome", "reason", "run_id", "ending")
@@ -67,13 +70,20 @@ def _case(plan: GraphPlan, memory: Memory, executions: list[Execution], asked: l
         if row.kind is StepKind.CRAWL and step.run_id is not None:
             good = step.state == "completed"
             runs[step.run_id] = {"run_id": step.run_id, "status": "COMPLETED" if good else "FAILED", "outcome": ""}
-            at = min((e.begin for e in executions), default=1.0) - 1.0
-            done = {"at": at, "code": 0 if good else 1, "pages": 1}
-            processes.append(Process(step.run_id, 0, 1, 1, 10, 1, 9, {}, at, at, done, None, []))
+            processes.append(crawled(step.run_id, first, 0 if good else 1))
+        if row.kind is StepKind.MANAGER and step.run_id is not None:
+            its = [crawled(1000 + n, first, 0, number=str(n)) for n in range(jobs_of(row.spec))]
+            ended = [{"run_id": one.run_id, "status": "COMPLETED"} for one in its]
+            managers[step.run_id] = {"status": "COMPLETED", "outcome": "finished", "runs": ended, "processes": its}
     recorded = {path: digest(value) for path, value in memory.recorded(plan.key, None).items()}
     row = {"state": graph.state(), "attempt": 1, "ended_at": end}
     shown, events = memory.status(plan.key) or {}, [("graphs/1-u/1/graph.ended", 1)]
-    return GraphCase(plan, row, rows, shown, recorded, executions, asked, (), runs, processes, events)  # type: ignore[arg-type]
+    return GraphCase(plan, row, rows, shown, recorded, executions, asked, (), runs, processes, managers, events)  # type: ignore[arg-type]
+
+
+def crawled(run_id: int, at: float, code: int, **args: str) -> Process:
+    """A crawler that took no time."""
+    return Process(run_id, 0, 1, 1, 10, 1, 9, args, at, at, {"at": at, "code": code, "pages": 1}, None, [])
 
 
 @pytest.mark.parametrize("number", range(GRAPHS))
@@ -100,21 +110,25 @@ def function(path: str, *deps: str, style: str = "cascade", **more: Any) -> Step
 
 @pytest.fixture(scope="module")
 def honest(ledger: Path) -> GraphCase:
-    """A crawl and a function, a fan-out over what they gave, and a function of that, which fails once."""
-    job = {"crawler": "soak", "args": {"how": "finished"}}
+    """A crawl and a function, a fan-out over what they gave, and a function of that, which fails once; a manager, and
+    a function behind that."""
+    needs: dict[str, Any] = {"resources": ({"db": "2/3"},)}
+    stream = {"plan": f"{MODULE}:Stream", "options": {"argv": ["--jobs", "3", "--seconds", "1"]}}
     steps = [
-        StepSpec("crawl", StepKind.CRAWL, job),
+        StepSpec("crawl", StepKind.CRAWL, {"crawler": "soak", "args": GOOD}),
+        StepSpec("stream", StepKind.MANAGER, stream),
         function("first"),
-        StepSpec("fan", StepKind.GRAPH, {"fan_out": True}, deps=("crawl", "first")),
-        function("fan/0", style="item"),
-        function("fan/1", style="item"),
+        StepSpec("fan", StepKind.GRAPH, {"fan_out": True}, deps=("crawl", "first"), max_parallel=1),
+        function("fan/0", style="item", **needs),
+        function("fan/1", style="item", **needs),
+        function("late", "stream"),
         function("last", "fan", max_attempts=3, backoff_s=0.0),
     ]
     fails = {"last": 1}
     keys = (f"honest-{n}" for n in range(10_000))
     paths = [one.path for one in steps if one.kind is StepKind.FUNCTION]
     key = next(k for k in keys if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths))
-    case = played(GraphPlan(key, GraphSpec(steps, GraphOptions())), ledger)
+    case = played(GraphPlan(key, GraphSpec(steps, GraphOptions(pools={"db": "1"}))), ledger)
     assert case.graph["state"] == "completed"
     assert list(check(case)) == []
     return case
@@ -216,7 +230,7 @@ def a_step_that_is_gone(case: GraphCase) -> None:
 
 
 def a_step_that_nobody_sent(case: GraphCase) -> None:
-    case.rows["more"] = {**case.rows["last"], "number": 6}
+    case.rows["more"] = {**case.rows["last"], "number": 8}
 
 
 def a_number_twice(case: GraphCase) -> None:
@@ -245,6 +259,52 @@ def a_second_run(case: GraphCase) -> None:
 
 def a_crawl_that_failed(case: GraphCase) -> None:
     case.processes[0].end = {"code": 1}
+
+
+def two_at_once_in_a_graph_of_one(case: GraphCase) -> None:
+    one, other = sorted((of(case, "fan/0"), of(case, "fan/1")), key=lambda one: one.begin)
+    one.end = other.end = other.begin + 1
+
+
+def a_manager_that_is_open(case: GraphCase) -> None:
+    stream(case)["status"] = "PROCESSING"
+
+
+def a_manager_that_failed(case: GraphCase) -> None:
+    stream(case)["status"] = "FAILED"
+
+
+def a_manager_of_somebody_else(case: GraphCase) -> None:
+    case.rows["stream"]["run_id"] = 77
+
+
+def a_second_manager(case: GraphCase) -> None:
+    case.managers[77] = stream(case)
+
+
+def a_job_that_a_manager_lost(case: GraphCase) -> None:
+    stream(case)["processes"].pop()
+
+
+def a_job_of_a_manager_again(case: GraphCase) -> None:
+    stream(case)["processes"].append(crawled(1009, 1.0, 0, number="1"))
+
+
+def three_at_once_of_a_manager(case: GraphCase) -> None:
+    for one in stream(case)["processes"]:
+        one.last += 1
+
+
+def begins_before_its_manager_ends(case: GraphCase) -> None:
+    stream(case)["processes"][0].last = of(case, "late").begin + 1
+
+
+def a_run_of_a_manager_that_is_open(case: GraphCase) -> None:
+    stream(case)["runs"][0]["status"] = "PROCESSING"
+
+
+def stream(case: GraphCase) -> dict[str, Any]:
+    return case.managers[case.rows["stream"]["run_id"]]
 
 
 def a_crawl_after_its_success(case: GraphCase) -> None:
@@ -290,6 +350,17 @@ LIES: list[tuple[Callable[[GraphCase], None], str]] = [
     (a_second_run, "2 runs of 1 crawls"),
     (a_crawl_that_failed, "its last process is"),
     (a_crawl_after_its_success, "succeeded and was executed again"),
+    (two_at_once_in_a_graph_of_one, "executed at one time in fan, which has 1 places: fan/0, fan/1"),
+    (two_at_once_in_a_graph_of_one, "held more db at one time than the 1 that there are: fan/0, fan/1"),
+    (a_manager_that_is_open, "the manager of stream is PROCESSING"),
+    (a_manager_that_failed, "stream is completed, its manager is FAILED"),
+    (a_manager_of_somebody_else, "has the manager 77, which does not belong to it"),
+    (a_second_manager, "2 managers of 1 steps"),
+    (a_job_that_a_manager_lost, "is completed and lost these: [2]"),
+    (a_job_of_a_manager_again, "again after a good end, or for nothing: [1]"),
+    (three_at_once_of_a_manager, "executed at once, and its window is 2"),
+    (begins_before_its_manager_ends, "began while this executed"),
+    (a_run_of_a_manager_that_is_open, "its run 1000 is PROCESSING"),
     (an_end_told_twice, "its ends were told as"),
     (dated_elsewhere, "is dated"),
 ]
@@ -327,6 +398,27 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
     assert not again_for_nothing(killed(honest, "temporal killed"))
     assert again_for_nothing(killed(honest, "gateway killed"))
     assert again_for_nothing(killed(honest, "database killed"))
+
+
+@pytest.fixture(scope="module")
+def retried(ledger: Path) -> GraphCase:
+    """``late`` is executed for the first time by a retry, behind ``last``, which did not mind that it had failed."""
+    late, last = function("late", "fails"), function("last", "late", ignore_cancelled=True, ignore_discarded=True)
+    spec, fails = GraphSpec([function("fails"), late, last], GraphOptions()), {"fails": 1}
+    keys = (f"retried-{n}" for n in range(10_000))
+    paths = [one.path for one in spec.steps]
+    key = next(k for k in keys if all(graph_steps.behaviour(k, p).failures == fails.get(p, 0) for p in paths))
+    case = played(GraphPlan(key, spec, later=[Command(0.0, "retry")]), ledger)
+    assert [one.path for one in case.executions] == ["fails", "last", "fails", "late"]
+    return case
+
+
+def test_a_dependency_of_later_gave_nothing_before(retried: GraphCase) -> None:
+    assert "late" not in of(retried, "last").given
+    assert list(check(retried)) == []
+    case = deepcopy(retried)
+    of(case, "last").begin = (of(case, "late").end or 0.0) + 0.001
+    assert "was given another late than is right: None" in "\n".join(check(replace(case)))
 
 
 def test_two_at_once_in_one_process_are_found(honest: GraphCase) -> None:

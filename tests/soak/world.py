@@ -30,6 +30,7 @@ from tests.e2e.world import TERMINAL, Row, World
 from tests.soak.journal import Ask, Deeds, Name, read_journals
 from tests.soak.plan import Step
 from tests.support.mariadb import MariaDb
+from tests.support.resets import reset
 
 #: For a server that is killed: what was committed must survive the death of its process.
 DURABLE = "--innodb-flush-log-at-trx-commit=2"
@@ -207,6 +208,11 @@ class SoakWorld(World):
         rows = self.query("SELECT manager_id FROM manager WHERE flow_id = ?", f"M{number}")
         if not rows:
             self.deeds.note(step.number, f"{what}: M{number} is not known yet")
+            return
+        if what in ("terminate", "reset"):
+            self._ask(
+                step, lambda: self._temporal(lambda client: _by_hand(client, what, number)), manager=number, way=what
+            )
             return
         path, body = f"/v1/managers/{rows[0][0]}/{what}", step.more["body"]
         more: Row = {"force": bool(body.get("force")), "way": "leave" if body.get("leave") else what, "manager": number}
@@ -390,3 +396,11 @@ class SoakWorld(World):
             if parent and parent <= process.start and process.runner > 1 and process.lost is None:
                 mine_too["runner"] = (process.runner, parent)
         return found
+
+
+async def _by_hand(client: Client, what: str, manager: int) -> object:
+    """An operator terminates or resets the workflow of a manager."""
+    workflow_id = f"manager/soak/M{manager}"
+    if what == "reset":
+        return await reset(client, workflow_id, -1)
+    return await client.get_workflow_handle(workflow_id).terminate("soak")

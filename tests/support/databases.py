@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from pymysql.connections import Connection
+from sqlalchemy import URL, Engine, create_engine
 
 from crawler_lifecycle.adapters.database import engine, upgrade
 from tests.support.servers import empty_database
@@ -61,12 +62,16 @@ def _migrated() -> bytes:
         return file.read_bytes()
 
 
-def make_sqlite_cheap() -> None:
-    """SQLite files that are opened from now on share what is made of each statement, and do not wait for the disk.
+def make_databases_cheap() -> None:
+    """SQLite files that are opened from now on share what is made of each statement, and do not wait for the disk;
+    connections to a server share what they encrypt with.
 
     Each file of a test has an engine of its own, which would compile every statement anew: half of such a test's time.
+    Each connection to a server would read the certificates of the machine anew, which nobody asks for here.
     Files outlive a killed process without a flush; only one of the machine would take them.
     """
+    make_context = Connection._create_ssl_ctx
+    plain = functools.cache(lambda: make_context(None, {}))
     prepare = engine._prepare_sqlite
 
     @functools.wraps(prepare)
@@ -74,20 +79,20 @@ def make_sqlite_cheap() -> None:
         prepare(connection, record)
         connection.execute("PRAGMA synchronous = OFF")
 
-    def create(url: Any, **options: Any) -> Engine:
+    def create(url: URL, **options: Any) -> Engine:
         made = create_engine(url, **options)
-        if made.dialect.name == "sqlite":
-            shared = _compiling()
+        if url.get_backend_name() == "sqlite":
+            shared = _sqlite()
             made.dialect, made._compiled_cache = shared.dialect, shared._compiled_cache
         return made
 
     engine._prepare_sqlite = hasty
     engine.create_engine = create
+    Connection._create_ssl_ctx = lambda self, options: make_context(self, options) if options else plain()
 
 
 @functools.cache
-def _compiling() -> Engine:
-    """The engine whose dialect and statements all share; it has met SQLite, so it knows what that can do."""
+def _sqlite() -> Engine:
     names = {"json_serializer": engine.json_text, "json_deserializer": engine.read_json}
     shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, **names)
     shared.connect().close()

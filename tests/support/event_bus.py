@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .faulty_http import Answer, FaultyServer, serving
+from tests.support.faulty_http import Answer, FaultyServer, serving
 
 REGION = "eu-central-1"
 ACCOUNT = "123456789012"

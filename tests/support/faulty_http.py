@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 import threading
 from collections import deque
@@ -71,7 +72,7 @@ class FaultyServer:
 
 
 @contextmanager
-def serving(server: FaultyServer) -> Iterator[None]:
+def serving(server: FaultyServer, tls: ssl.SSLContext | None = None) -> Iterator[None]:
     """The server on a free port of the loopback interface, with its address in ``server.url``."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -94,6 +95,8 @@ def serving(server: FaultyServer) -> Iterator[None]:
 
     http = Server(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
+    if tls is not None:
+        http.socket = tls.wrap_socket(http.socket, server_side=True)
     server.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

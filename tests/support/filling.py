@@ -13,6 +13,8 @@ import sqlalchemy as sa
 #: When the first of these runs was created; each later one came a minute after the one before.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 CRAWLERS = 50
+WORKS = 997
+"""After so many runs the same work is done again."""
 FLOW_OF = 200
 """Every fourth run belongs to a flow, and a flow has so many consecutive runs at most."""
 RARE_TAG = "rare"
@@ -58,6 +60,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "run_uid": unique,
         "request_id": unique,
         "request_hash": "'0'",
+        "work_hash": _name(connection, "work-", f"n % {WORKS}"),
         "crawler": _name(connection, "crawler-", f"n % {CRAWLERS}"),
         "`trigger`": "CASE WHEN n % 1000 = 3 THEN 'manual' WHEN n % 3 = 0 THEN 'api' ELSE 'scheduled' END",
         "status": f"CASE WHEN {failed} THEN 'FAILED' ELSE 'COMPLETED' END",

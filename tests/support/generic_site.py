@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -90,7 +91,7 @@ class _Nasty(BaseHTTPRequestHandler):
         elif path == "/later":
             self._later()
         elif path == "/giant":
-            self._answer(200, b"<title>Giant</title>" + GIANTS[query])
+            self._answer(200, b"<title>Giant</title>" + _giant(query))
         elif path == "/out":
             self._answer(301, b"", location="http://127.0.0.2:9/elsewhere")
         elif path == "/nowhere":
@@ -151,12 +152,19 @@ class _Nasty(BaseHTTPRequestHandler):
 
 #: Redirects that end nowhere: to themselves, to each other, and into the loop of others.
 LOOPS = {"/self": "/self?", "/one": "/two", "/two": "/one", "/into": "/one", "/far": "/into"}
-#: Pages of some MB that cost a parser far more.
-GIANTS = {
-    "tags": b"<a href=x>y</a>" * 700_000,
-    "attributes": b"<p " + b" ".join(b"a%d" % n for n in range(1_000_000)) + b">",
-    "words": b"<p>" + b"word " * 2_000_000,
-}
+
+
+@functools.cache
+def _giant(name: str) -> bytes:
+    """A page of some MB that costs a parser far more. It is made when it is asked for: that takes a second."""
+    if name == "tags":
+        return b"<a href=x>y</a>" * 700_000
+    if name == "attributes":
+        return b"<p " + b" ".join(b"a%d" % n for n in range(1_000_000)) + b">"
+    assert name == "words", name
+    return b"<p>" + b"word " * 2_000_000
+
+
 TRAPS = ("loop", "chain", "out", "nowhere", "cut", "image", "down", "moved", "huge", "private/x")
 START = "".join(f'<a href="/{trap}">x</a>' for trap in TRAPS).encode()
 

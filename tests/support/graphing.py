@@ -20,7 +20,7 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
-from crawler_lifecycle.activities.graph_batches import BatchOrder
+from crawler_lifecycle.activities.graphs.batches import BatchOrder
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot

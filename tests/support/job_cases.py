@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes.jobs.manifest import job_for
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.pod import PodOptions, PodVolume, Toleration
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from tests.support.run_refs import run_ref

@@ -17,11 +17,12 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
-from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.managers.manager import (
     Added,
     Decision,
     Facts,
@@ -90,6 +91,8 @@ class Scripted:
             self.made[key] = managers.new_generation(fence, "print", 0).generation
         fence = ManagerFence(order.manager_id, order.attempt, order.owner_run_id, self.made[key])
         row = managers.get_manager(order.manager_id)
+        if row is None:  # as the real one
+            raise RunNotFound(f"manager {order.manager_id} is not in the database")
         page = [SourceItem(n, job) for n, job in enumerate(self.source, 1) if n > row.position][:50]
         last = page[-1].position if page else row.position
         managers.add_page(fence, Page(page, last, last == len(self.source)))
@@ -109,6 +112,7 @@ class Scripted:
             over=decision.over,
             close_reason=self.close_reason,
             failed=self.failed,
+            stopped=committed.stopped,
         )
         return self.answered(answer)
 

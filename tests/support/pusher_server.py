@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .faulty_http import Answer, FaultyServer, serving
+from tests.support.faulty_http import Answer, FaultyServer, serving
 
 APP_ID, KEY, SECRET = "4711", "278d425bdf160c739803", "canary-7ad3773142a6692b25b8"
 

@@ -22,7 +22,6 @@ from crawler_lifecycle.fakes.cluster import FINISHED, KILLED, Behaviour
 from tests.support.lab import Lab, workflow_clock
 from tests.support.resume_table import Cell
 
-RUN = 1
 GOOD = Behaviour(executes=0.0)
 BAD = Behaviour(executes=0.0, end=End(exit_code=1, reason="Error"))
 #: Until the drill ends it.
@@ -45,6 +44,11 @@ class Forward:
             now = workflow_clock()
             self._last = now if self._last is None else max(self._last, now)
             return self._last
+
+    def begin_anew(self) -> None:
+        """The next run has nothing to do with the ones before."""
+        with self._lock:
+            self._last = None
 
 
 class Gate:
@@ -74,10 +78,11 @@ class Gate:
 
 @dataclass
 class Drill:
-    """One cell. ``play`` does everything and proves the expected end."""
+    """One cell. ``play`` does everything and proves the expected end; ``run`` is the number that its run will get."""
 
     lab: Lab
     cell: Cell
+    run: int
     gates: list[Gate] = field(default_factory=list)
     resuming: bool = False
     former: WorkflowHandle[Any, RunResult] | None = None
@@ -126,7 +131,7 @@ class Drill:
     async def reach(self, rest: str) -> None:
         """Wait until the database has what a look found."""
         wanted = {0: "SUCCEEDED", 1: rest, 2: "FAILED"} if self.multi else {0: rest}
-        await self.lab.until(lambda: wanted.items() <= self.lab.tasks(RUN).items())
+        await self.lab.until(lambda: wanted.items() <= self.lab.tasks(self.run).items())
 
     async def inside(self, gate: Gate) -> None:
         self.gates.append(gate)
@@ -151,7 +156,9 @@ class Drill:
         twice = cell.way == "twice at once"
         if twice and cell.left != "a live run":  # whoever comes first may not be over before the other asks
             self.gates.append(Gate(lab.cluster, "look"))
-        starts = [lab.start({"run_id": RUN, **rerun}, id=f"resume/{lab.folder}/{n}") for n in range(1 + twice)]
+        starts = [
+            lab.start({"run_id": self.run, **rerun}, id=f"resume/{lab.folder}/{self.run}/{n}") for n in range(1 + twice)
+        ]
         handles = await asyncio.gather(*starts)
         answers = [asyncio.create_task(_answer(handle)) for handle in handles]
         ending = asyncio.create_task(self._end_all(handles, answers))
@@ -186,7 +193,7 @@ class Drill:
         if self.cell.left == "a live run":
             return
         while True:
-            for run, index, attempt in self.lab.cluster.alive():
+            for run, index, attempt in self.lab.cluster.alive(self.run):
                 if self.cell.left != "tasks under a stop":
                     self.lab.cluster.end_now(run, index, attempt, FINISHED)
             await asyncio.sleep(0.02)
@@ -194,21 +201,23 @@ class Drill:
     # --- the proof ---------------------------------------------------------------------------------------------------
 
     def _objects(self) -> dict[tuple[int, int], str | None]:
-        return {(t.task_index, t.attempt): t.cluster_uid for t in self.lab.store.tasks.list_tasks(RUN, superseded=True)}
+        return {
+            (t.task_index, t.attempt): t.cluster_uid for t in self.lab.store.tasks.list_tasks(self.run, superseded=True)
+        }
 
     def deployed(self) -> tuple[tuple[int, ...], ...]:
         """The cluster's own ledger: under which attempts each task came to be."""
-        made = sorted((index, attempt) for _, index, attempt in self.lab.cluster.phases())
+        made = sorted((index, attempt) for run, index, attempt in self.lab.cluster.phases() if run == self.run)
         return tuple(tuple(a for i, a in made if i == index) for index in range(len(self.cell.deployed)))
 
     def _prove(self, result: RunResult) -> None:
         cell, store = self.cell, self.lab.store
-        assert (result.run_id, result.attempt) == (RUN, cell.attempt)
+        assert (result.run_id, result.attempt) == (self.run, cell.attempt)
         assert (result.status, result.outcome) == (cell.status, cell.outcome), result.cause
         assert self.deployed() == cell.deployed, self.deployed()
-        row = store.runs.get_run(RUN)
+        row = store.runs.get_run(self.run)
         assert (row.status, row.outcome, row.attempt) == (result.status, result.outcome, result.attempt)
-        rows = store.tasks.list_tasks(RUN, superseded=True)
+        rows = store.tasks.list_tasks(self.run, superseded=True)
         current = Counter(t.task_index for t in rows if t.superseded_by is None)
         assert current == Counter(range(len(cell.deployed))), "one row counts for each task"
         assert all(t.status.terminal for t in rows)
@@ -218,30 +227,30 @@ class Drill:
         self._prove_ledger()
         ended = [e for e in self._events() if e.endswith("/run.ended")]
         assert len(ended) == len(set(ended)) <= cell.attempt
-        assert f"{RUN}/{cell.attempt}/run.ended" in ended
+        assert f"{self.run}/{cell.attempt}/run.ended" in ended
 
     def _prove_ledger(self) -> None:
-        moves = self.lab.store.runs.transitions(RUN)
+        moves = self.lab.store.runs.transitions(self.run)
         ends = Counter((m.task_id, m.to_status) for m in moves if m.task_id is not None)
         assert set(ends.values()) <= {1}, "no task ended twice"
-        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(RUN)} - {"late", "repair"}
+        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(self.run)} - {"late", "repair"}
         assert kinds == self.cell.corrections
 
     def _events(self) -> list[str]:
-        return [f"{e.run_id}/{e.attempt}/{e.type}" for e in self.lab.store.events.events_after(0, run_id=RUN)]
+        return [f"{e.run_id}/{e.attempt}/{e.type}" for e in self.lab.store.events.events_after(0, run_id=self.run)]
 
     async def _prove_refused(self) -> None:
         """Nothing was written, and a run that is live ends as it would have."""
-        assert self.lab.store.runs.get_run(RUN).attempt == 1
+        assert self.lab.store.runs.get_run(self.run).attempt == 1
         assert self.deployed() == self.cell.deployed
         if self.cell.left != "a live run":
-            row = self.lab.store.runs.get_run(RUN)
+            row = self.lab.store.runs.get_run(self.run)
             assert (row.status, row.outcome) == (self.cell.status, self.cell.outcome)
             return
         assert self.former is not None
         MEANWHILE[self.cell.meanwhile](self)
         if self.cell.meanwhile == "nothing happens":
-            self.lab.cluster.end_now(RUN, self.rest, 1, FINISHED)
+            self.lab.cluster.end_now(self.run, self.rest, 1, FINISHED)
         if self.multi:
             await self.former.signal("stop")  # task 3 would wait for room for ever
         assert (await self.former.result()).attempt == 1
@@ -264,9 +273,12 @@ async def _before_the_first_task(drill: Drill) -> None:
     drill.resuming = True
     args = [{}] * 4 if drill.multi else None
     request = RunRequest(crawler="books", poll_minutes=[0.1])
-    drill.lab.store.initiation.reserve_run(replace(request), "reserved", args)
+    drill.lab.store.initiation.reserve_run(replace(request), f"reserved {drill.run}", args)
     drill.former = await drill.lab.client.start_workflow(
-        names.LIFECYCLE_WORKFLOW, {"run_id": RUN}, id=f"first/{drill.lab.folder}", task_queue="nobody-listens"
+        names.LIFECYCLE_WORKFLOW,
+        {"run_id": drill.run},
+        id=f"first/{drill.lab.folder}/{drill.run}",
+        task_queue="nobody-listens",
     )
     await drill.terminate()
 
@@ -311,7 +323,7 @@ def _while(status: str, rest: Behaviour) -> Callable[[Drill], Awaitable[None]]:
         await drill.start()
         if status == "PENDING" and not drill.multi:
             await drill.lab.until(
-                lambda: (row := drill.lab.store.runs.get_run(RUN)) and "slots" in (row.waiting_for or "")
+                lambda: (row := drill.lab.store.runs.get_run(drill.run)) and "slots" in (row.waiting_for or "")
             )
         await drill.reach(status)
         await drill.terminate()
@@ -344,9 +356,9 @@ async def _under_a_stop(drill: Drill) -> None:
     await drill.reach("RUNNING")
     await handle.signal("stop", {"requested_by": "ada"})
     gone = {3: "CANCELLED"} if drill.multi else {}
-    await drill.lab.until(lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(RUN).items())
+    await drill.lab.until(lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(drill.run).items())
     await drill.lab.until(
-        lambda: [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(RUN)] == [True]
+        lambda: [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(drill.run)] == [True]
     )
     await drill.terminate()
 
@@ -422,7 +434,7 @@ FORMER: dict[str, Callable[[Drill], Awaitable[None]]] = {
 
 def _end_with(end: End) -> Callable[[Drill], None]:
     def act(drill: Drill) -> None:
-        for run, index, attempt in drill.lab.cluster.alive():
+        for run, index, attempt in drill.lab.cluster.alive(drill.run):
             drill.lab.cluster.end_now(run, index, attempt, end)
 
     return act
@@ -430,7 +442,8 @@ def _end_with(end: End) -> Callable[[Drill], None]:
 
 def _wipe(drill: Drill) -> None:
     for run, index, attempt in drill.lab.cluster.phases():
-        drill.lab.cluster.vanish(run, index, attempt)
+        if run == drill.run:
+            drill.lab.cluster.vanish(run, index, attempt)
 
 
 MEANWHILE: dict[str, Callable[[Drill], None]] = {

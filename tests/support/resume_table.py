@@ -14,6 +14,9 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "resuming.md"
 
+#: Something that a cell plays, in words.
+Met = tuple[str, ...]
+
 SHAPES = ("single-process", "multi-process")
 WAYS = ("once", "twice at once")
 ANY = "any"
@@ -135,14 +138,38 @@ def _kinds(text: str, shape: str) -> frozenset[str]:
     return frozenset() if chosen == "none" else frozenset(chosen.split(", "))
 
 
+@cache
 def sampled() -> frozenset[Cell]:
-    """A quarter of the table in which each former attempt meets everything that happens, and both shapes and ways."""
-    whole = cells()
-    formers = list(dict.fromkeys(cell.former for cell in whole))
-    whiles = list(dict.fromkeys(cell.meanwhile for cell in whole))
+    """A set of cells that together meet everything a cell ``meets``, chosen one after the other; always the same."""
+    rest = sorted(cells(), key=lambda cell: cell.id)
+    wanted, chosen = set[Met]().union(*map(meets, rest)), set[Cell]()
+    while wanted:
+        best = max(rest, key=lambda cell: len(meets(cell) & wanted))
+        chosen.add(best)
+        wanted -= meets(best)
+    return frozenset(chosen)
 
-    def chosen(cell: Cell) -> bool:
-        place, other = formers.index(cell.former), whiles.index(cell.meanwhile)
-        return SHAPES.index(cell.shape) == (place + other) % 2 and WAYS.index(cell.way) == (place // 2 + other) % 2
 
-    return frozenset(filter(chosen, whole))
+def meets(cell: Cell) -> frozenset[Met]:
+    """What another cell may meet in its place.
+
+    A resume reads what is left and not how it came to be, so former attempts that leave the same meet together what
+    happens meanwhile. Where nothing of them executes any more, only a wiped cluster is different from nothing.
+    """
+    met: set[Met] = {
+        ("former", cell.former),
+        ("left", cell.left, cell.shape),
+        ("left", cell.left, cell.way),
+        ("meanwhile", cell.meanwhile, cell.shape, cell.way),
+    }
+    if cell.left in executing():
+        met |= {("line", cell.left, cell.meanwhile), ("former", cell.former, cell.shape)}
+    if cell.meanwhile == "the cluster is wiped":
+        met.add(("line", cell.left, cell.meanwhile))
+    return frozenset(met)
+
+
+@cache
+def executing() -> frozenset[str]:
+    """What is left where the table has a line for each thing that may happen meanwhile."""
+    return frozenset(left for left, meanwhile, *_ in tables(PAGE.read_text())[_ENDS] if meanwhile != ANY)

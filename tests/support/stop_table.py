@@ -1,8 +1,8 @@
 """The table of expected ends in ``docs/stopping.md``, read as cells: what is documented is what is tested.
 
-``cells()`` is the whole cross product of phases, kinds and states; ``pairwise(n)`` is a sample of it with as many
-different pairs of values as ``n`` cells can have. Both raise ``ValueError``, naming line or cell, when the page cannot
-be read that way.
+``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for the laboratory, and
+``pairwise(n)`` one with as many different pairs of values as ``n`` cells can have. They raise ``ValueError``, naming
+line or cell, when the page cannot be read that way.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ class Cell:
 def cells() -> list[Cell]:
     """Every cell of the cross product, in the order of phases, kinds and states; each by exactly one line."""
     return list(_cells())
+
+
+def covering() -> list[Cell]:
+    """One cell for each phase in each state: every kind meets every state, and every phase four of the kinds."""
+    turns = {cell: PHASES.index(cell.phase) + 3 * STATES.index(cell.state) for cell in cells()}
+    return [cell for cell, turn in turns.items() if KINDS.index(cell.kind) == turn % len(KINDS)]
 
 
 def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:

@@ -293,7 +293,7 @@ class World:
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.initiation.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        await Workflows(self.lab.client).start(begin_request(row), own_workflow_id(row))
+        await Workflows(self.lab.client).start(begin_request(row), own_workflow_id(row), row.run_uid)
         handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial

@@ -57,7 +57,7 @@ class Unruly:
 
     def _storm(self, changed: Changed, over: threading.Event) -> None:
         chosen = random.Random(1)
-        while not over.wait(0.001):
+        while not over.wait(0.005):
             known = [key[0] for key in self.seeing.cluster.phases()]
             changed(chosen.choice([*known, *NOBODYS]), datetime.now(UTC))
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from crawler_lifecycle.domain.audit import RecordedTask
+from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import KeptEnd, TaskReader, TaskRef
@@ -80,6 +80,7 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         (end(), row(uid=None), False),  # it never had an object
         (end(uid=None), row(uid=None), True),
         (end(uid=None), row(), True),
+        (end(uid=None, run_uid="another"), row(), False),  # of another run of the same number
         (end(ended_at=NOW - timedelta(hours=2)), row(status="FAILED", uid=None, exit_code=None), False),
         (end(ended_at=NOW - timedelta(hours=2)), row(status="CANCELLED", uid=None, exit_code=None), False),
         (end(ran=False), row(status="CANCELLED", uid=None, exit_code=None), False),

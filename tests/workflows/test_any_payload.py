@@ -10,6 +10,7 @@ import json
 import threading
 from contextlib import suppress
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import pytest
@@ -24,14 +25,14 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.adoption import WorkflowRecord
-from crawler_lifecycle.domain.manager import AddJobs
+from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.managers.manager import AddJobs
 from crawler_lifecycle.domain.run import AddTasks, RunRequest, RunSnapshot, StopRequest
 from crawler_lifecycle.workflows.audit import AuditOrder
 from tests.contracts.store.graphing import chain, step
 from tests.support.examples import examples
 from tests.support.graphing import graph_lab
-from tests.support.lab import Lab
+from tests.support.lab import Lab, each_at_once
 from tests.support.managing import manager_lab, quick
 from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 
@@ -63,6 +64,7 @@ QUEUES = {
     names.MANAGER_WORKFLOW: names.QUEUE_MAIN,
     names.GRAPH_WORKFLOW: names.QUEUE_MAIN,
     names.GRAPH_BATCH_WORKFLOW: names.QUEUE_MAIN,
+    names.DUE_WORKFLOW: names.QUEUE_MAIN,
 }
 STARTS = st.lists(st.tuples(st.sampled_from(list(QUEUES)), st.lists(INPUTS, max_size=3)), max_size=2)
 
@@ -92,22 +94,24 @@ def read(lab: Lab, run_id: int) -> None:
     assert {task.run_id for task in lab.store.tasks.list_tasks(run_id)} == {run_id}
 
 
-@pytest.mark.parametrize("kind", list(QUEUES))
-@pytest.mark.parametrize(
-    "payloads", [["x", 5], [{}, {"stage": 7, "pages": "x"}], [None, None, None], [{"fence": {}}] * 4]
-)
-async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(
-    lab: Lab, kind: str, payloads: list[Any]
-) -> None:
-    name = f"lab/wrong/{kind}/{len(payloads)}/{len(str(payloads))}"
-    handle = await lab.client.start_workflow(kind, args=payloads, id=name, task_queue=QUEUES[kind])
-    lab.handles.append(handle)
-    with pytest.raises(WorkflowFailureError):
-        await lab.ended(handle)
+#: What is wrong as the input of each kind of workflow.
+WRONG: list[list[Any]] = [["x", 5], [{}, {"stage": 7, "pages": "x"}], [None, None, None], [{"fence": {}}] * 4]
+
+
+async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(lab: Lab) -> None:
+    async def play(case: tuple[str, list[Any]]) -> None:
+        kind, payloads = case
+        name = f"lab/wrong/{kind}/{WRONG.index(payloads)}"
+        handle = await lab.client.start_workflow(kind, args=payloads, id=name, task_queue=QUEUES[kind])
+        lab.handles.append(handle)
+        with pytest.raises(WorkflowFailureError):
+            await lab.ended(handle)
+
+    await each_at_once(play, product(QUEUES, WRONG))
     assert lab.store.runs.list_runs() == []
 
 
-@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
     real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
@@ -131,7 +135,7 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
     assert max(m.plan.lives) == 2
 
 
-@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
     real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
@@ -152,7 +156,7 @@ async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
     assert g.functions.calls == {"s0": 1, "long": 1}
 
 
-@settings(max_examples=examples(5), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
 @given(starts=STARTS, steps=STEPS)
 async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_notices_nothing(
     lab: Lab, starts: list[tuple[str, list[Any]]], steps: list[tuple[str, str, list[Any]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
@@ -36,3 +36,15 @@ def test_the_same_request_again_is_the_same() -> None:
     inbox = _stopped(3)
     inbox.want_stop(StopIntent(NOW), "r1")
     assert len(inbox.heard) == 3
+
+
+def test_only_a_wish_that_adds_something_interrupts_and_an_earlier_time_adds_nothing() -> None:
+    inbox = Inbox()
+    inbox.want_stop(StopIntent(NOW), "first")
+    with inbox.taken():
+        assert not inbox.changed
+    # Clocks of two gateways differ: what came second may have been asked for first.
+    inbox.want_stop(StopIntent(NOW - timedelta(seconds=5)), "second")
+    assert not inbox.changed
+    inbox.want_stop(StopIntent(NOW, force=True), "third")
+    assert inbox.changed

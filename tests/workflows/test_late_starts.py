@@ -29,10 +29,10 @@ class Slow(Workflows):
         super().__init__(lab.client)
         self.under_way, self.let_through = asyncio.Event(), asyncio.Event()
 
-    async def start(self, request: RunRequest, workflow_id: str, **how: Any) -> str:
+    async def start(self, request: RunRequest, workflow_id: str, run_uid: str, **how: Any) -> str:
         self.under_way.set()
         await self.let_through.wait()
-        return await super().start(request, workflow_id, **how)
+        return await super().start(request, workflow_id, run_uid, **how)
 
 
 def commands(lab: Lab, workflows: Workflows | None = None) -> Commands:
@@ -50,7 +50,7 @@ async def two_starts(lab: Lab, row: RunRow) -> RunResult:
     """Both gateways decide to start the workflow; one does and its run ends, and then the other one's start comes."""
     slow = Slow(lab)
     other = asyncio.create_task(commands(lab, slow).take_over(row))
-    await slow.under_way.wait()
+    await asyncio.wait_for(slow.under_way.wait(), 60)
     await commands(lab).take_over(row)
     handle = lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
     result: RunResult = await asyncio.wait_for(handle.result(), 60)

@@ -81,6 +81,19 @@ async def test_the_lowest_task_is_put_off_and_others_are_created(lab: Lab) -> No
     assert max(lags(lab, 1)[n] for n in (1, 2)) < 2 * LAG_S
 
 
+async def test_what_was_put_off_is_offered_again_although_nothing_has_started(lab: Lab) -> None:
+    """As where all tasks of a run wait for each other."""
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(deployed="deferred", deploy_reason="quota exceeded")
+        if index == 1 and len(lab.scheduler.calls) < 2
+        else Behaviour(waits=1e6)
+    )
+    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2})
+    await lab.until(lambda: len(lab.scheduler.calls) > 1 and len(lab.cluster.alive()) == 2)
+    await handle.signal("force_stop")
+    await lab.ended(handle)
+
+
 async def test_tasks_execute_and_end_while_the_main_one_waits(lab: Lab) -> None:
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(waits=HOUR if index == 0 else 200, executes=300)
     result = await lab.ended(await lab.start({"crawler": "books", "tasks": [{}] * 3}))
@@ -142,24 +155,6 @@ async def test_limits_of_time_count_while(lab: Lab, name: str) -> None:
     late = (row.stop.requested_at - row.created_at).total_seconds() - 900
     assert -5 <= late < LAG_S, "the limit itself, and no look, ended it"
     assert lab.cluster.alive(1) == []
-
-
-async def test_run_timeout_s_is_not_put_off_by_looks_that_fail(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
-    look, began = lab.cluster.look, list[datetime]()
-
-    def failing(*args: Any) -> Any:
-        began.append(workflow_clock())
-        if 60 <= (began[-1] - began[0]).total_seconds() < HOUR:
-            raise ClusterUnavailable("503")
-        return look(*args)
-
-    lab.cluster.look = failing  # type: ignore[method-assign]
-    limits = {"run_timeout_s": 900, "force_stop_after_s": None}
-    result = await lab.ended(await lab.start({"crawler": "books", "limits": limits}))
-    assert result.outcome == "timed_out"
-    row = lab.store.runs.get_run(1)
-    assert 895 < (row.stop.requested_at - row.created_at).total_seconds() < 900 + LAG_S
 
 
 async def test_an_end_that_the_wait_for_the_start_found_late_is_a_correction(lab: Lab) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from inspect import signature
+from itertools import product
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -29,27 +30,17 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_parents import ParentAudit
-from crawler_lifecycle.activities.cancellation import CancellationActivities
-from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.activities.deployment import DeploymentActivities
-from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
-from crawler_lifecycle.activities.graphs import GraphActivities
-from crawler_lifecycle.activities.initiation import InitiationActivities
-from crawler_lifecycle.activities.managers import ManagerActivities
-from crawler_lifecycle.activities.managing import ManagingActivities
-from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.undecoded import Undecoded
-from crawler_lifecycle.fakes.cluster import Behaviour
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from crawler_lifecycle.workflows.state import RunState
-from tests.support.lab import Lab
+from tests.support.activity_modules import activity_modules
+from tests.support.lab import Lab, each_at_once
 from tests.support.managing import manager_lab, quick
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -87,11 +78,15 @@ UNEXPECTED = {
     "bytes": raw(b"\x00\x01", b"binary/plain"),
 }
 POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
-#: One of each kind in every run of the tests; all of them with the slow ones.
+#: One of each kind in every run of the tests, the others with the slow ones: what comes of one is decided by whether it
+#: was decoded, is locked, or has another type, and that they are told apart so is shown of all of them as input.
 SAMPLE = ("broken JSON", "unknown encoding", "encrypted with a lost key", "wrong types")
+REST = [name for name in POISON if name not in SAMPLE]
+#: Each set in one laboratory; as many at once as have an activity under way in a worker of a laboratory.
 every = pytest.mark.parametrize(
-    "poison", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in POISON]
-)
+    "poisons", [SAMPLE, *(pytest.param(REST[n : n + 5], marks=pytest.mark.slow) for n in range(0, len(REST), 5))],
+    ids=lambda names: f"{names[0]} and others",
+)  # fmt: skip
 
 
 async def running(lab: Lab, behaviour: Behaviour | None = None) -> WorkflowHandle[Any, Any]:
@@ -104,52 +99,60 @@ async def running(lab: Lab, behaviour: Behaviour | None = None) -> WorkflowHandl
 # --- input ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("poison", [*UNDECODABLE, *UNEXPECTED])
-async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab, poison: str) -> None:
-    handle = await lab.start(POISON[poison])
-    with pytest.raises(WorkflowFailureError) as failed:
-        await lab.ended(handle)
-    cause = failed.value.cause
-    assert isinstance(cause, ApplicationError)
-    assert cause.type == "InvalidRequest"
-    assert ":" in cause.message
+async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab) -> None:
+    async def play(poison: str) -> None:
+        handle = await lab.start(POISON[poison])
+        with pytest.raises(WorkflowFailureError) as failed:
+            await lab.ended(handle)
+        cause = failed.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "InvalidRequest"
+        assert ":" in cause.message
+
+    await each_at_once(play, [*UNDECODABLE, *UNEXPECTED])
     assert lab.store.runs.list_runs() == []
 
 
-@pytest.mark.parametrize(
-    ("payloads", "words"),
-    [
-        ([], "request: missing"),
-        ([{"crawler": "books"}, raw(b"{")], "the second payload: it cannot be decoded"),
-        ([{"crawler": "books"}, {"stage": "lunch"}], "the second payload: stage"),
-        ([{"crawler": "books"}, "junk"], "the second payload"),
-        ([{"crawler": "books"}, None, None], "input: 3 payloads"),
-        ([{"crawler": "books"}] * 20, "input: 20 payloads"),
-    ],
-)
-async def test_too_few_and_too_many_payloads_as_input(lab: Lab, payloads: list[Any], words: str) -> None:
-    handle = await lab.client.start_workflow(
-        names.LIFECYCLE_WORKFLOW, args=payloads, id=f"lab/many/{words}/{len(payloads)}", task_queue=names.QUEUE_MAIN
-    )
-    lab.handles.append(handle)
-    with pytest.raises(WorkflowFailureError) as failed:
-        await lab.ended(handle)
-    assert words in str(failed.value.cause)
+TOO_FEW_OR_MANY: list[tuple[list[Any], str]] = [
+    ([], "request: missing"),
+    ([{"crawler": "books"}, raw(b"{")], "the second payload: it cannot be decoded"),
+    ([{"crawler": "books"}, {"stage": "lunch"}], "the second payload: stage"),
+    ([{"crawler": "books"}, "junk"], "the second payload"),
+    ([{"crawler": "books"}, None, None], "input: 3 payloads"),
+    ([{"crawler": "books"}] * 20, "input: 20 payloads"),
+]
+
+
+async def test_too_few_and_too_many_payloads_as_input(lab: Lab) -> None:
+    async def play(case: tuple[list[Any], str]) -> None:
+        payloads, words = case
+        handle = await lab.client.start_workflow(
+            names.LIFECYCLE_WORKFLOW, args=payloads, id=f"lab/many/{words}/{len(payloads)}", task_queue=names.QUEUE_MAIN
+        )
+        lab.handles.append(handle)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await lab.ended(handle)
+        assert words in str(failed.value.cause)
+
+    await each_at_once(play, TOO_FEW_OR_MANY)
     assert lab.store.runs.list_runs() == []
 
 
-@pytest.mark.parametrize("kind", [names.LIFECYCLE_WORKFLOW, names.EXPORT_WORKFLOW])
-async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab, kind: str) -> None:
+async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
     """It may be a run of ours whose key was taken out too early: to fail it would lose it."""
-    handle = await lab.client.start_workflow(kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN)
-    async with asyncio.timeout(60):
-        failures = []
-        while not failures:
-            history = await handle.fetch_history()
-            failures = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
-            await asyncio.sleep(0.05)
-    assert "LIFECYCLE_PAYLOADS__KEYS" in failures[0].workflow_task_failed_event_attributes.failure.message
-    await handle.terminate("end of test")
+
+    async def play(kind: str) -> None:
+        handle = await lab.client.start_workflow(kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN)
+        async with asyncio.timeout(60):
+            failures = []
+            while not failures:
+                history = await handle.fetch_history()
+                failures = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+                await asyncio.sleep(0.05)
+        assert "LIFECYCLE_PAYLOADS__KEYS" in failures[0].workflow_task_failed_event_attributes.failure.message
+        await handle.terminate("end of test")
+
+    await each_at_once(play, [names.LIFECYCLE_WORKFLOW, names.EXPORT_WORKFLOW])
 
 
 async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
@@ -160,32 +163,44 @@ async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signal", ["stop", "force_stop"])
 @every
-async def test_a_stop_stops_whatever_it_carries(lab: Lab, signal: str, poison: str) -> None:
-    handle = await running(lab)
-    await handle.signal(signal, POISON[poison])
-    result = await lab.ended(handle)
-    assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert len(lab.store.runs.cancellations(result.run_id)) == 1
-    assert lab.cluster.alive() == []
-    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
-    assert notes or poison in ("NaN", "wrong types", "half a surrogate")
-    if poison in UNDECODABLE:
-        assert "could not be read, the signal counts" in notes[0]
+async def test_a_stop_stops_whatever_it_carries(lab: Lab, poisons: Sequence[str]) -> None:
+    async def play(case: tuple[str, str]) -> None:
+        signal, poison = case
+        handle = await running(lab)
+        await handle.signal(signal, POISON[poison])
+        result = await lab.ended(handle)
+        assert (result.status, result.outcome) == ("FAILED", "cancelled")
+        assert len(lab.store.runs.cancellations(result.run_id)) == 1
+        assert lab.cluster.alive(result.run_id) == []
+        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        assert notes or poison in ("NaN", "wrong types", "half a surrogate")
+        if poison in UNDECODABLE:
+            assert "could not be read, the signal counts" in notes[0]
+
+    # Both signals are read by the same code, so one of the sample is enough for the other.
+    forced = poisons[:1] if poisons is SAMPLE else poisons
+    await each_at_once(play, [*product(["stop"], poisons), *product(["force_stop"], forced)])
 
 
-@pytest.mark.parametrize("signal", ["look_now", "pause", "stop ", "x" * 900, "ünïcode \u202e"])
-async def test_any_other_signal_changes_nothing_whatever_it_carries(lab: Lab, signal: str) -> None:
-    handle = await running(lab, Behaviour(executes=300))
-    for payload in POISON.values():
-        await handle.signal(signal, payload)
-    await handle.signal(signal, args=list(POISON.values()))
-    result = await lab.ended(handle)
-    assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
-    assert (notes == []) == (signal == "look_now")
-    assert all(len(note) <= 300 for note in notes)
+UNKNOWN = ("pause", "stop ", "x" * 900, "ünïcode \u202e")
+
+
+async def test_any_other_signal_changes_nothing_whatever_it_carries(lab: Lab) -> None:
+    async def play(signals: Sequence[str]) -> None:
+        handle = await running(lab)
+        for signal in signals:
+            for payload in POISON.values():
+                await handle.signal(signal, payload)
+            await handle.signal(signal, args=list(POISON.values()))
+        lab.cluster.end_now((await lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED)
+        result = await lab.ended(handle)
+        assert (result.status, result.outcome) == ("COMPLETED", "finished")
+        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        assert (notes == []) == (signals == ["look_now"])
+        assert all(len(note) <= 300 for note in notes)
+
+    await each_at_once(play, [["look_now"], UNKNOWN])
 
 
 async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(lab: Lab) -> None:
@@ -249,57 +264,67 @@ async def test_as_an_argument_of_a_query_it_changes_nothing(lab: Lab) -> None:
     assert (await lab.ended(handle)).outcome == "finished"
 
 
-@pytest.mark.parametrize("reason", ["x" * 60_000, "two\nlines\x00\x1b[31m\u202e\U0001f6d1"])
-async def test_a_cancel_stops_whatever_reason_it_has(lab: Lab, reason: str) -> None:
-    handle = await running(lab)
-    await handle.cancel(reason=reason)
-    result = await lab.ended(handle)
-    assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    [logged] = lab.store.runs.cancellations(result.run_id)
-    assert len(str(logged["reason"] or "")) <= 255
+async def test_a_cancel_stops_whatever_reason_it_has(lab: Lab) -> None:
+    async def play(reason: str) -> None:
+        handle = await running(lab)
+        await handle.cancel(reason=reason)
+        result = await lab.ended(handle)
+        assert (result.status, result.outcome) == ("FAILED", "cancelled")
+        [logged] = lab.store.runs.cancellations(result.run_id)
+        assert len(str(logged["reason"] or "")) <= 255
+
+    await each_at_once(play, ["x" * 60_000, "two\nlines\x00\x1b[31m\u202e\U0001f6d1"])
 
 
 # --- activities -------------------------------------------------------------------------------------------------------
 
 
 class Held:
-    """An activity of the run is under way and does not come back until it is let go."""
+    """The first look of every run is under way and does not come back until it is let go."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.entered, self.go_on = threading.Event(), threading.Event()
-        self.error: Exception | None = None
+    def __init__(self, lab: Lab, error: Exception | None = None) -> None:
+        self.lab, self.error = lab, error
+        self.entered: dict[str, threading.Event] = {}
+        """By workflow: set when it is let go."""
         self._look = lab.cluster.look
         lab.cluster.look = self.look  # type: ignore[method-assign]
 
     def look(self, *args: Any) -> Any:
-        if not self.entered.is_set():
-            self.entered.set()
-            assert self.go_on.wait(120)
+        workflow_id = activity.info().workflow_id
+        if workflow_id not in self.entered:
+            self.entered[workflow_id] = threading.Event()
+            assert self.entered[workflow_id].wait(120)
             if self.error is not None:
                 raise self.error
         return self._look(*args)
 
     async def stranger(self, handle: WorkflowHandle[Any, Any]) -> tuple[str, AsyncActivityHandle]:
         """The name of the pending activity, and a handle by which a stranger can answer in its place."""
-        await self.lab.until(self.entered.is_set)
+        await self.lab.until(lambda: handle.id in self.entered)
         [pending] = (await handle.describe()).raw_description.pending_activities
         ids = {"workflow_id": handle.id, "run_id": None, "activity_id": pending.activity_id}
         return pending.activity_type.name, self.lab.client.get_async_activity_handle(**ids)
 
+    def go_on(self, handle: WorkflowHandle[Any, Any]) -> None:
+        self.entered[handle.id].set()
+
 
 @every
-async def test_an_answer_that_cannot_be_read_is_asked_for_again(lab: Lab, poison: str) -> None:
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(lab: Lab, poisons: Sequence[str]) -> None:
     held = Held(lab)
-    handle = await lab.start({"crawler": "books"})
-    name, stranger = await held.stranger(handle)
-    await stranger.complete(POISON[poison])
-    held.go_on.set()
-    result = await lab.ended(handle)
-    assert (result.status, result.outcome) == ("COMPLETED", "finished")
-    assert (await lab.events(handle)).count(name) == 2
-    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
-    assert f"the answer of {name} could not be read, it is asked again" in notes[0]
+
+    async def play(poison: str) -> None:
+        handle = await lab.start({"crawler": "books"})
+        name, stranger = await held.stranger(handle)
+        await stranger.complete(POISON[poison])
+        held.go_on(handle)
+        result = await lab.ended(handle)
+        assert (result.status, result.outcome) == ("COMPLETED", "finished")
+        assert (await lab.events(handle)).count(name) == 2
+        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        assert f"the answer of {name} could not be read, it is asked again" in notes[0]
+
+    await each_at_once(play, poisons)
 
 
 async def test_no_answer_at_all_is_asked_for_again(lab: Lab) -> None:
@@ -307,30 +332,37 @@ async def test_no_answer_at_all_is_asked_for_again(lab: Lab) -> None:
     handle = await lab.start({"crawler": "books"})
     _, stranger = await held.stranger(handle)
     await stranger.complete()
-    held.go_on.set()
+    held.go_on(handle)
     assert (await lab.ended(handle)).outcome == "finished"
 
 
 @every
-async def test_details_of_a_failure_cost_one_try(lab: Lab, poison: str) -> None:
+async def test_details_of_a_failure_cost_one_try(lab: Lab, poisons: Sequence[str]) -> None:
     held = Held(lab)
-    handle = await lab.start({"crawler": "books"})
-    _, stranger = await held.stranger(handle)
-    await stranger.fail(ApplicationError("nonsense", POISON[poison], type="Nonsense"))
-    held.go_on.set()
-    assert (await lab.ended(handle)).outcome == "finished"
+
+    async def play(poison: str) -> None:
+        handle = await lab.start({"crawler": "books"})
+        _, stranger = await held.stranger(handle)
+        await stranger.fail(ApplicationError("nonsense", POISON[poison], type="Nonsense"))
+        held.go_on(handle)
+        assert (await lab.ended(handle)).outcome == "finished"
+
+    await each_at_once(play, poisons)
 
 
 @every
-async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poison: str) -> None:
+async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poisons: Sequence[str]) -> None:
     """The server gives them to the next try, and the SDK would fail it for good."""
-    held = Held(lab)
-    held.error = ClusterUnavailable("503")
-    handle = await lab.start({"crawler": "books"})
-    _, stranger = await held.stranger(handle)
-    await stranger.heartbeat(POISON[poison])
-    held.go_on.set()
-    assert (await lab.ended(handle)).outcome == "finished"
+    held = Held(lab, ClusterUnavailable("503"))
+
+    async def play(poison: str) -> None:
+        handle = await lab.start({"crawler": "books"})
+        _, stranger = await held.stranger(handle)
+        await stranger.heartbeat(POISON[poison])
+        held.go_on(handle)
+        assert (await lab.ended(handle)).outcome == "finished"
+
+    await each_at_once(play, poisons)
 
 
 # --- answers that stay unreadable -------------------------------------------------------------------------------------
@@ -339,24 +371,29 @@ async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poison: str) -> Non
 class Strangers:
     """Workers of a foreign build: they answer these activities with what nobody can read, and do nothing.
 
-    ``times`` is how often each is answered so; without it, always.
+    ``names`` are by workflow. ``times`` is how often each is answered so; without it, always.
     """
 
-    def __init__(self, *names: str, times: int | None = None, queues: frozenset[str] | None = None) -> None:
+    def __init__(
+        self, names: Mapping[str, Collection[str]], times: int | None = None, queues: Collection[str] | None = None
+    ) -> None:
         self.names, self.times, self.queues = names, times, queues
-        self.answers = Counter[str]()
+        self.answers: dict[str, Counter[str]] = {workflow_id: Counter() for workflow_id in names}
 
     def activities_of(self, role: str, parts: Any) -> list[Any]:
-        return [self._replaced(a) if a.__name__ in self.names else a for a in activities_of(role, parts)]
+        strange = set().union(*self.names.values())
+        return [self._replaced(a) if a.__name__ in strange else a for a in activities_of(role, parts)]
 
     def _replaced(self, method: Any) -> Any:
         name = method.__name__
 
         def answer(arg: Any) -> Any:
-            here = self.queues is None or activity.info().task_queue in self.queues
-            if not here or self.answers[name] == self.times:
+            info = activity.info()
+            strange = name in self.names.get(info.workflow_id, ())
+            here = strange and (self.queues is None or info.task_queue in self.queues)
+            if not here or self.answers[info.workflow_id][name] == self.times:
                 return method(arg)
-            self.answers[name] += 1
+            self.answers[info.workflow_id][name] += 1
             return POISON["bytes"]
 
         answer.__annotations__ = {"arg": get_type_hints(method.__func__)[next(iter(signature(method).parameters))]}
@@ -365,55 +402,65 @@ class Strangers:
 
 
 #: What a stop can meet before its own steps begin.
-ON_THE_WAY = [
+ON_THE_WAY = (
     "run_onetime_crawler",
     "get_main_job_status",
     "update_run_started",
     "get_active_running_tasks",
-]
+)
 #: The same, where a look has found that a task has ended.
-AFTER_A_CHANGE = ["get_bulk_task_history_data", "reconcile_tasks", "sync_statuses", "count_alive_tasks"]
+AFTER_A_CHANGE = ("get_bulk_task_history_data", "reconcile_tasks", "sync_statuses", "count_alive_tasks")
 #: Two in one run: a run keeps twenty notes, and each step leaves eight.
 STEPS_OF_A_STOP = [("record_stop", "cancel_queued_tasks"), ("get_active_running_tasks", "count_alive_tasks")]
 
 
-@pytest.mark.parametrize("name", [*ON_THE_WAY, *AFTER_A_CHANGE])
+@pytest.mark.parametrize("activities", [ON_THE_WAY, AFTER_A_CHANGE], ids=["on the way", "after a change"])
 async def test_a_stop_gets_through_while_answers_stay_unreadable(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, name: str
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, activities: Sequence[str]
 ) -> None:
-    lab, strangers = lab_without_workers, Strangers(name, queues=frozenset({names.QUEUE_MAIN, names.QUEUE_CLUSTER}))
+    """One run for each activity whose answers nobody can read."""
+    lab, queues = lab_without_workers, {names.QUEUE_MAIN, names.QUEUE_CLUSTER}
+    strangers = Strangers({f"lab/{name}": [name] for name in activities}, queues=queues)
     monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
-    changes = name in AFTER_A_CHANGE
+    changes = activities == AFTER_A_CHANGE
     lab.cluster.behaviour = Behaviour(executes=100) if changes else UNTIL_STOPPED
-    async with lab.working():
-        handle = await lab.start({"crawler": "books"})
+
+    async def play(name: str) -> None:
+        handle = await lab.start({"crawler": "books"}, id=f"lab/{name}")
         await lab.snapshot_where(handle, lambda s: any(f"the answer of {name} could" in n for n in s.notes[1:]))
         await handle.signal("stop")
         result = await lab.ended(handle)
-    assert result.outcome == ("finished" if changes else "cancelled"), "a crawl that had ended before is no stopped one"
-    assert strangers.answers.total() >= 2
-    assert lab.cluster.alive() == []
+        assert result.outcome == ("finished" if changes else "cancelled"), "a crawl that had ended is no stopped one"
+        assert strangers.answers[handle.id].total() >= 2
+        assert lab.cluster.alive(result.run_id) == []
+
+    async with lab.working():
+        await each_at_once(play, activities)
 
 
-@pytest.mark.parametrize("steps", STEPS_OF_A_STOP, ids="-".join)
 async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, steps: tuple[str, str]
+    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab, strangers = lab_without_workers, Strangers(*steps, times=8, queues=frozenset({names.QUEUE_CONTROL}))
+    lab, of = lab_without_workers, {f"lab/{'-'.join(steps)}": steps for steps in STEPS_OF_A_STOP}
+    strangers = Strangers(of, times=8, queues=[names.QUEUE_CONTROL])
     monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
     lab.cluster.behaviour = UNTIL_STOPPED
-    async with lab.working():
-        handle = await lab.start({"crawler": "books"})
+
+    async def play(workflow_id: str) -> None:
+        handle = await lab.start({"crawler": "books"}, id=workflow_id)
         await lab.snapshot_where(handle, lambda s: s.looks >= 1)
         await handle.signal("stop")
         result = await lab.ended(handle)
         notes = (await lab.snapshot_where(handle, lambda s: True)).notes
-    assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert lab.cluster.alive() == []
-    assert strangers.answers == dict.fromkeys(steps, 8)
-    for name in steps:
-        own = [note for note in notes if f"the answer of {name} could" in note]
-        assert f"the answer of {name} could not be read, it is asked again in 15 s" in own[7]
+        assert (result.status, result.outcome) == ("FAILED", "cancelled")
+        assert lab.cluster.alive(result.run_id) == []
+        assert strangers.answers[workflow_id] == dict.fromkeys(of[workflow_id], 8)
+        for name in of[workflow_id]:
+            own = [note for note in notes if f"the answer of {name} could" in note]
+            assert f"the answer of {name} could not be read, it is asked again in 15 s" in own[7]
+
+    async with lab.working():
+        await each_at_once(play, of)
 
 
 OF_A_MANAGER = ["open_manager", "begin_manager_runs", "record_manager_stop", "stop_manager_runs", "end_manager"]
@@ -424,7 +471,7 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
     lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, needed: list[str]
 ) -> None:
     cycles = needed != OF_A_MANAGER
-    lab, strangers = lab_without_workers, Strangers(*needed, times=3)
+    lab, strangers = lab_without_workers, Strangers({"manager/stream/f1": needed}, times=3)
     monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
     lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(lab, source=[quick(n) for n in range(3)], window=2)
@@ -440,7 +487,7 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
     assert lab.cluster.alive() == []
     assert max(m.plan.lives) == 2
     assert not answers
-    assert strangers.answers == ({} if cycles else dict.fromkeys(needed, 3))
+    assert strangers.answers["manager/stream/f1"] == ({} if cycles else dict.fromkeys(needed, 3))
     for name in needed:
         assert any(f"the answer of {name} could not be read" in note for note in notes)
 
@@ -448,31 +495,25 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
 async def test_the_time_to_start_is_over_although_answers_stay_unreadable(
     lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab, strangers = lab_without_workers, Strangers("get_main_job_status")
+    lab, strangers = lab_without_workers, Strangers({"lab/1": ["get_main_job_status"]})
     monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
     lab.cluster.behaviour = UNTIL_STOPPED
     async with lab.working():
         handle = await lab.start({"crawler": "books", "limits": {"start_timeout_s": 100}})
         result = await lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "start_timeout")
-    assert strangers.answers.total() >= 2
+    assert strangers.answers["lab/1"].total() >= 2
 
 
 def _answering() -> list[Any]:
-    kinds = (
-        AuditActivities,
-        CancellationActivities,
-        CompletionActivities,
-        DeploymentActivities,
-        GraphActivities,
-        GraphBatchActivities,
-        InitiationActivities,
-        ParentAudit,
-        ManagerActivities,
-        ManagingActivities,
-        ReconciliationActivities,
-    )
-    return [method for kind in kinds for name, method in vars(kind).items() if name in POLICIES]
+    """The activities, as their classes define them."""
+    kinds = {kind for module in activity_modules() for kind in vars(module).values() if isinstance(kind, type)}
+    return [
+        method
+        for kind in kinds
+        for name, method in vars(kind).items()
+        if hasattr(method, "__temporal_activity_definition")
+    ]
 
 
 async def test_no_answer_of_another_type_comes_through() -> None:

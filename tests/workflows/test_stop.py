@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Fence
-from tests.support.lab import Lab, workflow_clock
+from tests.support.lab import Lab, each_at_once, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -41,14 +41,6 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
     await handle.cancel()
 
 
-KINDS = [_signal, _bare_signal, _force, _cancel]
-
-
-def by(*stops: Stopper) -> pytest.MarkDecorator:
-    """By these ways alone: the stop matrix has the others at that moment."""
-    return pytest.mark.parametrize("stop", stops, ids=lambda k: k.__name__)
-
-
 def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None:
     """What must hold of every stopped run."""
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
@@ -63,75 +55,84 @@ def _checked(lab: Lab, result: Any, tasks: dict[str, int] | None = None) -> None
     assert lab.corrections(result.run_id) == []
 
 
-@by(*KINDS)
-async def test_in_reconciliation(lab: Lab, stop: Stopper) -> None:
+#: Below, some moments have some of the ways alone: the stop matrix has the others.
+KINDS: list[Stopper] = [_signal, _bare_signal, _force, _cancel]
+
+
+async def test_in_reconciliation(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
-    await stop(handle)
-    result = await handle.result()
-    _checked(lab, result)
-    forced = stop is _force
-    names = await lab.events(handle)
-    assert names.count("k8_stop_pod" if forced else "k8_stop_task") == 1
-    assert ("k8_stop_pod" in names) == forced
-    assert lab.cluster.signals(result.run_id) == (0 if forced else 1)
-    order = [n for n in names if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")]
-    assert order == ["record_stop", "cancel_queued_tasks", order[-1]]
 
-
-@by(_signal, _force)
-async def test_before_any_worker_exists(lab_without_workers: Lab, stop: Stopper) -> None:
-    lab = lab_without_workers
-    handle = await lab.start({"crawler": "books"})
-    await stop(handle)
-    async with lab.working():
+    async def play(stop: Stopper) -> None:
+        handle = await lab.start({"crawler": "books"})
+        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+        await stop(handle)
         result = await handle.result()
         _checked(lab, result)
-        assert lab.scheduler.calls == []
+        forced = stop is _force
+        names = await lab.events(handle)
+        assert names.count("k8_stop_pod" if forced else "k8_stop_task") == 1
+        assert ("k8_stop_pod" in names) == forced
+        assert lab.cluster.signals(result.run_id) == (0 if forced else 1)
+        order = [n for n in names if n in ("record_stop", "cancel_queued_tasks", "k8_stop_task", "k8_stop_pod")]
+        assert order == ["record_stop", "cancel_queued_tasks", order[-1]]
+
+    await each_at_once(play, KINDS)
 
 
-@by(_signal)
-async def test_while_the_start_is_awaited(lab: Lab, stop: Stopper) -> None:
+async def test_before_any_worker_exists(lab_without_workers: Lab) -> None:
+    lab = lab_without_workers
+    handles = []
+    for stop in (_signal, _force):
+        handles.append(await lab.start({"crawler": "books"}))
+        await stop(handles[-1])
+    async with lab.working():
+        for handle in handles:
+            _checked(lab, await handle.result())
+    assert lab.scheduler.calls == []
+
+
+async def test_while_the_start_is_awaited(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(waits=1e7)
     handle = await lab.start({"crawler": "books"})
     await lab.until(lambda: lab.cluster.calls["look"] > 2)
-    await stop(handle)
+    await _signal(handle)
     _checked(lab, await handle.result())
 
 
-@by(_signal, _cancel)
-async def test_while_a_deployment_is_on_its_way(lab: Lab, stop: Stopper) -> None:
+async def test_while_a_deployment_is_on_its_way(lab: Lab) -> None:
     """The late call still creates its task; it is found and stopped, and nothing is left running."""
-    under_way, go_on = threading.Event(), threading.Event()
+    under_way, go_on = set[int](), threading.Event()
 
-    def late(_: Deployment) -> None:
-        under_way.set()
+    def late(call: Deployment) -> None:
+        under_way.add(call.run_id)
         assert go_on.wait(120)
 
     lab.scheduler.before = late
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(under_way.is_set)
-    await stop(handle)
-    await lab.until(lambda: lab.store.runs.get_run(1).status == "STOPPING")
+    stops = {await lab.start({"crawler": "books"}): stop for stop in (_signal, _cancel)}
+    await lab.until(lambda: under_way == {1, 2})
+    for handle, stop in stops.items():
+        await stop(handle)
+    await lab.until(lambda: {lab.store.runs.get_run(run).status for run in under_way} == {"STOPPING"})
     go_on.set()
-    result = await handle.result()
-    _checked(lab, result)
+    for handle in stops:
+        _checked(lab, await handle.result())
     assert lab.cluster.alive() == []
 
 
-@by(_force, _cancel)
-async def test_while_the_scheduler_is_down(lab: Lab, stop: Stopper) -> None:
+async def test_while_the_scheduler_is_down(lab: Lab) -> None:
     def down(_: Deployment) -> None:
         raise SchedulerUnavailable("connection refused")
 
     lab.scheduler.before = down
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(lambda: len(lab.scheduler.calls) > 1)
-    assert "connection refused" in lab.store.runs.get_run(1).waiting_for
-    await stop(handle)
-    _checked(lab, await handle.result())
+    stops = {await lab.start({"crawler": "books"}): stop for stop in (_force, _cancel)}
+    for run in (1, 2):
+        await lab.until(
+            lambda run=run: "connection refused" in str(getattr(lab.store.runs.get_run(run), "waiting_for", ""))
+        )
+    for handle, stop in stops.items():
+        await stop(handle)
+        _checked(lab, await handle.result())
 
 
 async def test_while_the_archive_is_written_it_comes_too_late(lab: Lab) -> None:
@@ -258,15 +259,18 @@ JUNK = [
 ]
 
 
-@pytest.mark.parametrize("payloads", JUNK, ids=range(len(JUNK)))
-async def test_a_stop_is_never_lost_whatever_it_carries(lab: Lab, payloads: list[Payload]) -> None:
+async def test_a_stop_is_never_lost_whatever_it_carries(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    await handle.signal("stop", args=[RawValue(p) for p in payloads])
-    _checked(lab, await handle.result())
-    snapshot = await lab.snapshot_where(handle, lambda s: True)
-    assert snapshot.notes
+
+    async def play(payloads: list[Payload]) -> None:
+        handle = await lab.start({"crawler": "books"})
+        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await handle.signal("stop", args=[RawValue(p) for p in payloads])
+        _checked(lab, await handle.result())
+        snapshot = await lab.snapshot_where(handle, lambda s: True)
+        assert snapshot.notes
+
+    await each_at_once(play, JUNK)
 
 
 async def test_unknown_signals_become_a_note(lab: Lab) -> None:

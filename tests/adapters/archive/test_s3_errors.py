@@ -146,6 +146,7 @@ PARTED = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
         *((op, kind) for op in PARTED for kind in ("garbage", "empty")),
     ],
 )
+@pytest.mark.parametrize("server", ["rclone", pytest.param("moto", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.usefixtures("once")
 def test_an_upload_that_fails_leaves_nothing_and_the_next_one_succeeds(
     archive: S3Archive, bucket: Bucket, proxy: FaultProxy, large: Path, operation: str, kind: str

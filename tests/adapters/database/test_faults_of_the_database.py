@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -191,29 +191,23 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
             except StoreUnavailable as error:
                 failed.append(error)
 
-        with other.cursor() as cursor:
+        with closing(other), other.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("UPDATE outbox_counter SET seq = seq + 0")
             rows = ", ".join(f"({fence.run_id}, 1, 'n{n}', 'x')" for n in range(500))
             cursor.execute(f"INSERT INTO history_property (run_id, attempt, name, value) VALUES {rows}")
             teller = threading.Thread(target=tell)
             teller.start()
-            _until_somebody_waits(server)
+            wait_until(lambda: server.transactions("trx_state = 'LOCK WAIT'"))
             cursor.execute("SELECT * FROM outbox_counter, run_history FOR UPDATE")
             cursor.execute("COMMIT")
         teller.join()
-        other.close()
         assert len(failed) == 1
         assert "Deadlock" in str(failed[0])
         assert store.events.find_event("k") is None
         event = store.events.append_event(fence, "run.note", "k", {"n": 1})
         assert [e.seq for e in store.events.events_after(0)] == [1, event.seq] == [1, 2]
         store.close()
-
-
-def _until_somebody_waits(server: SqlServer) -> None:
-    query = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    wait_until(lambda: server.execute(query) != ((0,),))
 
 
 # --- others write -------------------------------------------------------------------------------------------------

@@ -19,14 +19,18 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.engine import spoken
 from crawler_lifecycle.adapters.database.schema.tables import metadata, run_history
-from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.manager import Added, Page, SourceItem
+from crawler_lifecycle.domain.managers.manager import Added, Page, SourceItem
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Deployed, Details
 from crawler_lifecycle.ports.store.managers import NewManager, PlanRow
+from crawler_lifecycle.ports.store.schedules import TargetRef
+from crawler_lifecycle.ports.store.webhooks import Tried
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.managing import Managed, job
@@ -162,6 +166,20 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     store.graphs.record_graph_stop(graphed.id, stop)
     store.graphs.end_graph(graphed.fence, MARKER)
     store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
+    nightly = ScheduleSpec(run={"crawler": MARKER}, every_s=60)
+    schedule, _ = store.schedules.put_schedule("nightly", nightly.document(), MARKER)
+    store.schedules.told_schedule(schedule.schedule_id, 1, trouble=MARKER, ended_at=None)
+    line = store.schedules.decide_due("nightly", clock.now, schedule.revision)
+    store.schedules.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
+    [line] = store.schedules.ask_due("nightly", [clock.now - timedelta(days=1)], MARKER, MARKER)
+    store.schedules.due_failed(line.due_id, MARKER)
+    store.schedules.pause_schedule("nightly", MARKER)
+    told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:HOOK"], crawlers=[MARKER])
+    hook, _ = store.webhooks.put_webhook("shop", told.document(), MARKER)
+    store.webhooks.follow_webhook("shop", MARKER)
+    event = store.webhooks.test_webhook("shop", MARKER)
+    store.webhooks.note_tries(hook.webhook_id, MARKER, [Tried(event.seq, MARKER)], event.seq, settled=False)
+    store.webhooks.pause_webhook("shop", MARKER)
     written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
     assert written - refused == set(), "each of these is written by some call above"
 

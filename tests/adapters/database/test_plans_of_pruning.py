@@ -93,29 +93,28 @@ def explained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         yield _explain(url)
 
 
-def test_nothing_reads_or_sorts_everything(explained: Explained) -> None:
-    # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names: then it is small.
-    faults = {key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE}
-    assert [f"{key}: {fault}" for key, fault in faults.items() if key[0] != "control"] == []
-    assert len(explained.plans.statements) > 15
-
-
-def test_what_reads_everything_is_seen(explained: Explained) -> None:
-    assert ("control", "scan", "task_log") in explained.plans.faults
-
-
-def test_half_of_it_went_chunk_by_chunk(explained: Explained) -> None:
-    """So that the plans are of a pruning that had something to do."""
-    half = RUNS // 2
-    unsent = explained.stays["outbox_event", Stays.UNSENT]
-    assert unsent == half // 4
-    assert explained.removed == {
-        "outbox_event": half - unsent, "outbox_delivery": half - unsent, "task_log": half * EACH,
-        "task_stats": half * EACH,
-        "task_observation": half * EACH, "task_finding": half * EACH, "audit_finding": half,
-        "graph_step": half * EACH, "graph_result": half * EACH, "graph_log": half, "graph_page": half,
-    }  # fmt: skip
-    assert explained.stays["outbox_event", Stays.ONCE] == half
-    # Tables are gone through to their end, and no chunk is read twice.
-    assert explained.chunks["outbox_event"] == 2 * RUNS // 500 + 1
-    assert explained.chunks["task_finding"] == RUNS * EACH // 500 + 1
+def test_pruning_goes_chunk_by_chunk_and_reads_or_sorts_no_whole_table(
+    explained: Explained, subtests: pytest.Subtests
+) -> None:
+    """One test, so that one process fills one database."""
+    with subtests.test("nothing reads or sorts everything"):
+        # MySQL reads a table whose rows go by the third at once, whatever index a DELETE names: then it is small.
+        faults = {key: fault for key, fault in explained.plans.faults.items() if fault.rows > SMALL_TABLE}
+        assert [f"{key}: {fault}" for key, fault in faults.items() if key[0] != "control"] == []
+        assert len(explained.plans.statements) > 15
+    with subtests.test("what reads everything is seen"):
+        assert ("control", "scan", "task_log") in explained.plans.faults
+    with subtests.test("half of it went, so that the plans are of a pruning that had something to do"):
+        half = RUNS // 2
+        unsent = explained.stays["outbox_event", Stays.UNSENT]
+        assert unsent == half // 4
+        assert explained.removed == {
+            "outbox_event": half - unsent, "outbox_delivery": half - unsent, "task_log": half * EACH,
+            "task_stats": half * EACH,
+            "task_observation": half * EACH, "task_finding": half * EACH, "audit_finding": half,
+            "graph_step": half * EACH, "graph_result": half * EACH, "graph_log": half, "graph_page": half,
+        }  # fmt: skip
+        assert explained.stays["outbox_event", Stays.ONCE] == half
+        # Tables are gone through to their end, and no chunk is read twice.
+        assert explained.chunks["outbox_event"] == 2 * RUNS // 500 + 1
+        assert explained.chunks["task_finding"] == RUNS * EACH // 500 + 1

@@ -13,12 +13,14 @@ import pymysql
 import pytest
 
 from crawler_lifecycle.adapters.database import SqlStore, open_pruner, open_store, upgrade
-from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.ports import Details
+from crawler_lifecycle.ports.store.schedules import TargetRef
 from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
@@ -79,6 +81,11 @@ def _leave(store: SqlStore, clock: Clock, name: str) -> None:
     store.graphs.end_graph(graphed.fence, None)
     draft, _ = store.graphs.reserve_graph(announced(GraphSpec([step("a")]), f"{name}-draft"))
     store.graphs.add_graph_page(draft.graph_id, 0, encode_pages(GraphSpec([step("a")]))[0])
+    spec = ScheduleSpec(run={"crawler": "books"}, every_s=60)
+    schedule, _ = store.schedules.put_schedule(name, spec.document(), None)
+    due = store.schedules.decide_due(name, clock.now, schedule.revision)
+    assert due is not None
+    store.schedules.due_begun(due.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     store.findings.note_findings([AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)])
     store.findings.note_repair(name, "ended")
     clock.forward(100 * 86_400)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.identity import Identity, all_processes
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.adapters.local.processes.identity import Identity, all_processes
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef

@@ -18,10 +18,10 @@ from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
 from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.identity import boot_id
+from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.adapters.local.live_counters import counted
-from crawler_lifecycle.adapters.local.logs import LocalLogs
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
+from crawler_lifecycle.adapters.local.processes.identity import boot_id
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports import Details, Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats

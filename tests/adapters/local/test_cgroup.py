@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import cgroup
-from crawler_lifecycle.adapters.local.cgroup import Group, Parents, Unavailable
+from crawler_lifecycle.adapters.local.processes import cgroup
+from crawler_lifecycle.adapters.local.processes.cgroup import Group, Parents, Unavailable
 
 #: What the kernel puts into every new group.
 NEW = {

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crawler_lifecycle.adapters.local.disk_reserve import Room
+from crawler_lifecycle.adapters.local.processes.disk_reserve import Room
 from crawler_lifecycle.domain.task import TaskStatus, read_end
 from tests.adapters.local.local_bench import Bench
 from tests.support.disks import small_disk

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.local import folder as files
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
+from crawler_lifecycle.adapters.local.folders import folder as files
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase, read_end

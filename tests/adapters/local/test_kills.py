@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from crawler_lifecycle.adapters.local.identity import all_processes
+from crawler_lifecycle.adapters.local.processes.identity import all_processes
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
 from tests.adapters.local.local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref

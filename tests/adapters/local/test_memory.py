@@ -12,7 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from crawler_lifecycle.adapters.local import cgroup, identity
+from crawler_lifecycle.adapters.local.processes import cgroup, identity
 from crawler_lifecycle.domain.task import Phase, read_end
 from tests.adapters.local.local_bench import Bench, wait_until
 from tests.support.run_refs import run_ref

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import liveness_marks, observer
-from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
+from crawler_lifecycle.adapters.local import observer
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
 from crawler_lifecycle.adapters.local.observer import LocalObserver
+from crawler_lifecycle.adapters.local.processes import liveness_marks
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, Bench, wait_until

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import folder as files
-from crawler_lifecycle.adapters.local import identity, launch, observation
+from crawler_lifecycle.adapters.local import launch, observation
 from crawler_lifecycle.adapters.local import supervisor as supervisors
-from crawler_lifecycle.adapters.local.cgroup import Group
-from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
-from crawler_lifecycle.adapters.local.identity import Identity, Stat, members, read_stat
+from crawler_lifecycle.adapters.local.folders import folder as files
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
+from crawler_lifecycle.adapters.local.processes import identity
+from crawler_lifecycle.adapters.local.processes.cgroup import Group
+from crawler_lifecycle.adapters.local.processes.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed
 from crawler_lifecycle.runner.held import Held

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from crawler_lifecycle.activities.audit import AuditActivities
-from crawler_lifecycle.activities.audit_settling import AuditPage
+from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
 from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.domain.audit import AuditRules, FindingKind
+from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import retention
-from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
+from crawler_lifecycle.adapters.local.folders import retention
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import TaskRef

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from crawler_lifecycle.adapters.local.folder_reader import TaskFolder
-from crawler_lifecycle.adapters.local.identity import Identity, below
+from crawler_lifecycle.adapters.local.folders.reader import TaskFolder
+from crawler_lifecycle.adapters.local.processes.identity import Identity, below
 from crawler_lifecycle.domain.task import Observation, Phase
 from tests.adapters.local.local_bench import DOUBLE_FORK, ESCAPED, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref

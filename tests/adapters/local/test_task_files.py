@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local.task_files import DEPTH_MAX, LocalFiles
+from crawler_lifecycle.adapters.local.folders import folder as files
+from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.adapters.local.folders.task_files import DEPTH_MAX, LocalFiles
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import TaskFileList, TaskRef
 
@@ -86,8 +88,12 @@ def test_a_folder_that_leads_elsewhere_is_none(home: Path, here: LocalFiles, lev
 
 @pytest.mark.parametrize("said", ['{"run_uid": "another"}', "[]", "no JSON", "[" * 100_000])
 def test_files_of_another_run_are_not_this_ones(home: Path, here: LocalFiles, said: str) -> None:
+    (home / "items.jsonl").write_text("of the run whose number came again")
+    (home.parent / files.LOG).write_text("a line of it")
     (home.parents[2] / "run.json").write_text(said)
     assert here.list(RUN, TASK, 10) is None
+    assert [source.folder for source in here.files(RUN, [TASK])] == [None], "nothing of it goes into an archive"
+    assert LocalLogs(home.parents[4]).read(RUN, TASK, None, 10) is None
 
 
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:

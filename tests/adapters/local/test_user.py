@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local import crawl_user, launch, process_controls
+from crawler_lifecycle.adapters.local import launch
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.local.processes import controls as process_controls
+from crawler_lifecycle.adapters.local.processes import crawl_user
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.local.local_bench import RUN, STUBBORN, Bench, wait_until

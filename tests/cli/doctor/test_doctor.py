@@ -503,7 +503,7 @@ class Listed:
         answer = ListWorkersResponse()
         if self._behind_s is None:
             return answer
-        for queue in {*queues.ROLES.values(), names.QUEUE_FUNCTIONS}:
+        for queue in queues.SERVED_BY:
             beat = answer.workers_info.add().worker_heartbeat
             beat.task_queue, beat.worker_identity = queue, "7@there"
             at = (time.time() if self._beats else self._first) - self._behind_s

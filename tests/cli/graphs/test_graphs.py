@@ -66,8 +66,9 @@ def test_a_graph_is_built_by_its_module_in_a_process_beside_and_sent_in_pages(
     (tmp_path / "shops.json").write_text(dry.out)
     assert crawlctl("graph", "start", "--file", "shops.json").code == 0
     assert body(drafts)["fingerprint"] == sent["fingerprint"]
-    failed = crawlctl("graph", "start", "shops:nobody")
+    failed = crawlctl("graph", "start", "shops:nobody", "--", "7")
     assert (failed.code, "gave no graph" in failed.err) == (2, True)
+    assert "next: python -m crawler_lifecycle.graphs.script shops:nobody 7" in failed.err
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,11 @@ def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: C
     shown = crawlctl("graph", "step", "nightly 1", "g/a")
     assert "attempt 1: boom" in shown.out
     assert "crawlctl describe 7" in shown.err
+    step |= {"state": "flying", "unreadable": "graph_step graph_id 1, number 1: state is 'flying', which cannot be"}
+    listed.respond(json={"steps": [step], "next_page_token": None})
+    assert "number 1: state is 'flying'" in crawlctl("graph", "describe", "nightly 1", "--steps", "all").err
+    gateway.get(f"{AT}/step").respond(json=step)
+    assert "state is 'flying', which cannot be" in crawlctl("graph", "step", "nightly 1", "g/a").out
     gateway.get(f"{AT}/result").respond(text='{"n": 1}')
     assert crawlctl("graph", "step", "nightly 1", "g/a", "--result").json == {"n": 1}
     drawn = gateway.get(f"{AT}/picture").respond(text="flowchart TD\n")

@@ -82,7 +82,7 @@ def test_a_slow_source_is_read_no_further_than_needed(gateway: respx.MockRouter,
     ("words", "said"),
     [
         (("shops:Shops",), "--category"),
-        (("shops:Nobody",), "no manager"),
+        (("shops:Nobody",), "no class 'Nobody'"),
         (("nowhere:Shops",), "No module named 'nowhere'"),
         (("shops",), "give module:Class"),
         (("shops:Leaves",), "exit code 3"),

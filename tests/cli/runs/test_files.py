@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
     assert "task-1/x.html" in listed.out
     assert "2 more are left out" in listed.err
     assert crawlctl("files", "7", "task-1/x.html").out == "<a>\\x1b[2J\ufffd\n"
-    assert dict(route.calls.last.request.url.params) == {"task": "71", "path": "x.html"}
+    assert dict(route.calls.last.request.url.params) == {"name": "task-1/x.html"}
     assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
     assert (tmp_path / "x.html").read_bytes() == b"<a>\x1b[2J\xff\n"
     assert "exists already" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
@@ -41,7 +38,7 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
 
 def test_items_line_by_line(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7/files").respond(json=LIVE)
-    gateway.get("/v1/runs/7/file", params={"path": "items.jsonl"}).respond(
+    gateway.get("/v1/runs/7/file", params={"name": "task-0/items.jsonl"}).respond(
         content=b'{"a": "\xc3\xa4"}\nno \x07JSON\n{}'
     )
     assert crawlctl("items", "7").out == '{"a": "ä"}\nno \\x07JSON\n{}\n'
@@ -60,29 +57,15 @@ def test_a_run_without_items_says_so(gateway: respx.MockRouter, crawlctl: Crawlc
     assert "no items yet" in result.err
 
 
-def test_items_come_from_the_archive_where_tasks_execute_elsewhere(
-    gateway: respx.MockRouter, crawlctl: Crawlctl
-) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("task-0/items.jsonl", '{"a": 1}\n')
-        archive.writestr("manifest.json", "{}")
-    data = packed.getvalue()
-    record = {"attempt": 1, "status": "exported", "url": "file:///x.zip", "bytes": len(data)}
-    gateway.get("/v1/runs/7/files").respond(json=NOT_HERE)
-    described = gateway.get("/v1/runs/7").respond(
-        json={"run_id": 7, "exports": [{**record, "sha256": hashlib.sha256(data).hexdigest()}]}
-    )
-    gateway.get("/v1/runs/7/archive").respond(content=data)
+def test_where_files_come_from_and_why_there_are_none(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    archived = [{"task_id": None, "path": None, "name": "task-0/items.jsonl", "bytes": 9}]
+    note = "from the archive of attempt 1"
+    listed = gateway.get("/v1/runs/7/files").respond(json={**LIVE, "files": archived, "left_out": 0, "note": note})
+    gateway.get("/v1/runs/7/file", params={"name": "task-0/items.jsonl"}).respond(content=b'{"a": 1}\n')
     assert crawlctl("items", "7").out == '{"a": 1}\n'
-    listed = json.loads(crawlctl("files", "7", "-o", "json").out)
-    assert [row["name"] for row in listed["files"]] == ["task-0/items.jsonl"]
+    assert note in crawlctl("files", "7").err
     assert crawlctl("files", "7", "task-0/items.jsonl").out == '{"a": 1}\n'
-    described.respond(json={"run_id": 7, "exports": [{**record, "sha256": "00"}]})
-    assert "is not what was exported" in crawlctl("items", "7").err
-    described.respond(json={"run_id": 7, "exports": [{**record, "sha256": "00", "bytes": files.ARCHIVE_MAX + 1}]})
-    assert "crawlctl export 7 --download ." in crawlctl("items", "7").err
-    described.respond(json={"run_id": 7, "exports": []})
+    listed.respond(json=NOT_HERE)
     result = crawlctl("files", "7")
     assert (result.code, "run 7 has no supporting files" in result.out + result.err) == (0, True)
     assert "they lie elsewhere" in result.err

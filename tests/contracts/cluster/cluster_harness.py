@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.inventory import LocalRuns
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.local.folders.inventory import LocalRuns
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase

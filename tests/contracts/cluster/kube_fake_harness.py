@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Observation
 from tests.contracts.cluster.cluster_harness import LONG, RUN

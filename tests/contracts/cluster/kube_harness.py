@@ -18,8 +18,8 @@ from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks.run_records import KubernetesRuns
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Deployed, Deployment, TaskRef

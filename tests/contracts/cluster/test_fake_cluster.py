@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Counters, Phase

@@ -9,7 +9,7 @@ from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.adapters.local.logs import LocalLogs
+from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
 from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
 from tests.support.kube_api import FakeApiServer

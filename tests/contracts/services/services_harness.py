@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import uvicorn
 from fastapi import FastAPI
 
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, Event, QueuedTask
 from crawler_lifecycle.web.listening import bind

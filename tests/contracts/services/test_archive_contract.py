@@ -58,6 +58,16 @@ def _opened(archive: FileArchive, url: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(io.BytesIO(b"".join(archive.open(url))))
 
 
+def test_parts_of_an_archive(archive: FileArchive, folder: Path) -> None:
+    result = archive.store(KEY, [FileSource("0/1", folder)], {"run_id": 7}, lambda *_: None)
+    whole = b"".join(archive.open(result.url))
+    for place, limit in ((0, 10), (100, 1), (len(whole) - 5, 5), (len(whole) - 5, 100), (0, 10**6)):
+        part = archive.part(result.url, place, limit)
+        assert (part.data, part.size) == (whole[place : place + limit], len(whole))
+    with pytest.raises(NotDelivered):
+        archive.part(result.url + ".x", 0, 10)
+
+
 def test_an_archive_holds_the_files_and_says_so(archive: FileArchive, folder: Path) -> None:
     steps: list[tuple[int, int]] = []
     sources = [FileSource("0/1", folder), FileSource("1/1", folder)]

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from crawler_lifecycle.domain.graph.commands import step_request_id
+from crawler_lifecycle.domain.graph.commands import step_manager, step_request_id
 from crawler_lifecycle.domain.graph.engine import Picked, StepEnd
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.ports.store.managers import ManagerFence, NewManager
 from tests.contracts.store.world import World, request
 
 KEY = "nightly/shops"
@@ -33,6 +35,10 @@ def group(path: str, *deps: str, **fields: Any) -> StepSpec:
 
 def crawl(path: str, *deps: str, **fields: Any) -> StepSpec:
     return StepSpec(path, StepKind.CRAWL, {"crawler": "services"}, deps, **fields)
+
+
+def manager(path: str, *deps: str, **job: Any) -> StepSpec:
+    return StepSpec(path, StepKind.MANAGER, {"plan": "shop:Stream", **job}, deps)
 
 
 def chain(length: int) -> list[StepSpec]:
@@ -139,4 +145,17 @@ class Graphed:
             self.world.deploy(fence)
             self.world.execute(fence)
             found[one.path] = fence
+        return found
+
+    def begin_managers(self, told: bool = True) -> dict[str, ManagerFence]:
+        """Every manager that was picked is there, and its workflow keeps it."""
+        found, managers = {}, self.world.store.managers
+        for one in self.world.store.graphs.to_begin(self.fence):
+            name, flow_id = step_manager(self.row.graph_uid, one.number, one.job)
+            new = NewManager(name, flow_id, one.job["plan"], parent=graph_workflow_id(self.row.key))
+            row, _ = managers.reserve_manager(new)
+            assert not told or self.world.store.graphs.run_begun(self.fence, one.number, row.manager_id)
+            owner = Owner(manager_workflow_id(name, flow_id), f"chain-{one.path}-{one.attempt}")
+            row = managers.claim_manager(row.manager_id, owner)
+            found[one.path] = ManagerFence(row.manager_id, row.attempt, owner.first_run_id)
         return found

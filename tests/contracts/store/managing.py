@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from crawler_lifecycle.domain.manager import (
+from crawler_lifecycle.domain.managers.manager import (
     Added,
     Decision,
     Hooked,

@@ -102,7 +102,7 @@ def test_no_tasks_and_no_run(world: World) -> None:
 
 
 def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.additions.TASKS_PER_RUN_MAX", 4)
+    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.runs.additions.TASKS_PER_RUN_MAX", 4)
     fence = world.run(tasks=2)
     with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
         world.store.additions.add_tasks(fence.run_id, "k", [*ARGS, {}])

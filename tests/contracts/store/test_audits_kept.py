@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from crawler_lifecycle.adapters.database import SqlStore
-from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
@@ -75,8 +75,9 @@ def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
     fence, _ = ended(world)
     seq = world.store.events.last_event_seq()
     world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE])
-    [event] = world.store.events.events_after(seq)
+    made, event = world.store.events.events_after(seq)
     assert (event.type, event.body["status"]) == ("run.changed", "FAILED")
+    assert (made.type, made.body["count"]) == ("correction.made", 1)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Details, Fence, Owner
-
-from .world import World, never_asked, request, seen
+from tests.contracts.store.world import World, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.
 NUMBERS = (
@@ -78,9 +77,9 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
                 end=end,
             )
         )
-        details.append(
-            Details(task.task_id, (WORDS[n % len(WORDS)] * 20_000)[:50_000], progress.counters, word.peak_memory)
-        )
+        words = WORDS[n % len(WORDS)]
+        log = (words * (50_000 // len(words) + 1))[:50_000]
+        details.append(Details(task.task_id, log, progress.counters, word.peak_memory))
     world.stage(fence, ends)
     world.store.looks.save_details(fence, details[:6])
     world.store.looks.apply_details(fence)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.database.writes.unit_of_work import check_fence
-from crawler_lifecycle.domain.errors import Fenced, Overtaken
+from crawler_lifecycle.domain.errors import Fenced, Overtaken, RowEdited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Deployed, Fence, Look, Resumption
@@ -35,6 +35,15 @@ def test_a_refusal_names_the_run_both_attempts_and_both_owners(
     words = str(caught.value)
     assert f"Run {run_id} is at attempt {attempts[0]} of owner {owners[0]}" in words
     assert f"attempt {attempts[1]} of owner {owners[1]} may no longer write" in words
+
+
+def test_whatever_else_is_the_same_a_writer_of_another_run_is_refused_for_good() -> None:
+    """Its number was given out again: no row is mended for it, as for one that another hand has edited."""
+    row = {"run_id": 7, "run_uid": "u", "attempt": 1, "owner_run_id": "c"}
+    for owner in ("c", "d"):
+        with pytest.raises(Fenced, match="this run has the uid other") as caught:
+            check_fence(row, Fence(7, 1, owner, "other"))
+        assert not isinstance(caught.value, RowEdited)
 
 
 def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:

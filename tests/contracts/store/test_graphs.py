@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,10 +25,11 @@ from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject, graph_workflow_id
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence
-from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, step
+from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, manager, step
 from tests.contracts.store.world import World, request
 
 S = StepState
@@ -555,6 +557,58 @@ def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before
     assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [runs["c"].run_id]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["begun", "resumed"])
+def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_telling(
+    world: World, again: bool
+) -> None:
+    graphs, managers = world.store.graphs, world.store.managers
+    steps = [manager("own"), manager("named", name="shops", flow_id="f"), manager("never")]
+    graphed, other = Graphed.made(world, steps, max_parallel=2), Graphed.made(world, steps[:1], "other")
+    for one in (graphed, other):
+        one.advance()
+    began = {**other.begin_managers(), **graphed.begin_managers(told=again)}
+    if again:
+        for fence in began.values():
+            managers.end_manager(fence, RunStatus.FAILED, "failed", "over")
+        graphed.advance()
+        assert graphs.command(graphed.id, "again", lambda graph: graph.retry([0, 1], cascade=False)) == 2
+        graphs.command(graphed.id, "gone", lambda graph: graph.cancel([2], "no"))
+        graphed.advance()
+        began = graphed.begin_managers(told=False)
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel(None, "no"))
+    graphed.advance()
+    assert {path: graphed.step(path).ending for path in graphed.states()} == {
+        "own": True,
+        "named": True,
+        "never": False,
+    }
+    ids = sorted(began[path].manager_id for path in ("own", "named"))
+    assert [row.manager_id for row in graphs.live_graph_managers(graphed.id, ending=True)] == ids
+    assert [row.manager_id for row in graphs.live_graph_managers(graphed.id)] == ids
+    assert graphs.live_graph_managers(other.id, ending=True) == []
+    for path in ("own", "named"):
+        managers.end_manager(began[path], RunStatus.FAILED, "cancelled", "stopped")
+    graphed.advance()
+    assert not any(graphed.step(path).ending for path in graphed.states())
+    assert graphs.live_graph_managers(graphed.id) == []
+
+
+def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(world: World) -> None:
+    graphs, managers = world.store.graphs, world.store.managers
+    graphed = Graphed.made(world, [manager("m")])
+    graphed.advance()
+    managers.end_manager(graphed.begin_managers()["m"], RunStatus.FAILED, "failed", "over")
+    graphed.advance()
+    engine = world.store.database.engine  # type: ignore[attr-defined]
+    with engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM manager"))
+    graphs.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
+    graphed.advance()
+    managers.end_manager(graphed.begin_managers()["m"], RunStatus.COMPLETED, "finished", "done")
+    graphed.advance()
+    assert graphed.step("m").state is S.COMPLETED
+
+
 def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World) -> None:
     graphs, audits = world.store.graphs, world.store.audits
     graphed = Graphed.made(world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3)
@@ -607,9 +661,19 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
     with engine.begin() as conn:
         statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
         conn.execute(sa.text(statement), {"value": value})
-    for asked in (graphed.advance, lambda: graphs.load(graphed.id), lambda: graphs.end_graph(graphed.fence, None)):
-        with pytest.raises(RowUnreadable, match=rf"graph_step .*{column} is .*{cure}"):
-            asked()
+    told = rf"graph_step .*{column} is .*{cure}"
+    asks: list[Callable[[], object]] = [lambda: graphs.end_graph(graphed.fence, None)]
+    asks.append(lambda: graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "no")))
+    if column == "parent":  # nobody knows where it belongs
+        asks += [graphed.advance, lambda: graphs.load(graphed.id)]
+    else:
+        assert sorted(graphed.execute()) == ["a", "b", "g/x"], "what does not wait for it goes on"
+        assert graphed.states()["z"] == S.SUSPENDED
+        assert (graphs.load(graphed.id).waiting(5) or "").startswith('it waits for "g"')
+        assert re.match(f'step "g/y": {told}', graphed.row.waiting_for or "")
+    for ask in asks:
+        with pytest.raises(RowUnreadable, match=told):
+            ask()
     listed = graphs.list_steps(graphed.id)
     assert len(listed) == 6
     if column in ("state", "kind", "tries"):
@@ -623,7 +687,29 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(graphed: Graphed
         good = {"state": "available", "kind": "function", "shape": None, "parent": 2, "tries": 0}[column]
         conn.execute(sa.text(f"UPDATE graph_step SET {column} = :value WHERE number = 4"), {"value": good})
     graphed.advance()
-    assert set(graphed.states().values()) == {S.CANCELLED}, "mended, it goes on by itself"
+    assert {graphed.states()[path] for path in ("g", "g/y", "z")} == {S.CANCELLED}, "mended, it goes on by itself"
+    assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
+
+
+@pytest.mark.parametrize("mended", ["suspended", "executing"])
+def test_a_call_goes_on_around_a_row_that_another_hand_spoilt(world: World, mended: str) -> None:
+    graphed = Graphed.made(world, [*chain(3), step("t")])
+    batch, other = graphed.advance().batches
+    first, second, third = graphed.work(batch.number)
+    graphed.begin(first)
+    engine = world.store.database.engine  # type: ignore[attr-defined]
+
+    def write(state: str) -> None:
+        with engine.begin() as conn:
+            conn.execute(sa.text("UPDATE graph_step SET state = :state WHERE path = 's1'"), {"state": state})
+
+    write("BANANA")
+    assert graphed.begin(second, third, done=[graphed.end(first)]) == set()
+    assert graphed.work(batch.number) == [third]
+    assert graphed.execute(batch.number, other.number) == ["t"]
+    assert graphed.execute() == []
+    write(mended)
+    assert graphed.execute() == ["s1", "s2"]
 
 
 def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:

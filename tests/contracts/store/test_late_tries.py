@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.domain.crawler import with_limits
+from crawler_lifecycle.domain.crawlers.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus

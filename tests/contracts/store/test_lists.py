@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from crawler_lifecycle.adapters.database.reads.run_lists import CLOCK_SLACK
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.domain.schedules.definition import due_request_id
+from crawler_lifecycle.ports import Fence, RecentRun, RunRow
 from tests.contracts.store.world import OWNER, START, World, request
 
 RUNS = 60
@@ -82,7 +84,7 @@ def any_filter(chosen: random.Random, rows: list[RunRow]) -> dict[str, Any]:
     return {name: possible[name] for name in chosen.sample(sorted(possible), chosen.choice([1, 1, 2, 2, 3, 4]))}
 
 
-def test_every_combination_of_filters(world: World, many: list[RunRow]) -> None:
+def every_combination_of_filters(world: World, many: list[RunRow]) -> None:
     chosen, found = random.Random(11), 0
     for _ in range(250):
         wanted, limit = any_filter(chosen, many), chosen.choice([3, 50])
@@ -92,7 +94,7 @@ def test_every_combination_of_filters(world: World, many: list[RunRow]) -> None:
     assert found > 100, "most filters found something"
 
 
-def test_pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
+def pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
     wanted: dict[str, Any] = {"status": ["INITIALIZING", "PROCESSING", "COMPLETED"], "created_from": START}
     pages: list[RunRow] = []
     before = None
@@ -102,10 +104,39 @@ def test_pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
     assert pages == [row for row in many if fits(row, wanted)]
 
 
-def test_enumerations_are_taken_for_their_values(world: World, many: list[RunRow]) -> None:
+def enumerations_are_taken_for_their_values(world: World, many: list[RunRow]) -> None:
     by_enum = world.store.runs.list_runs(status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API)
     assert by_enum == world.store.runs.list_runs(status=["FAILED", "FAILED"], stage="completion", trigger="api")
     assert by_enum
+
+
+def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
+    for statuses in ([], [RunStatus.FAILED], [RunStatus.COMPLETED, RunStatus.FAILED], [RunStatus.FAILED] * 2):
+        there = sum(row.status in statuses for row in many)
+        for most in (0, 1, there, there + 1, 10**6):
+            assert world.store.runs.count_runs(statuses, most) == min(there, most)
+
+
+def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
+    stopping = world.deployed("stopping", crawler="sitemap")
+    world.store.stops.record_stop(stopping.run_id, world.stop(), "s")
+    many = [world.row(stopping), *many]
+    assert many[0].status is RunStatus.STOPPING
+    found = world.store.runs.recent_runs(["sitemap", "services", "services", "nobody"], 3)
+    expected = [row for name in ("services", "sitemap") for row in [r for r in many if r.crawler == name][:3]]
+    assert [row.run_id for row in found] == sorted((row.run_id for row in expected), reverse=True)
+    row = next(one for one in many if one.run_id == found[0].run_id)
+    assert all(getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__)
+    assert world.store.runs.recent_runs([], 3) == []
+
+
+def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[RunRow]) -> None:
+    """All of it of the same runs: making them takes longer than reading them in every way."""
+    every_combination_of_filters(world, many)
+    pages_of_a_filter_meet(world, many)
+    enumerations_are_taken_for_their_values(world, many)
+    runs_are_counted_up_to_a_bound(world, many)
+    the_last_runs_of_each_crawler(world, many)
 
 
 def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
@@ -128,6 +159,87 @@ def test_a_stage_follows_its_run(world: World) -> None:
     assert listed("reconciliation") == 1
     world.finish(fence)
     assert listed("completion") == 1
+
+
+# --- what needs attention ------------------------------------------------------------------------------------------
+
+
+def test_what_needs_attention(world: World) -> None:
+    """Against a list of our own: of many runs of few kinds, some resumed, some ended by a person."""
+    chosen = random.Random(3)
+    rows: dict[int, str] = {}
+    work: dict[int, set[object]] = {}
+    for n in range(60):
+        crawler, part, asked = chosen.choice(["a", "b"]), chosen.choice("12"), chosen.choice(["n", "m", None])
+        args = {"part": part if asked is None else str(n)}  # a schedule may be given other arguments
+        due = START + timedelta(days=n)
+        request_id = f"r{n}" if asked is None else due_request_id(asked, due)
+        fence = world.deployed(request_id, crawler=crawler, args=args, requested_by=f"p{n}")
+        end = chosen.choice(["COMPLETED", "FAILED", "FAILED", "stopped", "live"])
+        if end in ("COMPLETED", "FAILED"):
+            world.execute(fence)
+            world.finish(fence, failed=[0] if end == "FAILED" else [])
+        elif end == "stopped":
+            world.store.stops.record_stop(fence.run_id, world.stop(), f"s{n}")
+            end = world.finish(fence, failed=[0]).outcome or ""
+            assert end == "cancelled"
+        rows[fence.run_id] = end
+        work[fence.run_id] = {(crawler, *args.items()), asked or f"alone {n}"}
+    resumed = chosen.choice([run_id for run_id, end in rows.items() if end == "FAILED"])
+    row = world.store.runs.get_run(resumed)
+    assert row is not None
+    world.resume(Fence(resumed, 1, row.owner_run_id or "", row.run_uid))
+    rows[resumed] = "live"
+    good = [run_id for run_id, end in rows.items() if end == "COMPLETED"]
+    expected = [
+        run_id
+        for run_id, end in sorted(rows.items(), reverse=True)
+        if end == "FAILED" and not any(later > run_id and work[later] & work[run_id] for later in good)
+    ]
+    assert 3 < len(expected) < sum(end == "FAILED" for end in rows.values()), "some are followed, some are not"
+    found = world.store.runs.list_runs(attention=True)
+    assert [one.run_id for one in found] == expected
+    world.clock.forward(31 * 86_400)
+    assert world.store.runs.list_runs(attention=True) == []
+    assert world.store.runs.list_runs(attention=True, created_from=START) == found
+    world.clock.forward(-31 * 86_400)
+    page = world.store.runs.list_runs(attention=True, crawler="a", limit=2, before_run_id=expected[0])
+    assert [one.run_id for one in page] == [one.run_id for one in found[1:] if one.crawler == "a"][:2]
+
+
+def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
+    def failed(request_id: str, **fields: Any) -> None:
+        fence = world.deployed(request_id, **fields)
+        world.execute(fence)
+        world.finish(fence, failed=[0])
+
+    for n, tasks in enumerate([None, 1, 2]):
+        failed(f"r{n}", tasks=tasks, args={"a": "1"}, tags=["x"], requested_by="ann", trigger=Trigger.SCHEDULED)
+    again = world.deployed("again", tasks=2, args={"a": "1"}, requested_by="bob", priority=5)
+    assert len(world.store.runs.list_runs(attention=True)) == 3, "a run that executes has done nothing well yet"
+    world.execute(again)
+    world.finish(again)
+    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["r1", "r0"]
+
+
+# --- rows on a screen -------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_changed_since_they_were_read(world: World) -> None:
+    fences = [world.deployed(f"r{n}", tags=["a"], requested_by="ann") for n in range(5)]
+    known = world.store.runs.list_runs()
+    assert world.store.runs.changed_runs(known) == [] == world.store.runs.changed_runs([])
+    world.execute(fences[1])
+    world.store.stops.record_stop(fences[2].run_id, world.stop(reason="why"), "s")
+    world.store.deployment.note_waiting(fences[3], "quota")
+    gone = replace(known[0], run_id=10**9)
+    other = replace(known[0], run_uid="of another database", status=RunStatus.FAILED)
+    changed = world.store.runs.changed_runs([*known[1:], gone, other])
+    assert sorted(changed, key=lambda row: -row.run_id) == [
+        row for row in world.store.runs.list_runs() if row.run_id in {one.run_id for one in fences[1:4]}
+    ], "with everything that a list would show of them"
+    with pytest.raises(ValueError, match="2001 rows"):
+        world.store.runs.changed_runs([replace(gone, run_id=n) for n in range(2001)])
 
 
 # --- deliveries -------------------------------------------------------------------------------------------------

@@ -21,7 +21,16 @@ from crawler_lifecycle.domain.errors import (
     RunIsLive,
     RunNotFound,
 )
-from crawler_lifecycle.domain.manager import OUTPUT_BYTES, Added, Decision, Hooked, JobState, Page, Picked, SourceItem
+from crawler_lifecycle.domain.managers.manager import (
+    OUTPUT_BYTES,
+    Added,
+    Decision,
+    Hooked,
+    JobState,
+    Page,
+    Picked,
+    SourceItem,
+)
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
@@ -662,13 +671,43 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     plans = world.store.plans
     one = PlanRow("shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}])
     two = PlanRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
+    now = world.clock.now
     plans.register_plans("w1", [one, two])
     plans.register_plans("w2", [replace(one, fingerprint="f2")])
+    assert plans.list_plans()[0] == replace(two, seen_at=now)
     plans.register_plans("w1", [])
     found = plans.list_plans()
-    assert found == [two, replace(one, fingerprint="f2", seen_at=world.clock.now)]
-    assert plans.get_plan("shops:Shops") == found[1]
+    assert found == [replace(one, fingerprint="f2", seen_at=now)], "what nobody could use goes with who said so"
+    assert plans.get_plan("shops:Shops") == found[0]
     assert plans.get_plan("SHOPS:shops") is None
+    plans.register_plans("w2", [])
+    assert plans.list_plans() == [replace(one, fingerprint="f2")], "that it was there stays to be seen"
+
+
+def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World) -> None:
+    """Old and new workers speak in turns; who speaks last is chance."""
+    plans = world.store.plans
+    old = PlanRow("shops:Shops", "manager", "shops", "", "old")
+    new = replace(old, fingerprint="new")
+
+    def told() -> str:
+        world.clock.now += timedelta(seconds=60)
+        return " ".join(row.fingerprint for row in plans.list_plans())
+
+    plans.register_plans("z", [old])
+    plans.register_plans("b", [old])
+    assert told() == "old"
+    plans.register_plans("a", [new])
+    assert told() == "new"
+    plans.register_plans("z", [old])
+    assert told() == "new"
+    plans.register_plans("z", [])
+    plans.register_plans("a", [new])
+    assert told() == "new"
+    plans.register_plans("a", [])
+    plans.register_plans("b", [old])
+    assert told() == "old", "the new one was taken back, and the others never ceased to serve it"
+    assert plans.list_plans()[0].seen_at == world.clock.now - timedelta(seconds=60)
 
 
 def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:
@@ -684,6 +723,9 @@ def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: Wo
     plans.register_plans("old", [good])
     plans.register_plans("old", [bad])
     assert [row.error for row in plans.list_plans()] == [bad.error]
+    world.clock.now += timedelta(seconds=HEARD_S + 1)  # both are gone, and their trouble with them
+    plans.register_plans("third", [replace(good, plan="books:Books")])
+    assert [row.plan for row in plans.list_plans()] == ["books:Books"]
 
 
 # --- rows that another hand wrote

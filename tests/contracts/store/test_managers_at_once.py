@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from crawler_lifecycle.domain.manager import JobState, manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import PlanRow

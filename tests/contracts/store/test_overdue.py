@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from crawler_lifecycle.domain.overdue import OverdueLooks, overdue_before
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Fence
 from tests.contracts.store.world import World, request, seen

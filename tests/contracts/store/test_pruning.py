@@ -18,17 +18,22 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.database import Pruner, SqlStore, open_pruner
 from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.adapters.database.writes import pruning as adapter
-from crawler_lifecycle.domain.audit import AuditFinding, FindingKind
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
+from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_through
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
+from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Details, Fence, Owner
+from crawler_lifecycle.ports.store.schedules import TargetRef
+from crawler_lifecycle.ports.store.webhooks import Tried
 from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
 
+#: What tells of a change, and goes.
+NEWS = (EVENT_RUN_CHANGED, EVENT_CORRECTION_MADE)
 DAY = 86_400.0
 AGE = timedelta(days=90)
 RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64, None)
@@ -120,7 +125,7 @@ def test_what_goes_and_what_stays(world: World, store: SqlStore, pruner: Pruner)
     live = world.deployed("live", 2)
     world.execute(live)
     before = everything(store, *GOES, "history_property")
-    kept = [e for e in store.events.events_after(0, 10_000) if e.run_id != old.run_id or e.type != EVENT_RUN_CHANGED]
+    kept = [e for e in store.events.events_after(0, 10_000) if e.run_id != old.run_id or e.type not in NEWS]
     logs = {task.task_id for task in store.tasks.list_tasks(recent.run_id)}
     goes, stays = told(pruner, world, "outbox_event")
     assert goes > 4
@@ -383,11 +388,7 @@ def test_two_at_once_and_everything_goes_on(
     for thread in threads:
         thread.join(60)
     assert troubles == []
-    kept = [
-        e
-        for e in store.events.events_after(0, 10_000, runs[-1].run_id)
-        if e.attempt == 1 and e.type == EVENT_RUN_CHANGED
-    ]
+    kept = [e for e in store.events.events_after(0, 10_000, runs[-1].run_id) if e.attempt == 1 and e.type in NEWS]
     assert sum(removed) == due - len(kept)
     for fence in runs[:-1]:
         assert {e.type for e in store.events.events_after(0, 10_000, fence.run_id)} == {"run.started", EVENT_RUN_ENDED}
@@ -503,3 +504,43 @@ def _check_prune(store: SqlStore, pruner: Pruner, world: World) -> None:
         assert through is not None
         assert seq <= through
     assert sum(prune(pruner, world).values()) == 0
+
+
+def test_news_of_webhooks_go_by_their_own_age(world: World, store: SqlStore, pruner: Pruner) -> None:
+    """A webhook has no end; what it was told goes with the event, also what never got through."""
+    fence = ended(world, pushed=None)
+    hook, _ = store.webhooks.put_webhook("shop", {"url": "https://a.example/", "secrets": ["env:HOOK"]}, None)
+    store.webhooks.follow_webhook("shop", "f")
+    test = store.webhooks.test_webhook("shop", "ann")
+    changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
+    tried = [Tried(seq, "the receiver answered 503") for seq in [*changed, test.seq]]
+    store.webhooks.note_tries(hook.webhook_id, "f", tried, 0, settled=False)
+    world.clock.forward(100 * DAY)
+    young = store.webhooks.test_webhook("shop", "ann")
+    removed = prune(pruner, world)
+    assert (removed["outbox_event"], removed["outbox_delivery"]) == (len(tried), len(tried))
+    assert store.webhooks.list_webhook_deliveries(hook.webhook_id) == []
+    assert store.events.get_event(young.seq) == young
+
+
+def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store: SqlStore, pruner: Pruner) -> None:
+    s, definition = store.schedules, {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"}
+    row, _ = s.put_schedule("nightly", definition, "ann")
+    start = world.clock.now.replace(second=0, microsecond=0)
+    fence = world.deployed("begun")
+    world.execute(fence)
+    for minute in (1, 2, 3):
+        world.clock.now = start + timedelta(minutes=minute)
+        assert s.decide_due("nightly", world.clock.now, row.revision) is not None
+    lines = s.list_due(row.schedule_id)[::-1]
+    s.due_begun(lines[0].due_id, TargetRef(TargetKind.RUN, fence.run_id))
+    world.clock.forward(100 * DAY)
+    s.note_due(row.schedule_id, start + timedelta(minutes=5))
+    assert told(pruner, world, "schedule_due") == (0, {Stays.LIVE: 3, Stays.RECENT: 2})
+    world.finish(fence)
+    assert told(pruner, world, "schedule_due") == (1, {Stays.LIVE: 2, Stays.RECENT: 2})
+    world.clock.forward(100 * DAY)
+    assert prune(pruner, world)["schedule_due"] == 3
+    assert [line.due_at for line in s.list_due(row.schedule_id)] == [line.due_at for line in reversed(lines[1:])]
+    assert [event.type for event in store.events.events_after(0, 1000) if "schedule" in event.type] == []
+    assert not s.note_due(row.schedule_id, start + timedelta(minutes=5)).missed, "it is not noted anew"

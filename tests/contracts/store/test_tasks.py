@@ -420,7 +420,7 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
 
 
 def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.manager_queries.CHUNK", 3)
+    monkeypatch.setattr("crawler_lifecycle.adapters.database.writes.managers.queries.CHUNK", 3)
     fence = world.deployed(tasks=10)
     world.execute(fence)
     pages = [
@@ -479,3 +479,53 @@ def test_pages_of_tasks(world: World) -> None:
         3,
         4,
     ]
+
+
+def test_lists_count_the_tasks_of_many_runs_at_once(world: World) -> None:
+    waits, plain = world.run("waits", tasks=3), world.run("plain")
+    world.deploy(waits, limit=2)
+    now = world.clock.forward(5)
+    tasks = world.store.looks.found_state(waits).tasks
+    reasons = ["waiting: 4 of 4 slots in use", None]
+    world.look(
+        waits,
+        [
+            seen(task, Phase.WAITING, now, uid=task.uid, reason=why)
+            for task, why in zip(tasks[:2], reasons, strict=True)
+        ],
+    )
+    found = world.store.tasks.tasks_of_runs([waits.run_id, plain.run_id, 10**9])
+    for fence in (waits, plain):
+        assert found[fence.run_id].counts == world.store.tasks.count_tasks(fence.run_id)
+    assert found[waits.run_id].counts.positive() == {"PENDING": 2, "QUEUED": 1}
+    assert (found[waits.run_id].reason, found[plain.run_id].reason) == (reasons[0], None)
+    assert world.store.tasks.tasks_of_runs([]) == {}
+    with pytest.raises(ValueError, match="at most 2000"):
+        world.store.tasks.tasks_of_runs(range(2001))
+
+
+def test_thousands_of_tasks_are_read_in_short(world: World) -> None:
+    fence = world.run(tasks=5)
+    world.deploy(fence, limit=3)
+    rows = world.store.tasks.list_tasks(fence.run_id)
+    drawn = world.store.tasks.drawn_tasks(fence.run_id, 4)
+    assert [(one.task_id, one.task_index, one.status, one.unreadable) for one in drawn] == [
+        (row.task_id, row.task_index, row.status, False) for row in rows[:4]
+    ]
+    ids = [rows[1].task_id, rows[4].task_id]
+    assert world.store.tasks.list_tasks(fence.run_id, among=[*ids, 10**9]) == [rows[1], rows[4]]
+    assert world.store.tasks.list_tasks(fence.run_id, among=[]) == []
+    assert world.store.tasks.list_tasks(fence.run_id + 1, among=ids) == []
+    with pytest.raises(ValueError, match="at most 2000"):
+        world.store.tasks.list_tasks(fence.run_id, among=range(2001))
+
+
+def test_tasks_have_their_indexes(world: World) -> None:
+    run = world.run(tasks=3)
+    rows = world.store.tasks.list_tasks(run.run_id)
+    found = world.store.tasks.task_indexes([*(row.task_id for row in rows), 10**9])
+    assert found == {row.task_id: row.task_index for row in rows}
+    assert len(found) > 1
+    assert world.store.tasks.task_indexes([]) == {}
+    with pytest.raises(ValueError, match="at most 2000"):
+        world.store.tasks.task_indexes(range(2001))

@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from crawler_lifecycle.adapters.database import SqlStore
-from crawler_lifecycle.domain.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     Fenced,
@@ -297,6 +297,13 @@ def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
     with pytest.raises(NotInThisState):
         world.end(fence)
     assert everything(world, fence) == before
+
+
+def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: SqlStore) -> None:
+    """What makes the tests cheap once took the level away: then all here proved another database than ours."""
+    if store.database.engine.dialect.name != "sqlite":
+        with store.database.writing() as conn:
+            assert conn.get_isolation_level() == "READ COMMITTED"
 
 
 def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.engine import Graph, StepEnd
-from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphState, StepState
+from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphState, StepKind, StepSpec, StepState
 from tests.domain.graph.steps import NOW, at, begin, crawl, end, graph, group, run, states, step
 
 S = StepState
@@ -268,15 +268,16 @@ def test_a_call_does_not_go_on_in_a_graph_that_has_to_wait_again() -> None:
 
 
 def test_a_retried_crawl_is_resumed_unless_it_shall_be_fresh() -> None:
-    one = graph(crawl("fetch"))
+    one = graph(crawl("fetch"), StepSpec("stream", StepKind.MANAGER, {"plan": "a:B"}))
     for attempt, fresh, run_id in ((1, False, 7), (2, True, None)):
         one.pick(NOW, batches=9, begin=9)
-        one.steps[0].run_id = 7
-        end(one, "fetch", S.DISCARDED, run_attempt=attempt)
-        assert one.steps[0].run_attempt == attempt
+        for row in one.steps:
+            row.run_id = 7
+            end(one, row.path, S.DISCARDED, run_attempt=attempt)
+            assert row.run_attempt == attempt
         one.retry(None, cascade=True, fresh=fresh)
-        assert one.steps[0].run_id == run_id
-    assert one.steps[0].run_attempt == 0
+        assert [row.run_id for row in one.steps] == [run_id, 7]
+    assert [row.run_attempt for row in one.steps] == [0, 2]
 
 
 def test_what_was_lost_with_its_worker_begins_again_a_bounded_number_of_times() -> None:

@@ -12,12 +12,13 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, GraphState, StepState
 from tests.domain.graph.steps import begin, end, run, states
 from tests.domain.graph.world import Tape, World, a_level
+from tests.support.examples import examples
 
 TAPES = st.binary(min_size=400, max_size=1500)
 LARGE = (HealthCheck.large_base_example, HealthCheck.data_too_large)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=LARGE)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=LARGE)
 @given(TAPES, st.booleans(), st.sampled_from([None, None, 1, 3]))
 def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
     numbers: bytes, fail_fast: bool, cap: int | None
@@ -32,7 +33,7 @@ def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
         world.finish()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=LARGE)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=LARGE)
 @given(TAPES)
 def test_the_order_of_ends_does_not_matter(numbers: bytes) -> None:
     tape = Tape(numbers)

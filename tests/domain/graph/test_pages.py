@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.graph.pages import (
 )
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from tests.domain.graph.steps import group, step
+from tests.support.examples import examples
 
 FULL = StepSpec(
     "g/ünï",
@@ -56,7 +57,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from(list(step_to_json(FULL))), VALUES), st.booleans())
 def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(odd: dict[str, Any], whole: bool) -> None:
     value = {**(step_to_json(FULL) if whole else {}), **odd}

@@ -54,7 +54,7 @@ def test_priority_then_order_decides_and_no_more_is_given_than_there_is_room_for
     assert [one.steps[n].path for n in picked.begin] == ["d", "f"]
     assert (one.steps[3].state, one.steps[3].attempt, one.steps[3].tries) == (StepState.EXECUTING, 1, 1)
     assert one.waiting(0) == "it waits for a worker"
-    assert one.waiting(1) == "it was given to a worker, and waits for its turn"
+    assert one.waiting(1) == "it was given to the workers of the role plans, and waits for one that is free"
     assert one.waiting(4) == "it waits to be started"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.domain.graph.render import NODES_MAX, label, picture, to_dot, to_mermaid
+from crawler_lifecycle.domain.graph.render import EDGES_MAX, FAN_ABOVE, NODES_MAX, label, picture, to_dot, to_mermaid
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from tests.domain.graph.steps import crawl, group, step
 
@@ -142,10 +142,47 @@ def test_a_wide_graph_is_one_box_unless_it_is_expanded() -> None:
     assert ("extract/deep/late", "extract/deep/end") in found.edges
     for expand in (True, ["many"]):
         assert sum(node.path.startswith("many/") for node in picture(NESTED, expand=expand).nodes) == 51
-    wide = picture([step(str(n), *(["0"] if n else [])) for n in range(NODES_MAX + 5)])
+    wide = picture([step(str(n), *(["0"] if n else [])) for n in range(NODES_MAX + 5)], expand=True)
     assert (len(wide.nodes), len(wide.edges), wide.left_out) == (NODES_MAX, NODES_MAX - 1, 5)
     assert picture([]).nodes == []
     assert to_mermaid([]) == "flowchart TD\n"
+
+
+def test_a_fan_out_of_a_large_graph_is_one_node_unless_it_is_expanded() -> None:
+    fan = [worker(f"page_{n}", "Fetch", "list") for n in range(1000)]
+    others = [worker(f"other_{n}", "Check", "list") for n in range(FAN_ABOVE)]
+    steps = [
+        worker("list", "List"),
+        *fan,
+        *others,
+        worker("sum", "Sum", *(one.path for one in fan)),
+        worker("end", "End"),
+    ]
+    states = {one.path: StepState.COMPLETED if n % 2 else StepState.EXECUTING for n, one in enumerate(fan)}
+    found = picture(steps, states)
+    assert [node.path for node in found.nodes] == [
+        "list", "page_0", *(one.path for one in others), "sum", "end",
+    ]  # fmt: skip
+    [folded] = [node for node in found.nodes if node.steps]
+    assert (folded.name, folded.steps, folded.state, folded.kind) == (
+        "page_0 … page_999",
+        1000,
+        None,
+        StepKind.FUNCTION,
+    )
+    assert folded.counts == {"executing": 500, "completed": 500}
+    assert {("list", "page_0"), ("page_0", "sum"), ("list", "other_3")} <= set(found.edges)
+    assert len(found.edges) == 2 + FAN_ABOVE
+    for expand in (True, ["page_0"]):
+        assert len(picture(steps, expand=expand).nodes) == len(steps)
+    assert len(picture(steps[:40]).nodes) == 40, "a small graph is drawn as it is"
+    layers = [
+        worker(f"{part}{n}", f"{part}{n}", *(f"a{m}" for m in range(200) if part == "b"))
+        for part in "ab"
+        for n in range(200)
+    ]
+    crowded = picture(layers)
+    assert (len(crowded.nodes), len(crowded.edges), crowded.edges_left_out) == (400, EDGES_MAX, 40_000 - EDGES_MAX)
 
 
 def test_a_label_says_what_a_step_does() -> None:

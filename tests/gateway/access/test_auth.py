@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance, Operations, signed
 from crawler_lifecycle.gateway.access.tokens import FRESH_S, Role, TokenFile, TokenFileError, digest, new_token
+from crawler_lifecycle.gateway.api.scrapyd import READS, UPLOADS, WRITES
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.gateway.serve import entrance_of
 from crawler_lifecycle.settings import GatewaySettings
@@ -24,30 +25,8 @@ from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.origins import named_hosts
 from tests.gateway.gateway_world import BASE, World
+from tests.gateway.keys import KEY, Keys
 from tests.support.run_refs import run_ref
-
-KEY = b"k" * 32
-
-
-class Keys:
-    """A tokens file with one token for each role, and the entrance it makes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "tokens.toml"
-        self.now = 0.0
-        self.tokens: dict[str, str] = {}
-        lines = ""
-        for role in Role:
-            self.tokens[role], more = new_token(f"the-{role}", role)
-            lines += more
-        self.file.write_text(lines)
-        self.callers = TokenFile(self.file, clock=lambda: self.now)
-
-    def entrance(self, **more: Any) -> Entrance:
-        return Entrance(**{"callers": self.callers, "task_key": KEY, "check": named_hosts(()), **more})
-
-    def headers(self, role: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.tokens[role]}"}
 
 
 @pytest.fixture
@@ -57,7 +36,7 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def door(world: World, keys: Keys) -> Any:
-    with world.client(world.new_app(entrance=keys.entrance())) as client:
+    with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
         yield client
 
 
@@ -68,8 +47,16 @@ def bodies(operation: str) -> dict[str, Any]:
     )
 
 
+#: What the OpenAPI document leaves out: scrapyd's dialect, where it is spoken.
+DIALECT = [
+    *(("GET", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["read"]}]) for call in READS),
+    *(("POST", f"/{call}.json", f"scrapyd{call.capitalize()}", [{"bearer": ["operate"]}]) for call in WRITES + UPLOADS),
+    ("GET", "/logs/default/plain/1.log", "scrapydLog", [{"bearer": ["read"]}]),
+]
+
+
 def operations(app: FastAPI) -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
-    return [
+    return DIALECT + [
         (method.upper(), re.sub(r"\{(run|manager)_id\}", "1", path), operation["operationId"], operation["security"])
         for path, item in app.openapi()["paths"].items()
         for method, operation in item.items()
@@ -124,7 +111,7 @@ def test_a_route_without_an_entry_cannot_be_served() -> None:
 
 def test_the_table_names_nothing_that_is_not_there(world: World) -> None:
     names = {name for *_, name, _ in operations(world.app)}
-    assert set(ACCESS) - {"openapi"} == names
+    assert {name for name, access in ACCESS.items() if not access.page} - {"openapi"} == names
 
 
 def test_refusals_say_how_to_do_it_right(door: TestClient, keys: Keys) -> None:
@@ -231,7 +218,7 @@ def test_a_crawlers_token_adds_tasks_to_its_own_run_reads_its_stop_and_does_noth
     world: World, keys: Keys, is_open: bool
 ) -> None:
     entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
-    with world.client(world.new_app(entrance=entrance)) as door:
+    with world.client(world.new_app(entrance=entrance, scrapyd="default")) as door:
         headers = {"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
         for method, path, name, security in operations(world.app):
             if not security:
@@ -416,7 +403,7 @@ async def test_whoever_asks_for_readiness_at_once_shares_one_answer(
         return shield(answer)
 
     world.workflows.ping = ping  # type: ignore[method-assign]
-    monkeypatch.setattr("crawler_lifecycle.gateway.app.asyncio.shield", waits)
+    monkeypatch.setattr("crawler_lifecycle.gateway.health.asyncio.shield", waits)
     transport = httpx.ASGITransport(world.new_app(entrance=keys.entrance()))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as http:
         answers = await asyncio.gather(*(http.get("/readyz") for _ in range(50)))

@@ -69,7 +69,7 @@ def test_large_bodies_are_refused_announced_or_not(client: TestClient) -> None:
 
 
 def test_unknown_paths_and_methods(client: TestClient) -> None:
-    for path in ("/v2/runs", "/v1/runs/", "//v1/runs", "/V1/runs"):
+    for path in ("/v2/runs", "/v1/runs/", "/v1//runs", "/V1/runs"):
         assert _problem(client.get(path)) == (404, "not_found")
     answer = client.delete("/v1/runs")
     assert _problem(answer) == (405, "method_not_allowed")
@@ -155,7 +155,7 @@ def test_health_and_readiness(world: World, client: TestClient) -> None:
 def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(20))
-    monkeypatch.setattr("crawler_lifecycle.gateway.app.READY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("crawler_lifecycle.gateway.health.READY_TIMEOUT_S", 0.1)
     with world.client(world.new_app()) as client:
         try:
             for _ in range(3):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audit import AuditFinding, AuditReport, FindingKind, Reported
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Reported
 from tests.gateway.gateway_world import World
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from crawler_lifecycle.domain.corrections import NOT_COUNTED, CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import NOT_COUNTED, CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
@@ -96,8 +96,9 @@ def test_an_overdue_look_is_called_overdue(world: World, client: TestClient, fen
 
 
 def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence: Fence) -> None:
-    assert shown(client, fence)["waiting"] == "1 task QUEUED: at most 2 at once (max_parallel_tasks)"
-    assert client.get("/v1/runs").json()["runs"][0]["waiting"] is None, "lists ask for no tasks"
+    waiting = "1 task QUEUED: at most 2 at once (max_parallel_tasks)"
+    assert shown(client, fence)["waiting"] == waiting
+    assert client.get("/v1/runs").json()["runs"][0]["waiting"] == waiting
     world.store.stops.record_stop(fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1")
     world.clock.forward(7)
     assert shown(client, fence)["waiting"] == "stop by ada asked for 7 s ago: no workflow has acted on it yet"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import ExportResult, StopIntent
 from crawler_lifecycle.domain.task import Change, Counters, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Look, TaskFinding

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tracemalloc
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
-from crawler_lifecycle.adapters.local.task_files import LocalFiles
+import pytest
+
+from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
-from crawler_lifecycle.gateway.streams.logs import CHUNK
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.fakes.services import FakeArchive
+from crawler_lifecycle.gateway.runs.files import CHUNK
+from crawler_lifecycle.ports import Fence, FileSource, Owner
 from tests.gateway.gateway_world import World
 
 
@@ -61,5 +68,103 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
     with world.client(world.new_app()) as client:  # pods: nothing can be read from here
         answer = client.get(f"/v1/runs/{run_id}/files").json()
         assert answer["readable"] is False
-        assert "come with the archive" in answer["note"]
+        assert "come with its archive" in answer["note"]
         assert client.get(f"/v1/runs/{run_id}/file", params={"path": "x"}).json()["code"] == "file_not_found"
+
+
+def _stored(world: World, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None) -> str:
+    """The run's files, or these bytes in their place, in an archive that is on record."""
+    row = world.store.runs.get_run(run_id)
+    assert row is not None
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    (folder / "items.jsonl").write_bytes(b'{"a": 1}\n' * 100_000)
+    (folder / "a.png").write_bytes(b"\x89PNG")
+    fence = Fence(run_id, 1, "chain", row.run_uid)
+    result = archive.store("x.zip", [FileSource("task-0", folder)], {"run_uid": row.run_uid}, lambda *_: None)
+    if data is not None:
+        archive.stored[result.url] = data
+        result = replace(result, bytes=len(data))
+    world.store.exports.record_export(fence, "exported", result, None)
+    return result.url
+
+
+def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path: Path) -> None:
+    run_id, (first, second), home = _run(world, tmp_path)
+    archive = FakeArchive()
+    with world.client(world.new_app(archive=archive, elsewhere="they lie in a bucket")) as client:
+        assert "they lie in a bucket" in client.get(f"/v1/runs/{run_id}/files").json()["note"]
+        url = _stored(world, tmp_path, run_id, archive)
+        page = client.get(f"/v1/runs/{run_id}/files").json()
+        assert [(row["name"], row["bytes"], row["task_id"]) for row in page["files"]] == [
+            ("task-0/a.png", 4, None),
+            ("task-0/items.jsonl", 900_000, None),
+        ]
+        assert (page["readable"], page["archive"], page["left_out"]) == (True, 1, 0)
+        assert client.get(f"/v1/runs/{run_id}/files", params={"task": second}).json()["files"] == []
+        whole = client.get(f"/v1/runs/{run_id}/file", params={"name": "task-0/items.jsonl"})
+        assert whole.content == b'{"a": 1}\n' * 100_000
+        table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/items.jsonl"}).json()
+        assert (table["columns"], table["about"], len(table["rows"])) == ([{"name": "a", "filled": 200}], 100_000, 200)
+        for name in ("task-1/x", "manifest.json", "../x"):
+            answer = client.get(f"/v1/runs/{run_id}/items", params={"name": name})
+            assert (answer.status_code, answer.json()["code"]) == (404, "file_not_found")
+        for odd in ({}, {"name": "a", "path": "a"}, {"name": "a", "task": first}):
+            assert client.get(f"/v1/runs/{run_id}/file", params=odd).status_code == 422
+        archive.stored[url] += b"x"  # another one than was recorded
+        assert client.get(f"/v1/runs/{run_id}/files").json()["code"] == "archive_unavailable"
+    with world.client(
+        world.new_app(archive=archive, files=LocalFiles(tmp_path))
+    ) as client:  # as long as they are there
+        (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b'{"b": 2}\n{"b"')
+        assert [row["task_id"] for row in client.get(f"/v1/runs/{run_id}/files").json()["files"]] == [first]
+        table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/items.jsonl"}).json()
+        assert (table["rows"], table["total"]) == ([["2"]], 1)
+        assert "being written" in table["notes"][0]
+
+
+def _zip(**members: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def _far_directory() -> bytes:
+    """A directory that is larger than is read."""
+    return _zip(**{f"{n:0240}": b"" for n in range(8_000)})
+
+
+def _lying(data: bytes, at: int, value: int) -> bytes:
+    """The same with another number in the end record."""
+    place = data.rfind(b"PK\x05\x06") + at
+    return data[:place] + value.to_bytes(4, "little") + data[place + 4 :]
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"no zip", _zip(a=b"b")[:-30], _lying(_zip(a=b"b"), 12, 2**31), _far_directory(),
+], ids=range(5))  # fmt: skip
+def test_an_archive_that_is_none_is_said_to_be_none(world: World, data: bytes, tmp_path: Path) -> None:
+    run_id, _, _ = _run(world, tmp_path)
+    archive = FakeArchive()
+    _stored(world, tmp_path, run_id, archive, data)
+    with world.client(world.new_app(archive=archive)) as client:
+        answer = client.get(f"/v1/runs/{run_id}/files")
+        assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
+
+
+def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(world: World, tmp_path: Path) -> None:
+    run_id, _, _ = _run(world, tmp_path)
+    archive = FakeArchive()
+    _stored(world, tmp_path, run_id, archive, _zip(**{"task-0/bomb.jsonl": bytes(2**28)}))
+    read = archive.part
+    asked: list[int] = []
+    archive.part = lambda url, place, limit: asked.append(limit) or read(url, place, limit)  # type: ignore
+    with world.client(world.new_app(archive=archive)) as client:
+        tracemalloc.start()
+        table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/bomb.jsonl"}).json()
+        assert "first line is longer" in table["notes"][0]
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+        tracemalloc.stop()
+    assert sum(asked) < 2**20

@@ -31,9 +31,11 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(world: World, name: str) -> int:
-    return world.store.initiation.create_run(
-        RunRequest(crawler="plain"), name, Owner(f"w/{name}", f"chain-{name}")
-    ).run_id
+    """A run whose end is one change: none of its tasks is left to be refused before it."""
+    asked = RunRequest(crawler="plain")
+    run_id = world.store.initiation.create_run(asked, name, Owner(f"w/{name}", f"chain-{name}")).run_id
+    world.store.deployment.refuse_queued(world.fence(run_id), "no such image")
+    return run_id
 
 
 def _end(world: World, run_id: int) -> None:

@@ -202,6 +202,16 @@ def test_a_graph_whose_workflow_somebody_ended_gets_another_one(world: World, cl
 # --- what it is -------------------------------------------------------------------------------------------------------
 
 
+def test_functions_that_no_worker_takes_are_waited_for_in_sight(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [step("a", queue="nobodys"), step("b", "a")])
+    graphed.advance()
+    assert "none has begun" in client.get("/v1/graphs/g").json()["waiting"]
+    one = client.get("/v1/graphs/g/step?path=a").json()["waiting"]
+    assert one == 'it was given to the workers of the pool "nobodys", and waits for one that is free'
+    graphed.begin(*graphed.work(1))
+    assert client.get("/v1/graphs/g").json()["waiting"] is None
+
+
 def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: TestClient) -> None:
     graphed = sent(
         world,
@@ -315,6 +325,20 @@ def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: Test
     assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
     again = claimed(world, "g")
     assert (again.row.attempt, again.states()) == (2, {"a": "available", "b": "suspended"})
+
+
+def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestClient) -> None:
+    graphed = sent(world, client, [step("a"), step("b")])
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE graph_step SET state = 'flying' WHERE path = 'b'"))
+    told = client.post("/v1/graphs/g/stop").json()["waiting"]
+    assert told.startswith('step "b": graph_step')
+    assert "state is 'flying'" in told
+    with world.store.database.writing() as conn:
+        conn.execute(text("UPDATE graph_step SET state = 'suspended' WHERE path = 'b'"))
+    graphed.advance()
+    assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
+    assert client.get("/v1/graphs/g").json()["waiting"] == "the end of what it executes: it is being stopped"
 
 
 def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: World, client: TestClient) -> None:

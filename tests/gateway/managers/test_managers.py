@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
-from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports import Owner

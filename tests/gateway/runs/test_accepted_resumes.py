@@ -31,11 +31,11 @@ def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, clie
     seen: list[tuple[str, int]] = []
     real = world.workflows.start
 
-    async def watching(request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+    async def watching(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
         row = world.store.runs.get_run(run_id)
         assert row is not None
         seen.append((row.status, row.attempt))
-        return await real(request, workflow_id, repair=repair)
+        return await real(request, workflow_id, run_uid, repair=repair)
 
     world.workflows.start = watching  # type: ignore[method-assign]
     answer = client.post(f"/v1/runs/{run_id}/resume").json()
@@ -77,9 +77,9 @@ def refused(world: World, client: TestClient, run_id: int) -> None:
     """Temporal goes away after it was asked whether the former workflow is open."""
     real = world.workflows.start
 
-    async def down(request: RunRequest, workflow_id: str, *, repair: bool = False) -> str:
+    async def down(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
         world.workflows.down = True
-        return await real(request, workflow_id, repair=repair)
+        return await real(request, workflow_id, run_uid, repair=repair)
 
     world.workflows.start = down  # type: ignore[method-assign]
     answer = client.post(f"/v1/runs/{run_id}/resume")

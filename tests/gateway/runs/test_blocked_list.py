@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
@@ -67,9 +68,12 @@ def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
         world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(BUG))
         assert figure(client) == "1.0"
+        soon(lambda: [one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED])
         del world.workflows.listed[workflow_id], world.workflows.troubles[workflow_id]
         soon(lambda: figure(client) == "0.0")
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
+        [event] = [one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED]
+        assert (event.run_id, event.body["why"], event.body["since"]) == (run_id, in_words(BUG), SINCE.isoformat())
 
 
 def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:

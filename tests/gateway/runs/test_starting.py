@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.arguments import Argument, ArgumentType
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, with_limits
+from crawler_lifecycle.domain.crawlers.arguments import Argument, ArgumentType
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
@@ -317,12 +317,29 @@ def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely
     assert 3 <= tries <= 7
 
 
+def test_what_temporal_refuses_of_one_row_holds_up_no_other(world: World) -> None:
+    """As the workflow of one that has taken all the signals which the server allows."""
+    for key in ("a", "odd", "z"):
+        world.store.initiation.reserve_run(RunRequest(crawler="plain"), key)
+    world.clock.forward(11)
+    real = world.workflows.start
+
+    async def refusing(request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> str:
+        if workflow_id.endswith("odd"):
+            raise TemporalUnavailable("Temporal did not take the call (INVALID_ARGUMENT): too many")
+        return await real(request, workflow_id, run_uid, repair=repair)
+
+    world.workflows.start = refusing  # type: ignore[method-assign]
+    assert asyncio.run(world.sweep().once()) == 2
+    assert sorted(w for w, _ in world.workflows.started) == ["crawl/plain/a", "crawl/plain/z"]
+
+
 def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) -> None:
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(11)
     sweep = world.sweep()
     commands = sweep._commands
-    asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k"))
+    asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k", row.run_uid))
     world.claim(row.run_id)
     world.end(row.run_id)
     asyncio.run(commands.take_over(row))

@@ -44,10 +44,10 @@ def test_the_row_exists_before_temporal_hears_of_the_stop(world: World, client: 
     seen: list[bool] = []
     real = world.workflows.stop
 
-    async def watching(workflow_id: str, stop: StopRequest) -> bool:
+    async def watching(workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         row = world.store.runs.get_run(run_id)
         seen.append(row is not None and row.stop is not None)
-        return await real(workflow_id, stop)
+        return await real(workflow_id, stop, run_uid=run_uid)
 
     world.workflows.stop = watching  # type: ignore[method-assign]
     client.post(f"/v1/runs/{run_id}/stop")

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.logs import LocalLogs
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
@@ -80,8 +82,8 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
         "Requested with 2 tasks (manual)",
         "ada asked for a stop by force: wrong site",
         "Being stopped",
-        f"Task {second} became STOPPING",
-        f"Task {second} (index 1) became CANCELLED: OOMKilled, exit 137, signal 9, limit [31m 512Mi; recorded 90.0 s "
+        f"Task 1 (id {second}) became STOPPING",
+        f"Task 1 (id {second}) became CANCELLED: OOMKilled, exit 137, signal 9, limit [31m 512Mi; recorded 90.0 s "
         "after it happened",
         "Ended FAILED, cancelled: Stopped by ada; recorded 90.0 s after it happened",
         "Supporting files archived: 1 files, 10 bytes, file:///x.zip",
@@ -89,7 +91,12 @@ def test_everything_is_told_in_order_and_in_words(world: World, client: TestClie
         "Attempt 2 began; the one before was FAILED",
     } <= words, words
     corrected = next(entry for entry in told if entry["kind"] == "correction")
-    assert corrected["text"].startswith(f"Corrected: task {first} was recorded as PENDING, in truth LOST (vanished)")
+    assert re.fullmatch(
+        re.escape(f"Corrected: task 0 (id {first}) stood here as PENDING and was LOST in truth")
+        + r"(, for [0-9.]+ m?s)?\. "
+        + re.escape(f"{CorrectionKind.VANISHED.meaning} It was found by a look that was due."),
+        corrected["text"],
+    ), corrected["text"]
     assert corrected["record"]["kind"] == "vanished"
     # What programs read of the changes of status is where it always was.
     statuses = [entry for entry in told if entry["seq"] is not None]

@@ -7,6 +7,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ class Admin:
         self.api, self._token, self._timeout_s = api, token, timeout_s
         self._authority = authority
 
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Without proxies: to look for them, each request would read the environment, in which pytest names its tests.
+
+        A thread must not read that meanwhile.
+        """
+        secured = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=str(self._authority)))
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), secured)
+
     def request(
         self,
         method: str,
@@ -43,9 +53,8 @@ class Admin:
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "Accept": "application/json"}
         request = urllib.request.Request(self.api + path, method=method, data=data, headers=headers)
-        context = ssl.create_default_context(cafile=str(self._authority))
         try:
-            with urllib.request.urlopen(request, context=context, timeout=self._timeout_s) as answer:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
                 if begun is not None:
                     begun()
                 return bytes(answer.read())

@@ -229,7 +229,11 @@ class Installation:
             "crawler-lifecycle-database": {"url": self._url("services")},
             "crawler-lifecycle-database-owner": {"url": self._url("owner")},
             "crawler-lifecycle-scheduler": {"token": scheduler},
-            "crawler-lifecycle-gateway": {"task-key": task_key, "tokens.toml": "\n".join(lines)},
+            "crawler-lifecycle-gateway": {
+                "task-key": task_key,
+                "login-key": task_key,
+                "tokens.toml": "\n".join(lines),
+            },
             "crawler-lifecycle-cloud": {"access-key-id": ACCESS_KEY, "secret-access-key": SECRET_KEY},
         }
         templates = {one["metadata"]["name"]: one for one in yaml.safe_load_all(SECRETS.read_text())}

@@ -26,9 +26,9 @@ from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
-from crawler_lifecycle.domain.pod import PodOptions
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
 from tests.kubernetes.cluster.cluster import Cluster

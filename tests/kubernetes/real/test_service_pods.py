@@ -33,7 +33,7 @@ from tests.support.folders import reachable_folder
 from tests.support.manifests import Document
 from tests.support.service_image import BUILD_ID
 
-WORKERS = ("workflows", "cluster", "control", "export", "audit", "observer", "plans")
+WORKERS = ("workflows", "cluster", "control", "export", "audit", "observer", "plans", "webhooks")
 COMPONENTS = (*(f"worker-{role}" for role in WORKERS), "gateway", "scheduler")
 #: Nine pods start at once on a machine that may have other work.
 pytestmark = pytest.mark.timeout(900)

@@ -31,7 +31,7 @@ from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
-from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.ports import Store
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows

@@ -4,8 +4,8 @@ It does what a real one does for the requests that we make (``tests/kubernetes``
 and what a real one will not do when asked: fall silent, cut a page, forget a continue token, lose an answer.
 """
 
-from .driver import Driver
-from .faults import (
+from tests.support.kube_api.driver import Driver
+from tests.support.kube_api.faults import (
     Answer,
     Cut,
     Delay,
@@ -22,7 +22,7 @@ from .faults import (
     Truncated,
     throttled,
 )
-from .server import FakeApiServer, Seen
+from tests.support.kube_api.server import FakeApiServer, Seen
 
 __all__ = [
     "Answer",

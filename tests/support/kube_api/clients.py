@@ -12,7 +12,7 @@ from crawler_lifecycle.adapters.kubernetes.client import transport
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 
 if TYPE_CHECKING:
-    from .server import FakeApiServer
+    from tests.support.kube_api.server import FakeApiServer
 
 #: Seconds that no answer of a server in this process needs.
 PATIENT_S = 120.0

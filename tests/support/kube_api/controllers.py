@@ -6,8 +6,8 @@ import random
 import string
 from typing import Any
 
-from .problems import Problem
-from .store import EVENTS, JOBS, NODES, PODS, Change, Key, Object, Store, stamp
+from tests.support.kube_api.problems import Problem
+from tests.support.kube_api.store import EVENTS, JOBS, NODES, PODS, Change, Key, Object, Store, stamp
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 FOREGROUND = "foregroundDeletion"

@@ -6,8 +6,8 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from .controllers import Controllers, finished, key_of
-from .store import JOBS, NODES, PODS, Object, Store, stamp
+from tests.support.kube_api.controllers import Controllers, finished, key_of
+from tests.support.kube_api.store import JOBS, NODES, PODS, Object, Store, stamp
 
 
 class Driver:

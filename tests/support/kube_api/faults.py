@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .problems import REASONS
+from tests.support.kube_api.problems import REASONS
 
 
 class Fault:

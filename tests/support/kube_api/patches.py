@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from .problems import Problem
+from tests.support.kube_api.problems import Problem
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = ("application/merge-patch+json", STRATEGIC)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from . import patches, problems, selectors
-from .controllers import FOREGROUND, ORPHAN, Controllers, default_job, finished, key_of
-from .driver import Driver
-from .faults import Fault, Stale
-from .problems import Problem
-from .store import JOBS, KINDS, NAMESPACES, PODS, Key, Kind, Object, Store
+from tests.support.kube_api import patches, problems, selectors
+from tests.support.kube_api.controllers import FOREGROUND, ORPHAN, Controllers, default_job, finished, key_of
+from tests.support.kube_api.driver import Driver
+from tests.support.kube_api.faults import Fault, Stale
+from tests.support.kube_api.problems import Problem
+from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES, PODS, Key, Kind, Object, Store
 
 _PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .problems import Problem
+from tests.support.kube_api.problems import Problem
 
 Match = Callable[[Mapping[str, Any]], bool]
 

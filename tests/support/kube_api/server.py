@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from . import faults as f
-from .controllers import Controllers
-from .driver import Driver
-from .faults import Fault, Script
-from .problems import Problem
-from .routes import Reply, Routes, Stream, Wanted
-from .store import NAMESPACES, Change, Object, Store
+from tests.support.kube_api import faults as f
+from tests.support.kube_api.controllers import Controllers
+from tests.support.kube_api.driver import Driver
+from tests.support.kube_api.faults import Fault, Script
+from tests.support.kube_api.problems import Problem
+from tests.support.kube_api.routes import Reply, Routes, Stream, Wanted
+from tests.support.kube_api.store import NAMESPACES, Change, Object, Store
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from . import problems
-from .selectors import Match
+from tests.support.kube_api import problems
+from tests.support.kube_api.selectors import Match
 
 Object = dict[str, Any]
 Key = tuple[str, str]

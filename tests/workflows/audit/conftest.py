@@ -7,7 +7,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.audits.audit import AuditRules
 from tests.support.lab import Lab, laboratory
 
 #: Graces that have passed as soon as something is seen.

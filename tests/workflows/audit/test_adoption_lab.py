@@ -12,11 +12,14 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import RetryPolicy
 
-from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED
 from crawler_lifecycle.workflows import policies
 from tests.support.lab import Lab
+from tests.support.managing import manager_lab, quick
 from tests.workflows.audit.test_audit_lab import (
     ENDLESS,
     audit,
@@ -163,6 +166,69 @@ async def test_a_number_that_another_run_has_by_now_is_told(lab: Lab) -> None:
     await audit(lab, repair=False, unknown="end")
     assert lab.cluster.alive() == []
     await handle.describe()
+
+
+async def test_a_request_that_is_sent_again_gets_a_crawl_of_its_own_and_its_stop_ends_no_other(lab: Lab) -> None:
+    """The id of a request comes again, and with it the id of a workflow that still works for the run that was lost."""
+    lab.cluster.behaviour = ENDLESS
+    directory = lab.parts.directory
+    lost = await reserved(lab)
+    await lab.until(lambda: lab.tasks(lost.run_id) == {0: "RUNNING"})
+    await listed(lab, lost.run_id)
+    forget_run(lab, lost.run_id)
+    again = await reserved(lab)
+    assert (again.request_id, again.run_uid) != (lost.request_id, lost.run_uid)
+    await lab.until(lambda: lab.tasks(again.run_id) == {0: "RUNNING"})
+    assert lab.cluster.alive() == [(lost.run_id, 0, 1), (again.run_id, 0, 1)]
+    row = lab.store.runs.get_run(again.run_id)
+    assert row.owner_workflow_id == f"crawl/books/order/{again.run_uid[:8]}"
+    stop = StopRequest("s1", "ada")
+    for one in workflow_ids(row)[::-1]:
+        await asyncio.to_thread(directory.stop, one, stop, run_uid=uid_there(row, one))
+    await ended(lab, again.run_id, "FAILED")
+    assert lab.cluster.alive() == [(lost.run_id, 0, 1)], "the crawl of the lost run is another one's"
+    await lab.client.get_workflow_handle("crawl/books/order").terminate("end of test")
+
+
+async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(lab: Lab) -> None:
+    """The one that worked for the row that was lost rests until it is woken; then it sees that, and ends."""
+    lab.cluster.behaviour = ENDLESS
+    m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
+    async with m.plans():
+        former = await m.start()
+        await lab.until(lambda: m.row().counts.by_state["started"] == 1)
+        lost = m.runs()[0]
+        await listed(lab, lost.run_id)
+        await lab.until(lambda: lab.tasks(lost.run_id) == {0: "RUNNING"})
+        forget_run(lab, lost.run_id)
+        tables = ("manager_item", "manager_addition", "manager_log", "manager")
+        write(lab, *(f"DELETE FROM {table} WHERE manager_id = 1" for table in tables))
+        row = m.reserve()
+        own = manager_workflow_id(row.name, row.flow_id)
+        await asyncio.to_thread(lab.parts.directory.begin_manager, row.manager_id, own)
+        for _ in range(600):
+            if (await former.describe()).status is WorkflowExecutionStatus.FAILED:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("the former workflow goes on without a row")
+        await audit(lab)
+        await lab.until(lambda: m.row(row.manager_id).counts.by_state["started"] == 1)
+        assert (lost.run_id, 0, 1) in lab.cluster.alive(), "nobody ends what no row knows"
+        await lab.client.get_workflow_handle(own).signal("force_stop")
+        await lab.until(lambda: m.row(row.manager_id).status.terminal)
+        await lab.client.get_workflow_handle("crawl/quick/manager/1/1").terminate("end of test")
+
+
+async def reserved(lab: Lab) -> Any:
+    """A run as the gateway starts one, twice: the answer of the first start was lost."""
+    request = RunRequest(crawler="books", poll_minutes=[0.02], requested_by="ada")
+    row, _ = lab.store.initiation.reserve_run(request, "order")
+    for _ in range(2):
+        await asyncio.to_thread(
+            lab.parts.directory.begin, begin_request(row), next_workflow_id(row), row.run_uid, repair=True
+        )
+    return row
 
 
 async def test_what_says_nothing_is_left_alone_and_the_words_say_so(lab: Lab) -> None:

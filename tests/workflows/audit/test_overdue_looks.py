@@ -13,9 +13,10 @@ from temporalio.client import WorkflowHandle
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import build_audit
-from crawler_lifecycle.domain.audit import AuditRules
+from crawler_lifecycle.domain.audits.audit import AuditRules
+from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.overdue import OVERDUE_S
+from crawler_lifecycle.domain.names import EVENT_RUN_STALE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Owner
@@ -46,7 +47,8 @@ def searcher(lab: Lab, clock: Callable[[], datetime] | None = None) -> Overdue:
     clock = clock or Later(LATE_S)
     audit = build_audit(lab.parts)
     audit.clock = clock
-    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, clock=clock)
+    note = lab.store.troubles.note_stale
+    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, note=note, clock=clock)
 
 
 async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
@@ -82,6 +84,8 @@ async def test_a_run_whose_workflow_was_terminated_is_taken_over(lab: Lab, at_on
     looked_at = lab.store.runs.get_run(1).verified_at
     searchers = [searcher(lab) for _ in range(at_once)]
     await asyncio.gather(*(one.turn() for one in searchers))
+    stale = [one for one in lab.store.events.events_after(0, 1000) if one.type == EVENT_RUN_STALE]
+    assert [one.run_id for one in stale] == [1], "told once, by however many"
     await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)
     row = lab.store.runs.get_run(1)
     assert (row.attempt, row.owner_workflow_id) == (2, "crawl/books/" + row.request_id + "/2")

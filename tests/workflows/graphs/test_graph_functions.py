@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.graph_batches import GraphBatchActivities
+from crawler_lifecycle.activities.graphs.batches import GraphBatchActivities
 from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.plans.functions import Functions

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.managers import CycleAnswer, CycleOrder
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.manager import Job, ManagerResult
+from crawler_lifecycle.domain.managers.manager import Job, ManagerResult
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
@@ -25,6 +25,7 @@ from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.manager_state import ManagerState, Verdict
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick
+from tests.workflows.impossible_starts import fail_at_once
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -124,7 +125,7 @@ def _fields(answer: CycleAnswer) -> dict[str, Any]:
 
 async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[quick(n) for n in range(8)])
+    m = manager_lab(real_lab, source=[quick(n) for n in range(6)])
     deaths = iter(["before", "after", "", "after", "before"])
     tries: list[tuple[str, str]] = []
 
@@ -144,8 +145,8 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
     m.plan.before, m.plan.answered = before, after
     async with m.plans():
         result = await real_lab.ended(await m.start())
-    assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 8, 8)
-    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 9)]
+    assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 6, 6)
+    assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 7)]
     assert max(m.plan.lives) <= 3
     after_deaths = {queue for (_, died), (queue, _) in pairwise(tries) if died}
     assert after_deaths == {names.QUEUE_PLANS}, "nobody waits for a worker that may be dead"
@@ -167,6 +168,26 @@ async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
     m.plan.before = revive
     async with m.plans():
         result = await real_lab.ended(await m.start())
+    assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
+
+
+async def test_a_manager_whose_worker_leaves_in_order_waits_for_nobody(
+    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "TAKEN_S", 3600.0)
+    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
+    m.plan.queue = names.plans_queue("leaves")
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
+        await m.snapshot_where(handle, lambda s: s.cycles == 1)
+        m.plan.forget()
+        m.plan.queue = names.plans_queue("lab")
+        await Workflows(real_lab.client).moved(handle.id)
+        real_lab.cluster.behaviour = INSTANT
+        real_lab.cluster.end_now(1)
+        await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+        result = await real_lab.ended(handle)
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
 
@@ -240,40 +261,23 @@ async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> 
     await real_lab.ended(parent)
 
 
-@pytest.mark.parametrize(
-    ("order", "id", "words"),
-    [
-        (None, "manager/stream/f1", "order: missing"),
-        ({"manager_id": "x"}, "manager/stream/f1", "manager_id"),
-        ({"manager_id": 0}, "manager/stream/f1", "manager_id: 0"),
-        ({"manager_id": 4711}, "manager/stream/f1", "does not exist"),
-        ({"manager_id": 1}, "manager/stream/other", "manager 1 runs as 'manager/stream/f1'"),
-        ({"manager_id": 1, "more": 1}, "manager/stream/f1", "more"),
-    ],
-)
-async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab, order: Any, id: str, words: str) -> None:
+async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
     m = manager_lab(real_lab)
     m.reserve()
-    handle = await real_lab.client.start_workflow(
-        names.MANAGER_WORKFLOW, order, id=id, task_queue=names.QUEUE_MAIN, result_type=ManagerResult
-    )
-    real_lab.handles.append(handle)
-    with pytest.raises(WorkflowFailureError) as failed:
-        await real_lab.ended(handle)
-    assert words in str(failed.value.cause)
+    await fail_at_once(real_lab, names.MANAGER_WORKFLOW, ManagerResult, "manager_id", "manager/stream/f1")
     assert m.row().owner_run_id is None
 
 
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "HISTORY_MAX", 40)
+    monkeypatch.setattr(leaving, "HISTORY_MAX", 30)
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
-        m = manager_lab(lab, source=[quick(n) for n in range(12)])
+        m = manager_lab(lab, source=[quick(n) for n in range(8)])
         async with m.plans():
             handle = await m.start()
             result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=ManagerResult))
-        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 12, 12)
+        assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 8, 8)
         assert max(m.plan.lives) == 3
         assert len(await lab.chain(handle)) > 2

@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.domain.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.ports import Deployed, QueuedTask
 from tests.adapters.local.local_bench import wait_until
 from tests.support.job_cases import Rules, crawler, deployment

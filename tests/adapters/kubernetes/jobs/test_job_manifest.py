@@ -16,10 +16,10 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.transport import ANSWER_MAX
 from crawler_lifecycle.adapters.kubernetes.files import layout
 from crawler_lifecycle.adapters.kubernetes.jobs.manifest import MANIFEST_MAX, job_for, spec_hash
-from crawler_lifecycle.domain.arguments import Argument
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.arguments import Argument
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.pod import PodOptions, PodVolume
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from tests.support.examples import examples

@@ -13,15 +13,10 @@ ROWS = {row.condition: row for row in rows()}
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
-def test_a_condition_reads_as_it_was_judged(condition: Condition) -> None:
-    assert condition.expected is not None, f"{condition.name} was recorded, and nobody has written what is expected"
-    assert condition.read() == condition.expected
-
-
-@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
-def test_the_documentation_says_the_same(condition: Condition) -> None:
+def test_a_condition_reads_as_it_was_judged_and_as_the_documentation_says(condition: Condition) -> None:
     row, expected = ROWS[condition.row], condition.expected
-    assert expected is not None
+    assert expected is not None, f"{condition.name} was recorded, and nobody has written what is expected"
+    assert condition.read() == expected
     outcome = f" `{expected['outcome']}`" if "outcome" in expected else ""
     assert row.shows == expected["status"] + outcome
     sentence = expected.get("cause") or expected.get("reason") or ""

@@ -179,6 +179,9 @@ REFUSALS = [
     *("VolumeAttachmentLimitExceeded", "NotHeardOfYet"),
 ]
 
+#: Known by the kubelet's words, or by a pod that never began: nothing says that a started node uses them.
+ONLY_BY_WORDS = ("PodLevelResourcesNotSupported", "VolumeAttachmentLimitExceeded", "NotHeardOfYet")
+
 
 @pytest.mark.parametrize("reason", REFUSALS)
 @pytest.mark.parametrize("state", [None, {"waiting": {"reason": "ContainerCreating"}}], ids=["silent", "waiting"])
@@ -186,6 +189,11 @@ def test_what_a_node_refuses_never_ran_and_may_be_tried_again(reason: str, state
     read = ending(job(), pod(state, reason=reason, message="Pod was rejected: so it is"))
     assert (read.outcome, read.retryable) == ("interrupted", True)
     assert f"the node n1 refused it, {reason}: Pod was rejected: so it is" in read.cause
+
+
+@pytest.mark.parametrize("reason", [one for one in REFUSALS if one not in ONLY_BY_WORDS])
+def test_a_node_that_was_started_again_refuses_by_its_reason_alone_what_it_had_executed(reason: str) -> None:
+    assert outcome(job(), pod(done(60, 18), reason=reason, message="Predicate failed")) == "interrupted"
 
 
 def test_a_refusal_under_pressure_is_no_eviction_by_the_crawler_s_own_fault() -> None:
@@ -221,6 +229,16 @@ def test_the_collector_that_marks_a_pod_which_succeeded_did_not_end_it(runner: b
     gone = {"meta": deleted(60 + later, 0), "runner": runner}
     told = pod(said, mark(60 + later, "DeletionByPodGC"), phase="Succeeded", **gone)
     assert outcome(job(condition("Complete", 61), runner=runner), told) == "finished"
+
+
+def test_the_collector_s_mark_on_a_pod_which_succeeded_and_lost_its_statuses_is_no_interruption() -> None:
+    lost = pod(None, mark(64, "DeletionByPodGC"), phase="Succeeded", runner=False)
+    assert outcome(job(condition("Complete", 61), runner=False), lost) == "finished"
+
+
+def test_a_node_that_told_of_an_end_was_there_although_its_clock_dates_that_after_the_collector_s_mark() -> None:
+    assert outcome(job(), pod(done(64, 18), mark(62, "DeletionByPodGC"))) == "banned"
+    assert outcome(job(), pod(done(164, 18), mark(62, "DeletionByPodGC"))) == "interrupted"
 
 
 def test_a_pod_without_a_runner_that_is_removed_after_the_job_counted_it_has_succeeded() -> None:

@@ -13,7 +13,7 @@ from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks import log_tails
-from crawler_lifecycle.domain.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation
 from crawler_lifecycle.ports import Deployment, Look, QueuedTask, TaskRef

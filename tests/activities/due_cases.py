@@ -1,0 +1,235 @@
+"""The same for the activities of a due time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import update
+
+from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.adapters.database.schema.tables import schedule_due
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_of_workflow, due_request_id
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow
+from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _nothing
+from tests.activities.world import START, World
+
+RUN = {"crawler": "books", "args": {"shelf": "b"}}
+GRAPH = {"steps": [{"path": "one", "kind": "crawl", "job": RUN}]}
+MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": []}}
+
+
+def _made(w: World, **fields: Any) -> None:
+    w.store.managers.new_uid = lambda: "uid-of-the-manager"
+    w.store.graphs.new_uid = lambda: "uid-of-the-graph"
+    target = {} if {"graph", "manager"} & set(fields) else {"run": RUN}
+    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, **{**target, **fields}).document(), "ann")
+
+
+def _decide(w: World, **fields: Any) -> DueOrder:
+    _made(w, **fields)
+    return DueOrder("nightly", START)
+
+
+def _decided(w: World, **fields: Any) -> int:
+    _made(w, **fields)
+    line = w.store.schedules.decide_due("nightly", START)
+    assert line is not None
+    return line.due_id
+
+
+def _line(w: World, due_id: int = 1) -> DueRow:
+    found: DueRow = w.store.schedules.get_due(due_id)
+    return found
+
+
+def _started(w: World, answer: Any) -> None:
+    assert (answer.decision, answer.begin, answer.stop) == (Decision.STARTED, False, False)
+    _begun(w, answer.begun)
+
+
+def _waiting(w: World) -> DueOrder:
+    """It is due again, and what it began goes on."""
+    w.call("decide_due", _decide(w, overlap="stop_previous"))
+    w.now = START.replace(minute=1)
+    return DueOrder("nightly", w.now)
+
+
+def _waits(w: World, answer: Any) -> None:
+    assert (answer.decision, answer.begin, answer.stop, answer.begun) == (Decision.QUEUED, True, True, None)
+    assert len(w.store.runs.list_runs()) == 1
+
+
+def _never(w: World, answer: Any) -> None:
+    assert (answer.decision, answer.begin, answer.begun) == (Decision.FAILED, False, None)
+    _refused(w, None)
+
+
+def _begun(w: World, answer: Any) -> None:
+    [run] = w.store.runs.list_runs()
+    assert (run.request_id, run.trigger, run.parent) == (due_request_id("nightly", START), "scheduled", None)
+    assert run.request["args"] == {"shelf": "b"}
+    assert list(w.directory.begun) == [f"crawl/books/{run.request_id}"]
+    assert (answer, answer.id) == (_line(w).target, run.run_id)
+
+
+def _graph_begun(w: World, answer: Any) -> None:
+    row = w.store.graphs.get_graph(answer.id)
+    assert row is not None
+    assert (row.key, row.state) == ("schedule.nightly.2026-03-01T12:00:00Z", "executing")
+    assert _line(w).target == answer
+
+
+def _manager_begun(w: World, answer: Any) -> None:
+    row = w.store.managers.get_manager(answer.id)
+    assert row is not None
+    assert (row.name, row.flow_id) == ("stream", "nightly.2026-03-01T12:00:00Z")
+    assert list(w.directory.managers_begun) == ["manager/stream/nightly.2026-03-01T12:00:00Z"]
+    assert _line(w).target == answer
+
+
+def _refused(w: World, answer: Any) -> None:
+    assert answer is None
+    assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
+    line = _line(w)
+    assert line.decision is Decision.FAILED
+    assert "'gone' is unknown" in str(line.reason)
+
+
+def _second(w: World, **fields: Any) -> int:
+    """A due time whose previous one began something that goes on."""
+    w.call("begin_due", _decided(w, overlap="stop_previous", **fields))
+    w.directory.open |= {Owner(id, "chain") for id in (*w.directory.begun, *w.directory.managers_begun)}
+    w.now = START.replace(minute=1)
+    line = w.store.schedules.decide_due("nightly", w.now)
+    assert line is not None
+    assert line.decision is Decision.QUEUED
+    return int(line.due_id)
+
+
+def _of_another(w: World) -> int:
+    """A database that was put back: under the number of a line that stopped others is one that does not."""
+    w.call("begin_due", _decided(w, overlap="queue"))
+    w.now = START.replace(minute=1)
+    line = w.store.schedules.decide_due("nightly", w.now)
+    assert line is not None
+    return int(line.due_id)
+
+
+def _not_stopped(w: World, answer: Any) -> None:
+    [run] = w.store.runs.list_runs()
+    assert (answer, run.stop, w.directory.stopped) == (True, None, {})
+
+
+def _run_stopped(w: World, answer: Any) -> None:
+    assert answer is False
+    [run] = w.store.runs.list_runs()
+    assert (run.status, run.stop.requested_by if run.stop else None) == ("STOPPING", "schedule nightly")
+    assert list(w.directory.stopped) == [f"crawl/books/{run.request_id}"]
+
+
+def _manager_stopped(w: World, answer: Any) -> None:
+    row = w.store.managers.get_manager(1)
+    assert row is not None
+    assert (answer, row.status, row.stop is not None) == (False, "STOPPING", True)
+
+
+def _graph_stopped(w: World, answer: Any) -> None:
+    row = w.store.graphs.get_graph(1)
+    assert row is not None
+    assert (answer, row.stop is not None) == (False, True)
+
+
+def _deleted(w: World) -> int:
+    due_id = _decided(w)
+    w.store.schedules.delete_schedule("nightly")
+    return due_id
+
+
+def _came_to_nothing(w: World, answer: Any) -> None:
+    assert answer is None
+    assert (w.store.runs.list_runs(), _line(w).decision) == ([], Decision.FAILED)
+    assert "was deleted before it began" in str(_line(w).reason)
+
+
+def _changed(w: World) -> int:
+    """It began a graph, and died before it could say so; then the schedule was made to begin a run."""
+    due_id = _decided(w, graph=GRAPH)
+    w.call("begin_due", due_id)
+    with w.store.database.writing() as conn:
+        conn.execute(update(schedule_due).values(target_id=None, begun_at=None))
+    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
+    return due_id
+
+
+def _found(w: World, answer: Any) -> None:
+    assert (answer.kind, w.store.runs.list_runs()) == ("graph", [])
+    assert _line(w).target == answer
+
+
+def _superseded(w: World) -> int:
+    """It waits for the proof of a stop, and meanwhile it is due again."""
+    w.call("begin_due", _decided(w, overlap="stop_previous"))
+    times = [START.replace(minute=n) for n in (1, 2)]
+    for w.now in times:
+        line = w.store.schedules.decide_due("nightly", w.now)
+        assert line is not None
+        assert line.decision is Decision.QUEUED
+    return 2
+
+
+def _gave_way(w: World, answer: Any) -> None:
+    assert (answer, _line(w, 2).decision, len(w.store.runs.list_runs())) == (None, Decision.SKIPPED_OVERLAP, 1)
+    assert "it was due again, at 2026-03-01T12:02:00Z" in str(_line(w, 2).reason)
+
+
+def _unfired(w: World) -> AuditPage:
+    """Nobody could ask Temporal for an hour."""
+    _made(w)
+    w.store.schedules.decide_due("nightly", START.replace(minute=7))
+    w.forward(3600)
+    return REPAIR
+
+
+def _noted(w: World, part: Any) -> None:
+    assert (part.found, part.repaired) == ({"not_fired": 1, "not_told": 1}, {"not_fired": 1})
+    # Ten minutes are caught up, and one is for its workflow.
+    assert part.findings[0].detail.startswith(
+        "schedule 'nightly' was due 2026-03-01T12:01:00+00:00 to 2026-03-01T12:49:00+00:00 (48 times)"
+    )
+    lines = w.store.schedules.list_due(1)
+    assert sorted({one.due_at.minute for one in lines}) == list(range(1, 50))
+    assert [one.due_at.minute for one in lines if one.decision is not Decision.MISSED] == [7]
+
+
+def _not_begun(w: World) -> AuditPage:
+    _decided(w)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _begun_again(w: World, part: Any) -> None:
+    assert part.repaired == {"not_started": 1}
+    assert w.directory.due_begun == {"crawl-due/nightly-2026-03-01T12:00:00Z": 1}
+    assert due_of_workflow("crawl-due/nightly-2026-03-01T12:00:00Z") == ("nightly", START)
+
+
+DUE = [
+    Case("begin_due", "superseded", _superseded, _gave_way),
+    Case("audit_schedules", "not fired", _unfired, _noted, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_due", "not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("decide_due", "first", _decide, _started),
+    Case("decide_due", "waits", _waiting, _waits),
+    Case("decide_due", "refused", lambda w: _decide(w, run={"crawler": "gone"}), _never),
+    Case("begin_due", "run", _decided, _begun),
+    Case("begin_due", "graph", lambda w: _decided(w, graph=GRAPH), _graph_begun),
+    Case("begin_due", "manager", lambda w: _decided(w, manager=MANAGER), _manager_begun),
+    Case("begin_due", "refused", lambda w: _decided(w, run={"crawler": "gone"}), _refused),
+    Case("begin_due", "deleted", _deleted, _came_to_nothing),
+    Case("begin_due", "changed", _changed, _found),
+    Case("stop_previous_due", "run", _second, _run_stopped),
+    Case("stop_previous_due", "another line", _of_another, _not_stopped),
+    Case("stop_previous_due", "manager", lambda w: _second(w, manager=MANAGER), _manager_stopped),
+    Case("stop_previous_due", "graph", lambda w: _second(w, graph=GRAPH), _graph_stopped),
+]

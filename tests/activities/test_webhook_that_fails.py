@@ -1,0 +1,79 @@
+"""What becomes of a webhook that nothing gets through to."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler_lifecycle.activities.webhooks import FAILED_MAX, PAGE, Followed
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S
+from crawler_lifecycle.ports import Fence, Owner
+from tests.activities.webhook_cases import ORDER, fails_for, made, row
+from tests.activities.world import World
+
+
+def tell(world: World, fence: Fence, number: int) -> int:
+    return world.store.events.append_event(fence, "run.changed", f"{fence.run_id}/{number}", {}).seq
+
+
+def test_after_a_day_it_is_paused_with_the_reason(world: World) -> None:
+    made(world)
+    since = world.now
+    assert fails_for(world, GIVE_UP_S).how is Followed.PAUSED
+    assert row(world).failing_since == since
+    stuck = row(world).through_seq + 1
+    assert row(world).pause_reason == f"event {stuck} is not taken for a day: the receiver answered 503: closed"
+
+
+def test_before_that_it_is_tried_again_and_then_forgiven(world: World) -> None:
+    made(world)
+    with pytest.raises(NotDelivered, match="503"):
+        fails_for(world, GIVE_UP_S - 1)
+    world.webhooks.fails = None
+    assert world.call("follow_webhook", ORDER).how is Followed.ON
+    assert (row(world).failing_since, row(world).paused_at) == (None, None)
+    assert world.call("follow_webhook", ORDER).how is Followed.ON
+    assert len(world.webhooks.sent) == len({one.seq for one in world.webhooks.sent})
+
+
+def test_one_that_is_down_is_not_called_for_each_event(world: World) -> None:
+    made(world)
+    for number in range(20):
+        world.created(request_id=f"more-{number}", owner=Owner(f"crawl/books/more-{number}", f"chain-{number}"))
+    world.webhooks.fails = NotDelivered("no answer within 10 s")
+    with pytest.raises(NotDelivered):
+        world.call("follow_webhook", ORDER)
+    lines = world.store.webhooks.list_webhook_deliveries(row(world).webhook_id)
+    assert FAILED_MAX <= len(lines) <= 8 + FAILED_MAX, "what was under way when it became clear"
+
+
+def test_behind_one_that_is_never_taken_others_go_on_for_a_thousand_events(world: World) -> None:
+    """Its run has more events than a page."""
+    made(world)
+    stuck, well = (
+        world.created(request_id="stuck", owner=Owner("crawl/books/stuck", "c1")),
+        world.created(request_id="well", owner=Owner("crawl/books/well", "c2")),
+    )
+    told = [tell(world, stuck, number) for number in range(2 * PAGE)]
+    later = tell(world, well, 0)
+    world.webhooks.fails = NotDelivered("the receiver answered 400: not that one")
+    world.webhooks.fails_for, world.shift_s = f"runs/{stuck.run_id}", 600.0
+    found = world.call("follow_webhook", ORDER)
+    assert (found.how, row(world).through_seq) == (Followed.FAILING, found.stuck_seq - 1)
+    assert found.stuck_seq <= told[0], "events of its making are before them"
+    assert later in {one.seq for one in world.webhooks.sent}
+    world.webhooks.fails, world.shift_s = None, 0.0
+    while row(world).through_seq < later:
+        assert world.call("follow_webhook", ORDER).how is Followed.ON
+    seqs = [one.seq for one in world.webhooks.sent if one.subject == f"runs/{stuck.run_id}"]
+    assert (seqs, seqs[-1]) == (sorted(seqs), told[-1])
+
+
+def test_who_asks_for_time_gets_it(world: World) -> None:
+    made(world)
+    more = world.created(request_id="more", owner=Owner("crawl/books/more", "c1"))
+    tell(world, more, 0)
+    world.webhooks.fails, world.webhooks.fails_for = NotDelivered("429"), f"runs/{more.run_id}"
+    world.webhooks.fails.retry_after_s = 30.0
+    found = world.call("follow_webhook", ORDER)
+    assert (found.how, found.wait_s) == (Followed.FAILING, 30.0)

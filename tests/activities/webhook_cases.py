@@ -1,0 +1,101 @@
+"""The same for the activity of a webhook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.webhooks import Followed
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports.store.webhooks import WebhookOrder, WebhookRow
+from crawler_lifecycle.ports.webhooks import ReceiverGone
+from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case
+from tests.activities.cases import _nothing as _any
+from tests.activities.world import World
+
+ORDER = WebhookOrder("shop")
+
+
+def made(w: World) -> WebhookOrder:
+    """A webhook, and a run of which nothing was told yet."""
+    w.store.webhooks.new_uid = lambda: "uid-of-the-webhook"
+    spec = WebhookSpec("https://hooks.example.com/", ["env:HOOK"], events=["run.*"])
+    w.store.webhooks.put_webhook("shop", spec.document(), "ann")
+    w.started()
+    return ORDER
+
+
+def row(w: World) -> WebhookRow:
+    found: WebhookRow | None = w.store.webhooks.get_webhook("shop")
+    assert found is not None
+    return found
+
+
+def _told(w: World, answer: Any) -> None:
+    events = [one for one in w.store.events.events_after(0) if one.type.startswith("run.")]
+    assert [one.seq for one in w.webhooks.sent] == [one.seq for one in events]
+    assert len(events) > 2
+    assert (answer.how, row(w).through_seq, row(w).failing_since) == (Followed.ON, events[-1].seq, None)
+
+
+def _deleted(w: World) -> WebhookOrder:
+    made(w)
+    w.store.webhooks.delete_webhook("shop")
+    return ORDER
+
+
+def _paused(w: World) -> WebhookOrder:
+    made(w)
+    w.store.webhooks.pause_webhook("shop", "a migration")
+    return ORDER
+
+
+def _nothing(kind: Followed) -> Any:
+    def effect(w: World, answer: Any) -> None:
+        assert (answer.how, w.webhooks.sent) == (kind, [])
+
+    return effect
+
+
+def _gone(w: World) -> WebhookOrder:
+    w.webhooks.fails = ReceiverGone("410")
+    return made(w)
+
+
+def _pauses(w: World, answer: Any) -> None:
+    assert (answer.how, row(w).pause_reason) == (Followed.PAUSED, "410")
+    assert [one.type for one in w.store.events.events_after(0)].count(EVENT_WEBHOOK_PAUSED) == 1
+
+
+def _unfollowed(w: World) -> AuditPage:
+    made(w)
+    w.forward(LATER_S)
+    return REPAIR
+
+
+def _followed(w: World, part: Any) -> None:
+    assert part.repaired == {"not_started": 1}
+    assert w.directory.webhooks_begun == {"crawl-webhook/shop": 1}
+
+
+WEBHOOKS = [
+    Case("audit_webhooks", "not followed", _unfollowed, _followed, renews=SEEN_AGAIN | GONE, same=_any),
+    Case("follow_webhook", "news", made, _told),
+    Case("follow_webhook", "deleted", _deleted, _nothing(Followed.DELETED)),
+    Case("follow_webhook", "paused", _paused, _nothing(Followed.PAUSED)),
+    Case("follow_webhook", "gone", _gone, _pauses),
+]
+
+
+def fails_for(w: World, seconds: float) -> Any:
+    """One try after another while nothing gets through; the last answer."""
+    w.webhooks.fails = NotDelivered("the receiver answered 503: closed")
+    for _ in range(2):
+        with pytest.raises(NotDelivered, match="503"):
+            w.call("follow_webhook", ORDER)
+        w.forward(seconds / 2)
+    return w.call("follow_webhook", ORDER)

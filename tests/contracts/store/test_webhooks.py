@@ -1,0 +1,278 @@
+"""Webhooks: definitions, what is to be told to each, and what became of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, update
+
+from crawler_lifecycle.adapters.database import SqlStore
+from crawler_lifecycle.adapters.database.schema.tables import outbox_counter, outbox_event, webhook
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec
+from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
+from tests.contracts.store.world import Clock, World
+
+
+def spec(**fields: Any) -> WebhookSpec:
+    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:HOOK"], **fields})
+
+
+def made(store: SqlStore, name: str = "shop", **fields: Any) -> WebhookRow:
+    store.webhooks.put_webhook(name, spec(**fields).document(), "ann")
+    return followed(store, name)
+
+
+def followed(store: SqlStore, name: str = "shop") -> WebhookRow:
+    row = store.webhooks.follow_webhook(name, "f1")
+    assert row is not None
+    return row
+
+
+def waiting(store: SqlStore, row: WebhookRow, after: int | None = None, limit: int = 100, **fields: Any) -> list[int]:
+    after = row.through_seq if after is None else after
+    found = store.webhooks.waiting_events(row.webhook_id, "f1", spec(**fields), after, limit)
+    return [event.seq for event in found.events]
+
+
+def told(store: SqlStore, fence: Fence, times: int = 1) -> list[int]:
+    return [store.events.append_event(fence, "run.changed", f"{fence}/{n}", {"n": n}).seq for n in range(times)]
+
+
+def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, clock: Clock) -> None:
+    w = store.webhooks
+    row = made(store)
+    assert (row.revision, row.requested_by, row.through_seq) == (1, "ann", 0)
+    assert w.put_webhook("shop", row.definition, "bob")[1] is False, "the same again changes nothing"
+    clock.forward(60)
+    changed, fresh = w.put_webhook("shop", spec(events=["run.ended"]).document(), "bob")
+    assert (changed.revision, changed.webhook_id, fresh) == (2, row.webhook_id, True)
+    assert [one.name for one in w.list_webhooks()] == ["shop"]
+    assert w.delete_webhook("shop")
+    assert not w.delete_webhook("shop")
+    assert (w.list_webhooks(), w.follow_webhook("shop", "f2")) == ([], None)
+    World(store, clock).deployed()
+    again = made(store)
+    assert (again.webhook_id, again.revision) == (row.webhook_id, 3)
+    assert again.webhook_uid != row.webhook_uid
+    assert again.through_seq == store.events.last_event_seq(), "it is told what happens from now on"
+    with pytest.raises(RunNotFound, match="crawlctl webhook list"):
+        w.pause_webhook("other", "why not")
+
+
+def test_two_that_make_the_same_name_at_once_make_one(store: SqlStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: store.webhooks.put_webhook("shop", spec().document(), "ann"), range(16)))
+    assert len({row.webhook_id for row, _ in found}) == 1
+    assert sum(fresh for _, fresh in found) == 1
+
+
+def test_there_is_a_most(store: SqlStore) -> None:
+    def make(number: int) -> bool:
+        with suppress(InvalidRequest):
+            return store.webhooks.put_webhook(f"w{number}", spec().document(), None)[1]
+        return False
+
+    assert all(make(number) for number in range(WEBHOOKS_MAX - 3))
+    together = Barrier(8)
+
+    def make_together(number: int) -> bool:
+        store.webhooks.list_webhooks()  # has a connection ready
+        together.wait(60)
+        return make(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(make_together, range(WEBHOOKS_MAX, WEBHOOKS_MAX + 8))) == 3
+    with pytest.raises(InvalidRequest, match="delete one"):
+        store.webhooks.put_webhook("one-more", spec().document(), None)
+    store.webhooks.put_webhook("w7", spec(events=["run.ended"]).document(), None)
+
+
+def test_events_come_in_pages_until_each_is_delivered(store: SqlStore, clock: Clock) -> None:
+    row = made(store, events=["run.changed"])
+    fence = World(store, clock).deployed()
+    told(store, fence, 5)
+    types = {"events": ["run.changed"]}
+    seqs = waiting(store, row, **types)
+    assert len(seqs) >= 5
+    assert waiting(store, row, limit=2, **types) == seqs[:2]
+    page = store.webhooks.waiting_events(row.webhook_id, "f1", spec(**types), row.through_seq, 2)
+    assert (page.until_seq, page.more) == (seqs[1], True)
+    note, id = store.webhooks.note_tries, row.webhook_id
+    after = note(id, "f1", [Tried(seqs[0]), Tried(seqs[1], "500"), Tried(seqs[2])], seqs[0], settled=False)
+    assert (after.through_seq, after.failing_since, after.error) == (seqs[0], clock.now, "500")
+    assert waiting(store, after, **types) == [seqs[1], *seqs[3:]], "what is delivered comes no more"
+    clock.forward(5)
+    again = note(id, "f1", [Tried(seqs[1], "502")], seqs[0], settled=False)
+    assert (again.failing_since, again.error) == (after.failing_since, "502"), "since when it fails is kept"
+    done = note(id, "f1", [Tried(seq) for seq in (seqs[1], *seqs[3:])], seqs[-1], settled=True)
+    assert (done.failing_since, waiting(store, done, **types)) == (None, [])
+    lines = store.webhooks.list_webhook_deliveries(id)
+    assert [line.seq for line in lines] == seqs[::-1]
+    [second] = [line for line in lines if line.seq == seqs[1]]
+    assert (second.status, second.tries, second.error) == ("delivered", 3, None)
+    assert note(id, "f1", [], 1, settled=True).through_seq == seqs[-1], "it never goes back"
+    quiet = store.webhooks.waiting_events(id, "f1", spec(events=["graph.ended"]), 0, 100)
+    assert (quiet.events, quiet.until_seq) == ([], store.events.last_event_seq())
+
+
+def test_filters_go_by_the_run(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    world = World(store, clock)
+    one = world.deployed("r1", tags=["nightly", "eu"], flow_id="f")
+    two = world.deployed("r2", crawler="shops")
+    mine = {fence.run_id: told(store, fence)[0] for fence in (one, two)}
+
+    def of(**fields: Any) -> set[int]:
+        return set(waiting(store, row, 0, **fields)) & set(mine.values())
+
+    assert of() == set(mine.values())
+    assert of(tags=["nightly"]) == of(flows=["f"]) == of(crawlers=["services"]) == {mine[one.run_id]}
+    assert of(crawlers=["shops", "x"]) == {mine[two.run_id]}
+    assert of(crawlers=["shops"], tags=["eu"]) == set()
+    assert of(statuses=["PENDING"]) == set(), "an event that does not tell it does not fit"
+
+
+def test_who_lost_it_writes_nothing_more(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    fence = World(store, clock).deployed()
+    [seq] = told(store, fence)
+    store.webhooks.follow_webhook("shop", "f2")
+    for act in (
+        lambda: waiting(store, row),
+        lambda: store.webhooks.note_tries(row.webhook_id, "f1", [Tried(seq)], seq, settled=True),
+    ):
+        with pytest.raises(Fenced):
+            act()
+    assert store.webhooks.list_webhook_deliveries(row.webhook_id) == []
+    store.webhooks.delete_webhook("shop")
+    with pytest.raises(Fenced):
+        store.webhooks.note_tries(row.webhook_id, "f2", [Tried(seq)], seq, settled=True)
+
+
+def test_a_pause_is_told_and_a_skip_leaves_out(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    fence = World(store, clock).deployed()
+    told(store, fence, 3)
+    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(1, "down")], 0, settled=False)
+    assert [one.state for one in store.webhooks.list_webhooks()] == ["failing"]
+    paused = store.webhooks.pause_webhook("shop", "nothing gets through")
+    assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), 0, 100).paused
+    [event] = [one for one in store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED]
+    assert (event.subject, event.body["name"]) == (f"webhooks/{row.webhook_id}", "shop")
+    assert (event.body["reason"], event.body["failing_since"]) == ("nothing gets through", clock.now.isoformat())
+    assert store.webhooks.pause_webhook("shop", "again") == paused, "once"
+    assert [one.state for one in store.webhooks.list_webhooks()] == ["paused"]
+    on = store.webhooks.pause_webhook("shop", None)
+    assert (on.paused_at, on.failing_since, on.through_seq) == (None, None, 0)
+    assert waiting(store, on), "what happened meanwhile is told"
+    assert on.state == "active"
+    skipped = store.webhooks.pause_webhook("shop", None, skip=True)
+    with pytest.raises(Fenced):
+        waiting(store, skipped)
+    assert waiting(store, followed(store)) == []
+
+
+def test_one_event_is_left_out_and_the_others_are_told(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    seqs = told(store, World(store, clock).deployed(), 3)
+    note, id = store.webhooks.note_tries, row.webhook_id
+    note(id, "f1", [*(Tried(n) for n in range(1, seqs[0])), Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+    store.webhooks.pause_webhook("shop", "not for a day")
+    with pytest.raises(InvalidRequest, match="--status failed lists those"):
+        store.webhooks.pause_webhook("shop", None, skip_seq=seqs[1])
+    assert store.webhooks.list_webhooks()[0].state == "paused"
+    on = store.webhooks.pause_webhook("shop", None, skip_seq=seqs[0])
+    assert (on.state, on.through_seq) == ("active", seqs[0] - 1)
+    with pytest.raises(Fenced):  # whoever has it under way
+        note(id, "f1", [Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+    assert waiting(store, followed(store))[:2] == seqs[1:]
+    statuses = [one.status for one in store.webhooks.list_webhook_deliveries(id)]
+    assert statuses == ["skipped", *["delivered"] * (seqs[0] - 1)]
+
+
+def test_a_change_is_for_the_next_one_that_delivers(store: SqlStore) -> None:
+    row = made(store)
+    store.webhooks.put_webhook("shop", spec(events=["run.ended"]).document(), "ann")
+    with pytest.raises(Fenced):
+        waiting(store, row)
+
+
+def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    seqs = told(store, World(store, clock).deployed(), 3)
+    note, id = store.webhooks.note_tries, row.webhook_id
+    note(id, "f1", [Tried(seqs[0], "500")], seqs[0] - 1, settled=False)
+    clock.forward(60)
+    on = note(id, "f1", [Tried(seqs[0]), Tried(seqs[1], "500")], seqs[0], settled=False)
+    assert on.failing_since == clock.now, "another event fails than before"
+    clock.forward(60)
+    stuck = note(id, "f1", [Tried(seqs[1], "502")], seqs[0], settled=False)
+    assert (stuck.failing_since, stuck.error) == (on.failing_since, "502")
+    well = note(id, "f1", [Tried(seq) for seq in seqs[1:]], seqs[2], settled=True)
+    assert (well.failing_since, well.error) == (None, None)
+
+
+def test_what_was_removed_before_it_was_told_is_told_of(store: SqlStore, clock: Clock) -> None:
+    row = made(store, events=["run.ended"])
+    seqs = told(store, World(store, clock).deployed(), 5)
+    with store.webhooks._db.writing() as conn:
+        conn.execute(delete(outbox_event).where(outbox_event.c.seq.in_(seqs[1:3])))
+    store.webhooks.note_tries(row.webhook_id, "f1", [], seqs[0], settled=True)
+    store.webhooks.note_tries(row.webhook_id, "f1", [], seqs[4], settled=True)
+    [event] = [one for one in store.events.events_after(0) if one.type == EVENT_WEBHOOK_MISSED]
+    assert (event.subject, event.body["events"]) == (f"webhooks/{row.webhook_id}", 2)
+    assert (event.body["after_seq"], event.body["through_seq"]) == (seqs[0], seqs[4])
+    assert waiting(store, row, seqs[4], events=["run.ended"]) == [event.seq], "whatever its filters are"
+    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(event.seq)], event.seq, settled=True)
+    assert store.events.last_event_seq() == event.seq, "once"
+
+
+def test_a_long_time_that_was_removed_is_passed_at_once(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    fence = World(store, clock).deployed()
+    with store.webhooks._db.writing() as conn:
+        conn.execute(update(outbox_counter).values(seq=10**6))
+        conn.execute(delete(outbox_event))
+    assert store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100).until_seq == 10**6
+    [seq] = told(store, fence)
+    page = store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100)
+    assert ([event.seq for event in page.events], page.until_seq) == ([seq], seq)
+
+
+def test_a_cursor_ahead_of_a_restored_database_goes_back(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    told(store, World(store, clock).deployed())
+    newest = store.events.last_event_seq()
+    with store.webhooks._db.writing() as conn:
+        conn.execute(update(webhook).values(through_seq=newest + 1000))
+    with pytest.raises(Fenced):
+        waiting(store, row, newest + 1000)
+    assert followed(store).through_seq == newest
+
+
+def test_a_test_is_for_one_webhook_alone(store: SqlStore) -> None:
+    row, other = made(store, "shop", events=["run.ended"]), made(store, "other")
+    event = store.webhooks.test_webhook("shop", "ann")
+    assert waiting(store, row, events=["run.ended"]) == [event.seq]
+    assert waiting(store, other) == []
+    store.webhooks.test_webhook("other", "ann", seen=event.seq - 1)
+    with pytest.raises(NotInThisState, match="tested since"):
+        store.webhooks.test_webhook("shop", "ann", seen=event.seq - 1)
+    assert store.webhooks.test_webhook("shop", "ann", seen=event.seq).seq == event.seq + 2
+
+
+def test_a_runs_own_deliveries_are_told_without_webhooks(store: SqlStore, clock: Clock) -> None:
+    row = made(store)
+    fence = World(store, clock).deployed()
+    key = event_key(fence.run, fence.attempt, "run.ended")
+    event = store.events.append_event(fence, "run.ended", key, {})
+    store.webhooks.note_tries(row.webhook_id, "f1", [Tried(event.seq)], event.seq, settled=True)
+    lines = [line for line in store.events.deliveries(fence.run_id, keyed=True) if line["seq"] == event.seq]
+    assert [(line["status"], line["sink"]) for line in lines] == [("pending", None)], "the bus has not got it yet"

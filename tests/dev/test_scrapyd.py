@@ -1,0 +1,100 @@
+"""The public clients of scrapyd drive a whole stack unchanged, from schedule to finished."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+from scrapyd_api import ScrapydAPI
+from scrapyd_api.exceptions import ScrapydError
+from scrapyd_client.exceptions import ErrorResponse
+from scrapyd_client.pyclient import ScrapydClient
+
+from tests.dev.dev_support import Dev, wait_until
+
+PROJECT = "default"
+#: A crawl that goes on until somebody ends it.
+SLOW = {"delay": "60"}
+
+
+def test_python_scrapyd_api_and_scrapyd_client_from_schedule_to_finished(tmp_path: Path) -> None:
+    dev = Dev(tmp_path / "state", env={"LIFECYCLE_GATEWAY__SCRAPYD": "true"})
+    try:
+        dev.start()
+        url = dev.known["gateway"]
+        _python_scrapyd_api(ScrapydAPI(url, timeout=60))
+        _scrapyd_client(ScrapydClient(url))
+        _command(url, tmp_path)
+    finally:
+        if dev.process is not None and dev.process.poll() is None:
+            dev.end()
+        dev.close()
+
+
+def _python_scrapyd_api(api: ScrapydAPI) -> None:
+    assert api.list_projects() == [PROJECT]
+    assert {"services", "plain"} <= set(api.list_spiders(PROJECT))
+    [version] = api.list_versions(PROJECT)
+    job = api.schedule(PROJECT, "services", settings={"LOG_LEVEL": "INFO"}, _version=version, jobid="api-1")
+    assert job == "api-1"
+    slow = api.schedule(PROJECT, "plain", **SLOW)
+    wait_until(lambda: api.job_status(PROJECT, slow) == "running")
+    wait_until(lambda: api.job_status(PROJECT, job) == "finished")
+    assert api.schedule(PROJECT, "plain", jobid=slow, **SLOW) == slow
+    assert [one["id"] for one in api.list_jobs(PROJECT)["running"]] == [slow]
+    assert api.cancel(PROJECT, slow, signal="KILL") == "running"
+    wait_until(lambda: api.job_status(PROJECT, slow) == "finished")
+    assert api.cancel(PROJECT, slow) is None
+    finished = {one["id"]: one for one in api.list_jobs(PROJECT)["finished"]}
+    log = requests.get(f"{api.target}{finished[job]['log_url']}", timeout=60)
+    assert "Spider closed (finished)" in log.text
+    for refused in (
+        lambda: api.add_version("shop", "r1", b"PK"),
+        lambda: api.add_version("shop", "r1", b"PK" * 2**20),
+        lambda: api.delete_version("shop", "r1"),
+        lambda: api.delete_project("shop"),
+    ):
+        with pytest.raises(ScrapydError, match="entries of the catalogue"):
+            refused()
+    with pytest.raises(ScrapydError, match=r"spider 'nobody' not found; known are"):
+        api.schedule(PROJECT, "nobody")
+
+
+def _scrapyd_client(client: ScrapydClient) -> None:
+    assert client.projects("def*") == [PROJECT]
+    assert client.versions(PROJECT)
+    assert client.spiders(PROJECT, "serv*") == ["services"]
+    slow = client.schedule(PROJECT, "plain", [*SLOW.items(), ("setting", "RETRY_TIMES=1"), ("priority", "2")])
+    wait_until(lambda: client.status(slow)["currstate"] == "running")
+    assert client.daemonstatus()["running"] == 1
+    assert client.cancel(PROJECT, slow)["prevstate"] == "running"
+    wait_until(lambda: client.status(slow, PROJECT)["currstate"] == "finished")
+    assert slow in [job["id"] for job in client.jobs(PROJECT)["finished"]]
+    for refused in (lambda: client.delproject("shop"), lambda: client.delversion("shop", "r1")):
+        with pytest.raises(ErrorResponse, match="entries of the catalogue"):
+            refused()
+
+
+def _command(url: str, folder: Path) -> None:
+    """The command ``scrapyd-client``, in a project whose configuration has another address now."""
+    (folder / "shop").mkdir()
+    (folder / "shop" / "__init__.py").touch()
+    (folder / "shop" / "settings.py").touch()
+    (folder / "scrapy.cfg").write_text(
+        f"[settings]\ndefault = shop.settings\n[deploy]\nurl = {url}\nproject = {PROJECT}\n"
+    )
+
+    def told(*words: str) -> str:
+        program = Path(sys.executable).parent / "scrapyd-client"
+        done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert told("projects") == f"{PROJECT}\n"
+    assert f"{PROJECT} services\n" in told("spiders", "-v", "-p", PROJECT)
+    job = told("schedule", "-p", PROJECT, "services").split(" => ")[1].strip()
+    client = ScrapydClient(url)
+    wait_until(lambda: client.status(job)["currstate"] == "finished")

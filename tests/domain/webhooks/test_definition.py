@@ -1,0 +1,94 @@
+"""What a webhook may be, and which events are told to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST
+from crawler_lifecycle.domain.webhooks.definition import FILTERS, WebhookSpec, check_webhook_name, event_facts
+
+URL = "https://hooks.example.com/crawls"
+WORDS = st.sampled_from("abc")
+
+
+def spec(**fields: Any) -> WebhookSpec:
+    return WebhookSpec(**{"url": URL, "secrets": ["env:HOOK"], **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"url": "http://hooks.example.com/"}, "https"),
+        ({"url": "https://"}, "url"),
+        ({"url": "ftp://hooks.example.com/"}, "url"),
+        ({"url": "https://ann:secret@hooks.example.com/"}, "signed"),
+        ({"url": "https://hooks.example.com/#x"}, "#"),
+        ({"url": "https://hooks.example.com:99999/"}, "url"),
+        ({"url": "https://hooks..example.com/"}, "url"),
+        ({"url": f"https://{'a' * 64}.example.com/"}, "url"),
+        ({"url": "https://hööks.example.com/"}, "xn--"),
+        ({"url": "https://hooks.example.com/\r\nX: y"}, "plain"),
+        ({"url": "https://h/" + "x" * 2000}, "2000"),
+        ({"secrets": []}, "one reference"),
+        ({"secrets": ["env:A", "env:A"]}, "different"),
+        ({"secrets": ["env:A", "env:B", "env:C"]}, "one reference"),
+        ({"secrets": ["whsec_c2VjcmV0"]}, "env:NAME"),
+        ({"events": ["run.begun"]}, "run.ended"),
+        ({"events": ["*"]}, "run.ended"),
+        ({"tags": [""]}, "tags"),
+        ({"flows": ["x"] * 101}, "flows"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_cure(fields: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidRequest, match=word) as refused:
+        spec(**fields)
+    assert "secret@" not in str(refused.value)
+    assert "c2VjcmV0" not in str(refused.value), "what stands in place of a reference may be the secret"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "a" * 81, "a\n", "new", None])
+def test_a_name_is_a_word(name: object) -> None:
+    with pytest.raises(InvalidRequest, match="name"):
+        check_webhook_name(name)
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    one = spec(events=["run.*", "correction.made"], tags=["nightly"])
+    assert WebhookSpec.read(one.document()) == one
+    assert WebhookSpec.read(spec().document()) == spec()
+    with pytest.raises(InvalidRequest, match="definition"):
+        WebhookSpec.read({**one.document(), "colour": "red"})
+
+
+def test_kinds_of_events_and_single_ones() -> None:
+    assert set(spec().types) == EVENT_TYPES
+    assert spec(events=["graph.*", "run.ended"]).types == ["graph.changed", "graph.ended", "run.ended"]
+    assert not spec().fits(EVENT_WEBHOOK_TEST, {}), "that is for the webhook that is tried alone"
+
+
+@given(
+    filters=st.fixed_dictionaries({name: st.lists(WORDS, max_size=2, unique=True) for name in FILTERS}),
+    facts=st.fixed_dictionaries(
+        {fact: st.lists(WORDS, max_size=2) if fact == "tags" else st.none() | WORDS for fact in FILTERS.values()}
+    ),
+)
+def test_an_event_fits_when_each_filter_has_a_value_of_it(filters: dict[str, list[str]], facts: dict[str, Any]) -> None:
+    def has(wanted: list[str], value: Any) -> bool:
+        if not wanted:
+            return True
+        return bool(set(wanted) & set(value if isinstance(value, list) else [value]))
+
+    expected = all(has(filters[name], facts[fact]) for name, fact in FILTERS.items())
+    assert spec(**filters).fits("run.ended", facts) is expected
+
+
+def test_facts_are_of_the_run_and_of_the_moment() -> None:
+    body = {"crawler": "books", "status": "FAILED", "outcome": None, "pages": 3}
+    run = {"crawler": "books", "flow_id": "f", "tags": ["a"]}
+    assert event_facts(body, run) == {"crawler": "books", "status": "FAILED", "flow_id": "f", "tags": ["a"]}
+    assert event_facts({"state": "completed"}, None) == {"status": "completed"}

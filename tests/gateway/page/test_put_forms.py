@@ -1,0 +1,281 @@
+"""The forms of schedules and webhooks: the rules of the API, sentences beside the fields, and nothing typed is lost."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from tests.gateway.gateway_world import World
+
+FORM = {"name": "nightly", "kind": "run", "crawler": "plain", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
+HOOK = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:HOOK", "events": ["run.ended", "graph.*"]}
+
+
+class Filled(HTMLParser):
+    """What a browser would send of the form of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.form: dict[str, Any] = {}
+        self._area: str | None = None
+        self._options: list[str] = []
+        self._select: str | None = None
+        self.feed(text.partition("<main")[2])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name, value = given.get("name"), given.get("value") or ""
+        if tag == "textarea" and name:
+            self._area = name
+            self.form[name] = ""
+        elif tag == "select":
+            self._select = name
+        elif tag == "option" and self._select and (self._select not in self.form or "selected" in given):
+            self.form[self._select] = value
+        elif tag == "input" and name and (given.get("type") not in ("radio", "checkbox") or "checked" in given):
+            if given.get("type") == "checkbox":
+                self.form.setdefault(name, []).append(value)
+            else:
+                self.form[name] = re.sub("[\r\n]", "", value)
+
+    def handle_data(self, data: str) -> None:
+        if self._area:
+            self.form[self._area] += data.replace("\n", "\r\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea" and self._area:
+            self.form[self._area] = self.form[self._area].removeprefix("\r\n")
+            self._area = None
+        elif tag == "select":
+            self._select = None
+
+
+def filled(answer: Any) -> dict[str, Any]:
+    return Filled(answer.text).form
+
+
+def wrong(answer: Any) -> dict[str, str]:
+    """The sentences beside the fields."""
+    found = re.findall(r'<span class="bad" id="wrong-(\w+)">(.*?)</span>', answer.text)
+    return {name: html.unescape(text) for name, text in found}
+
+
+def definition(world: World, name: str = "nightly") -> dict[str, Any]:
+    row = world.store.schedules.get_schedule(name)
+    assert row is not None
+    return dict(row.definition)
+
+
+DEFINITIONS: dict[str, dict[str, Any]] = {
+    "plain": {"run": {"crawler": "plain"}, "every_s": 3600},
+    "whole": {
+        "run": {
+            **{"crawler": "plain", "args": {"page": " 1=2 ", "site": ""}, "settings": {"LOG_LEVEL": "INFO"}},
+            **{"tags": ["a", "b c"], "tasks": [{"args": {"page": "7"}}], "limits": {"run_timeout_s": 60}},
+        },
+        **{"cron": "*/5  2-4 * * MON-FRI", "time_zone": "Europe/Berlin", "jitter_s": 20, "overlap": "stop_previous"},
+        **{"start_at": "2026-11-20T00:00:00+00:00", "end_at": "2027-11-20T00:00:00+00:00", "catch_up_s": 60},
+        **{"excluded": ["2026-12-24", "2026-12-25"], "pause_after_failures": 3},
+    },
+    "no field says": {
+        "run": {"crawler": "plain", "args": {"page": "two\nlines", "site": "x"}, "tags": ["a, b", "c"]},
+        **{"every_s": 60, "offset_s": 7},
+    },
+    "manager": {
+        "manager": {"crawler": "plain", "name": "walks", "options": {"args": {"page": "a 'b' \" <c>"}}},
+        "every_s": 60,
+    },
+    "graph": {
+        "graph": {"name": "g", "steps": [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]},
+        "every_s": 60,
+    },
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(world: World, browser: TestClient, name: str) -> None:
+    put = browser.put("/v1/schedules/nightly", json=DEFINITIONS[name])
+    assert put.status_code == 200, put.text
+    form = filled(browser.get("/schedules/new?name=nightly"))
+    before = definition(world)
+    answer = browser.post("/schedules/new", data=form)
+    assert answer.headers.get("location") == "/schedules/nightly", html.unescape(answer.text)
+    changed = browser.post("/schedules/new", data=form | {"catch_up_s": "77"})
+    assert changed.status_code == 303, html.unescape(changed.text)
+    after = definition(world)
+    assert after.pop("catch_up_s") == 77
+    before.pop("catch_up_s", None)
+    assert after == before
+    row = world.store.schedules.get_schedule("nightly")
+    assert row is not None
+    assert row.revision == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        ({"name": "a b"}, "name", "letters, digits"),
+        ({"name": ""}, "name", "letters, digits"),
+        ({"kind": ""}, "kind", "exactly one"),
+        ({"crawler": ""}, "crawler", "missing"),
+        ({"crawler": "nobody"}, "crawler", "known are"),
+        ({"args": "page"}, "args", "line 1: write NAME=VALUE"),
+        ({"args": "nonsense=1"}, "args", "nonsense"),
+        ({"request": "{"}, "request", "no valid JSON"),
+        ({"request": "[]"}, "request", "one object"),
+        ({"request": '{"a": NaN}'}, "request", "NaN"),
+        ({"request": "[" * 100_000}, "request", "nested"),
+        ({"request": '{"colour": 1}'}, "request", "unknown field"),
+        ({"request": '{"crawler": "plain"}'}, "request", "field of its own"),
+        ({"request": '{"run_id": 7}'}, "request", "unknown field"),
+        ({"request": '{"due_at": "2026-11-20T00:00:00Z"}'}, "request", "each due time has its own"),
+        ({"cron": "61 2 * * *"}, "cron", "61"),
+        ({"cron": ""}, "cron", "give either cron"),
+        ({"every_s": "60"}, "cron", "not both"),
+        ({"cron": "", "every_s": "soon"}, "every_s", "valid integer"),
+        ({"cron": "", "every_s": "9" * 30}, "every_s", "integer"),
+        ({"time_zone": "Mars/Base"}, "time_zone", "Mars"),
+        ({"excluded": "2026-12-24\r\n24.12."}, "excluded", "24.12."),
+        ({"args": "page=[\r\npage=]"}, "args", "line 2"),
+        ({"catch_up_s": "1"}, "catch_up_s", "10"),
+        ({"jitter_s": "-1"}, "jitter_s", "-1"),
+        ({"start_at": "tomorrow"}, "start_at", "tomorrow"),
+        ({"paused": "yes", "reason": "x" * 2001}, "reason", "2000"),
+        ({"kind": "manager", "argv": "'"}, "argv", "quot"),
+        ({"kind": "manager", "argv": "\\a" * 100_000}, "argv", "too many"),
+        ({"kind": "manager", "target_name": "x"}, "plan", "give either plan"),
+        ({"kind": "manager", "plan": "no.such:Class", "target_name": "a b"}, "target_name", "a b"),
+        ({"kind": "graph", "request": '{"steps": [{"path": "a"}]}'}, "request", "kind"),
+    ],
+)
+def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(
+    world: World, browser: TestClient, given: dict[str, str], field: str, words: str
+) -> None:
+    sent = {**FORM, "tags": "<kept>, b", **given}
+    answer = browser.post("/schedules/new", data=sent)
+    assert answer.status_code in (400, 409, 422), answer.headers
+    assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+    again = filled(answer)
+    assert {name: value for name, value in sent.items() if value and again.get(name) != value} in (
+        {},
+        {"paused": "yes"},
+    )
+    assert world.store.schedules.get_schedule("nightly") is None
+
+
+def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: TestClient) -> None:
+    assert browser.put("/v1/schedules/newer", json=DEFINITIONS["plain"]).status_code == 200
+    for path, body in (
+        ("schedules", DEFINITIONS["plain"]),
+        ("webhooks", {"url": HOOK["url"], "secrets": ["env:HOOK"]}),
+    ):
+        answer = browser.put(f"/v1/{path}/new", json=body, headers={"Accept": "application/json"})
+        detail = f"name: 'new' is not allowed; /{path}/new is the form that makes one; give another name"
+        assert (answer.status_code, answer.json()["detail"]) == (422, detail)
+    answer = browser.post("/schedules/new", data={**FORM, "name": "new"})
+    assert "give another name" in wrong(answer)["name"]
+
+
+def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: TestClient) -> None:
+    assert browser.post("/schedules/new", data=FORM).status_code == 303
+    assert browser.post("/schedules/new", data=FORM).status_code == 303, "sent twice it is the same"
+    taken = browser.post("/schedules/new", data={**FORM, "cron": "1 1 * * *"})
+    assert "there is one of this name" in wrong(taken)["name"]
+    mine, other = (filled(browser.get("/schedules/new?name=nightly")) for _ in range(2))
+    assert browser.post("/schedules/new", data=other | {"catch_up_s": "30"}).status_code == 303
+    late = browser.post("/schedules/new", data=mine | {"jitter_s": "5"})
+    assert (late.status_code, "somebody changed it" in late.text, filled(late)["jitter_s"]) == (409, True, "5")
+    browser.delete("/v1/schedules/nightly")
+    late = browser.post("/schedules/new", data=mine)
+    assert (late.status_code, "it was deleted" in late.text) == (409, True)
+    assert definition(world) == definition(world) | {"catch_up_s": 30, "jitter_s": 0}
+
+
+def test_a_schedule_is_made_paused_and_goes_on_when_the_form_says_so(world: World, browser: TestClient) -> None:
+    browser.post("/schedules/new", data=FORM | {"paused": "yes", "reason": "the shop moves"})
+    row = world.store.schedules.get_schedule("nightly")
+    assert row is not None
+    assert row.pause_reason == "paused over HTTP: the shop moves"
+    shown = filled(browser.get("/schedules/new?name=nightly"))
+    assert browser.post("/schedules/new", data=shown).status_code == 303
+    row = world.store.schedules.get_schedule("nightly")
+    assert row is not None
+    assert row.paused_at is not None
+    del shown["paused"]
+    browser.post("/schedules/new", data=shown)
+    row = world.store.schedules.get_schedule("nightly")
+    assert row is not None
+    assert (row.paused_at, row.revision) == (None, 1)
+
+
+def test_a_pause_that_the_form_did_not_show_stays(world: World, browser: TestClient) -> None:
+    browser.post("/schedules/new", data=FORM)
+    shown = filled(browser.get("/schedules/new?name=nightly"))
+    browser.post("/v1/schedules/nightly/pause", json={})
+    assert browser.post("/schedules/new", data=shown | {"catch_up_s": "30"}).status_code == 303
+    row = world.store.schedules.get_schedule("nightly")
+    assert row is not None
+    assert row.paused_at is not None
+
+
+def test_a_database_that_is_away_loses_nothing_that_was_typed(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the database does not answer")
+
+    monkeypatch.setattr(type(world.store.schedules), "put_schedule", away)
+    answer = browser.post("/schedules/new", data=FORM | {"args": "page=7\r\nsite=x"})
+    assert (answer.status_code, "the database does not answer" in answer.text) == (503, True)
+    assert filled(answer)["args"] == "page=7\r\nsite=x"
+
+
+def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser: TestClient) -> None:
+    assert browser.post("/webhooks/new", data=HOOK).headers.get("location") == "/webhooks/shop"
+    shown = filled(browser.get("/webhooks/new?name=shop"))
+    assert browser.post("/webhooks/new", data=shown).status_code == 303
+    row = world.store.webhooks.get_webhook("shop")
+    assert row is not None
+    assert (row.revision, sorted(row.definition["events"])) == (1, ["graph.*", "run.ended"])
+    browser.post("/webhooks/new", data=shown | {"next_secret": "env:NEXT", "statuses": "FAILED\r\nCOMPLETED"})
+    row = world.store.webhooks.get_webhook("shop")
+    assert row is not None
+    assert row.definition["secrets"] == ["env:HOOK", "env:NEXT"]
+    assert row.definition["statuses"] == ["FAILED", "COMPLETED"]
+    stale = browser.post("/webhooks/new", data=shown | {"url": "https://other.example/x"})
+    assert (stale.status_code, "somebody changed it" in stale.text) == (409, True)
+    browser.post("/webhooks/new", data=filled(browser.get("/webhooks/new?name=shop")) | {"paused": "yes"})
+    row = world.store.webhooks.get_webhook("shop")
+    assert row is not None
+    assert row.state == "paused"
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        ({"url": "http://169.254.169.254/"}, "url", "https"),
+        ({"url": ""}, "url", "missing"),
+        ({"secret": ""}, "secret", "at least 1"),
+        ({"secret": "whsec_verysecret"}, "secret", "this is no reference"),
+        ({"next_secret": "env:HOOK"}, "secret", "two different ones"),
+        ({"events": "run.exploded"}, "events", "choose from"),
+        ({"tags": "x" * 201}, "tags", "1 to 200"),
+        ({"name": "-"}, "name", "letters"),
+        ({"name": "new"}, "name", "'new' is not allowed; /webhooks/new is the form"),
+    ],
+)
+def test_a_webhook_that_is_wrong_is_told_beside_its_field(
+    world: World, browser: TestClient, given: dict[str, str], field: str, words: str
+) -> None:
+    answer = browser.post("/webhooks/new", data={**HOOK, "flows": "<kept>", **given})
+    assert answer.status_code == 422
+    assert words in wrong(answer).get(field, ""), html.unescape(answer.text.partition("<main")[2])[:600]
+    assert filled(answer)["flows"] == "<kept>"
+    assert "whsec_verysecret" not in answer.text
+    assert world.store.webhooks.get_webhook("shop") is None

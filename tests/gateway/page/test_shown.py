@@ -1,0 +1,217 @@
+"""What a page says is true, and said so that somebody who has never seen it reads it rightly."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import sqlite3
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.schedules.decision import Circumstances, decide, too_many_failures
+from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_id
+from crawler_lifecycle.gateway import health
+from crawler_lifecycle.gateway.page.parts.rendering import rung
+from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
+from crawler_lifecycle.gateway.page.screens.topics import topics
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.recent import RecentRuns
+from crawler_lifecycle.ports import Correction, DrawnTask
+from tests.gateway.gateway_world import World
+from tests.gateway.page.test_things import words
+
+
+def test_what_nobody_knows_yet_is_no_alarm(world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Task queues take seconds to tell; until they have, the page says that it asks."""
+    monkeypatch.setattr(health, "QUEUES_PATIENCE_S", 0.01)
+    monkeypatch.setattr(runs, "PATIENCE_S", 60.0)
+
+    async def silent(*_: Any) -> list[Any]:
+        await asyncio.sleep(3600)
+        return []
+
+    monkeypatch.setattr(world.workflows, "task_queues", silent)
+    page = words(browser.get("/"))
+    assert "who polls the task queues is being asked" in page
+    assert "What was asked works; the rest is being asked" in page
+    assert "looked at" not in page
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [
+        (0.02, "1.2 s"),
+        (0.1, "6 s"),
+        (0.001, "0.06 s"),
+        (1, "1 min"),
+        (15, "15 min"),
+        (1.5, "1.5 min"),
+        (100, "100 min"),
+    ],
+)
+def test_a_rung_of_the_ladder_has_its_unit(minutes: float, text: str) -> None:
+    assert rung(minutes) == text
+
+
+def test_the_ladder_of_a_run_is_its_own(world: World, browser: TestClient) -> None:
+    for asked in ({}, {"poll_minutes": [0.02, 1, 15]}):
+        browser.post("/v1/runs", json={"crawler": "plain", **asked})
+    assert "Checks, apart by 1 min 2 min 3 min 5 min 8 min 15 min " in words(browser.get("/runs/1"))
+    assert "Checks, apart by 1.2 s 1 min 15 min " in words(browser.get("/runs/2"))
+
+
+def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
+    steps = [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]
+    browser.post("/v1/graphs", json={"id": "7f2c", "name": "prices", "steps": steps})
+    browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
+    assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
+    assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
+    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "prices"]
+
+
+def test_filters_that_few_use_are_folded_until_one_is_set(world: World, browser: TestClient) -> None:
+    def folded(query: str) -> bool:
+        page = browser.get(f"/?{query}").text
+        [state] = re.findall(r'<details class="more"( open)?><summary>More filters</summary>', page)
+        return not state
+
+    assert folded("")
+    assert folded("status=FAILED&crawler=plain&attention=true")
+    for query in ("trigger=api", "outcome=x", "flow_id=f", "tag=a", "created_from=2026-11-20T00:00:00Z", "parent=p"):
+        assert not folded(query), query
+    assert "parent: graph/x" in words(browser.get("/?parent=graph/x")), "a filter without a field is told"
+    kept = dict(re.findall(r'name="(\w+)" value="([^"]+)"', browser.get("/?created_until=2026-11-21T00:00:00Z").text))
+    assert kept["created_until"] == "2026-11-21T00:00:00Z"
+
+
+def test_what_a_button_does_is_called_as_the_button_first() -> None:
+    late = decide(Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False))
+    assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
+    assert (too_many_failures([True], 1) or "").endswith("Resume lets it go on (crawlctl schedule resume)")
+
+
+def test_charts_move_with_runs_that_begin_and_not_with_counters(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
+    crawlers = Crawlers(world.scheduler)
+    recent = RecentRuns(world.store.runs, crawlers, world.clock, fresh_s=0.0)
+    stands = topics(world.store, recent, world.clock)["crawlers"]
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    first = asyncio.run(stands())
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        database.execute("UPDATE run_history SET items = 7")
+    assert asyncio.run(stands()) == first
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    assert asyncio.run(stands()) != first
+
+
+def test_the_list_says_why_tasks_wait_and_how_many_are_where(world: World, browser: TestClient, tmp_path: Path) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}] * 3})
+    world.claim(1)
+    world.deploy(1)
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        database.execute("UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL")
+        database.execute("UPDATE task_history SET status = 'RUNNING' WHERE task_index = 0")
+        database.execute("UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2")
+    row = words(browser.get("/"))
+    assert "2 tasks PENDING: 4 of 4 slots in use" in row
+    assert "2 PENDING, 1 RUNNING" in row
+    waiting = browser.get("/v1/runs").json()["runs"][0]["waiting"]
+    assert waiting == browser.get("/v1/runs/1").json()["waiting"], "as on its own page"
+
+
+def test_a_run_leads_to_what_began_it(world: World, browser: TestClient) -> None:
+    due = due_request_id("nightly", world.clock())
+    for more in ({"parent": "manager/walks/f 1"}, {"parent": "graph/a/b"}, {"parent": "else"}):
+        browser.post("/v1/runs", json={"crawler": "plain", **more})
+    browser.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": due})
+    pages = [browser.get(f"/runs/{n}").text for n in (1, 2, 3, 4)]
+    assert 'href="/managers?name=walks&amp;flow_id=f+1"' in pages[0]
+    assert 'href="/graphs/a%2Fb"' in pages[1]
+    assert "<code>else</code>" in pages[2]
+    assert 'href="/schedules/nightly"' in pages[3]
+
+
+class Squares(HTMLParser):
+    """A block of squares as it is seen."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._layers: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if "id" in given:
+            self.lines = (given.get("data-tasks") or "").split("\n")
+        elif tag == "span":
+            self._layers.append([])
+
+    def handle_data(self, data: str) -> None:
+        self._layers[-1].append(data)
+
+    def rows(self) -> list[str]:
+        whole = ["".join(max(letters) for letters in zip(*layers, strict=True)) for layers in self._layers]
+        return "\n".join(whole).split("\n") if whole else []
+
+
+def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
+    empty = dict.fromkeys(DrawnTask._fields, None)
+    return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status, "unreadable": False} | known)
+
+
+def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
+    reason = 'x" onmouseover="y\n<b>'
+    tasks = [drawn(900 + n, n, "RUNNING" if n % 2 else "FAILED", reason=reason, exit_code=1) for n in range(303)]
+    blocks = squares(tasks)
+    assert len(blocks) == SQUARES_MAX // BLOCK
+    first, second, third = (Squares(one) for one in blocks[:3])
+    assert first.rows() == ["FR" * 12 + "F", "RF" * 12 + "R"] * 5
+    assert second.rows() == ["FR" * 12 + "F", "RF" * 12 + "R", "FRF"]
+    assert third.rows() == []
+    assert second.lines[-1] == '1202 302: FAILED, x" onmouseover="y <b>, exit 1'
+    assert len(first.lines) == BLOCK
+    assert blocks[0].count("<") < 10, "ten thousand elements keep a browser busy for seconds"
+    wordy = squares([drawn(n, n, "FAILED", cause="why " * 5000) for n in range(2)])
+    assert len(wordy[0]) < 1000, "a page of them has megabytes otherwise"
+    strange = squares([drawn(0, 0, "LOST"), drawn(1, 1, "<i>")])
+    assert Squares(strange[0]).rows() == ["L?"]
+
+
+def test_corrections_have_the_newest_first(world: World, browser: TestClient) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    for truth in ("A", "B", "C"):
+        world.store.corrections.record_corrections(1, [Correction(CorrectionKind.LATE, "LOST", truth)])
+        world.clock.forward(86400 * 4)
+    asked = "/corrections?page_size=1&since=2026-11-23T00:00:00Z"
+
+    def truths(address: str) -> list[str]:
+        return re.findall(r"<td>LOST</td><td>(\w)</td>", browser.get(address).text)
+
+    first = browser.get(asked).text
+    [more] = re.findall(r'rel="next" href="([^"]*)"', first)
+    assert (truths(asked), truths(html.unescape(more))) == (["C"], ["B"])
+    assert 'rel="next"' not in browser.get(html.unescape(more)).text, "what lies before the time that was asked for"
+
+
+def test_every_time_is_an_age_with_the_time_in_its_title(world: World, browser: TestClient) -> None:
+    """A browser writes all of them anew each second: another text in one would be lost."""
+    browser.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600})
+    browser.post("/v1/schedules/nightly/trigger", json={})
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    browser.post("/v1/runs/1/stop", json={"reason": "why"})
+    for path in ("/", "/runs/1", "/schedules", "/schedules/nightly", "/corrections", "/audit", "/crawlers"):
+        times = re.findall(r"<time[^>]*>[^<]*</time>", browser.get(path).text)
+        assert times, path
+        for one in times:
+            assert re.fullmatch(
+                r'<time datetime="[^"]+Z" title="[-0-9]+ [:0-9]+ UTC">(\d.* ago|in \d.*)</time>', one
+            ), one

@@ -1,0 +1,504 @@
+"""scrapyd's dialect: what its users send, in every way in which they send it, and what odd clients send."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.access.limits import Quota
+from crawler_lifecycle.gateway.access.operations import Entrance
+from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
+from crawler_lifecycle.gateway.api.scrapyd import PATHS
+from crawler_lifecycle.gateway.scrapyd import forms
+from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.task_tokens import sign
+from crawler_lifecycle.web.origins import named_hosts
+from tests.gateway.gateway_world import World
+from tests.support.run_refs import run_ref
+
+PROJECT = "default"
+PLAIN = {"project": PROJECT, "spider": "plain"}
+
+
+@pytest.fixture
+def scrapyd(world: World) -> Iterator[TestClient]:
+    with world.client(world.new_app(scrapyd=PROJECT)) as client:
+        yield client
+
+
+def ok(answer: httpx.Response) -> dict[str, Any]:
+    """What a call answered, without what is in every answer."""
+    found: dict[str, Any] = answer.json()
+    assert (answer.status_code, found.pop("status")) == (200, "ok"), answer.text
+    assert found.pop("node_name") == "crawler-lifecycle"
+    assert answer.headers["content-type"] == "application/json"
+    return found
+
+
+def error(answer: httpx.Response, status: int = 200) -> str:
+    """The sentence with which a call was refused."""
+    found = answer.json()
+    assert (answer.status_code, found["status"]) == (status, "error"), answer.text
+    assert set(found) == {"status", "message", "node_name"}
+    assert answer.headers["content-type"] == "application/json"
+    return str(found["message"])
+
+
+def scheduled(client: TestClient, **fields: object) -> str:
+    return str(ok(client.post("/schedule.json", data={**PLAIN, **fields}))["jobid"])
+
+
+def run(world: World, jobid: str) -> RunRow:
+    row = world.store.runs.find_run(jobid)
+    assert row is not None
+    return row
+
+
+def count(world: World) -> int:
+    return len(world.store.runs.list_runs())
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def test_without_the_setting_there_is_no_dialect(client: TestClient) -> None:
+    for path in PATHS:
+        assert client.get(path).json()["code"] == "not_found"
+        assert client.post(path).json()["code"] == "not_found"
+
+
+def test_it_is_no_part_of_the_openapi_document(world: World, scrapyd: TestClient) -> None:
+    assert scrapyd.get("/openapi.json").json() == world.app.openapi()
+
+
+def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> None:
+    assert ok(scrapyd.get("/listprojects.json")) == {"projects": [PROJECT]}
+    [version] = ok(scrapyd.get("/listversions.json", params={"project": PROJECT}))["versions"]
+    assert ok(scrapyd.get("/listversions.json", params={"project": "other"})) == {"versions": []}
+    for more in ({}, {"_version": version}, {"_version": ""}):
+        assert ok(scrapyd.get("/listspiders.json", params={"project": PROJECT, **more})) == {
+            "spiders": ["plain", "strict"]
+        }
+    told = error(scrapyd.get("/listspiders.json", params={"project": PROJECT, "_version": "r1"}))
+    assert told == f"version 'r1' not found; the catalogue is '{version}' now: send that, or leave it out"
+    assert version in error(scrapyd.post("/schedule.json", data={**PLAIN, "_version": "r1"}))
+    assert scheduled(scrapyd, _version=version)
+    assert scrapyd.head("/daemonstatus.json").status_code == 200
+
+
+def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> None:
+    jobid = scheduled(scrapyd, jobid="job-1", site="http://x", setting=["DOWNLOAD_DELAY=2", "USER_AGENT=a=b"])
+    assert jobid == "job-1"
+    row = run(world, jobid)
+    assert (row.crawler, row.trigger, row.request["priority"]) == ("plain", "api", 3)
+    assert row.request["args"] == {"site": "http://x"}
+    assert row.request["settings"] == {"DOWNLOAD_DELAY": "2", "USER_AGENT": "a=b"}
+    assert ok(scrapyd.get("/daemonstatus.json")) == {"pending": 1, "running": 0, "finished": 0}
+    assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": "pending"}
+    assert ok(scrapyd.get("/listjobs.json")) == {
+        "pending": [
+            {
+                **{"id": "job-1", "project": PROJECT, "spider": "plain", "version": None},
+                **{"settings": row.request["settings"], "args": row.request["args"]},
+            }
+        ],
+        "running": [],
+        "finished": [],
+    }
+    world.claim(row.run_id)
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": "pending"}
+    assert ok(scrapyd.get("/listjobs.json", params={"project": PROJECT}))["running"] == [
+        {
+            **{"id": "job-1", "project": PROJECT, "spider": "plain", "pid": None},
+            **{"start_time": "2026-11-20 12:00:00.000000"},
+            **{"log_url": f"/logs/{PROJECT}/plain/job-1.log", "items_url": None},
+        }
+    ]
+    world.end(row.run_id)
+    listed = ok(scrapyd.get("/listjobs.json", params={"project": PROJECT}))
+    assert listed == {
+        "pending": [],
+        "running": [],
+        "finished": [
+            {
+                **{"id": "job-1", "project": PROJECT, "spider": "plain"},
+                **{"start_time": "2026-11-20 12:00:00.000000", "end_time": "2026-11-20 12:00:00.000000"},
+                **{"log_url": f"/logs/{PROJECT}/plain/job-1.log", "items_url": None},
+            }
+        ],
+    }
+    assert ok(scrapyd.get("/status.json", params={"job": jobid, "project": PROJECT})) == {"currstate": "finished"}
+    assert ok(scrapyd.get("/daemonstatus.json")) == {"pending": 0, "running": 0, "finished": 1}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": None}
+
+
+def test_finished_jobs_are_the_newest_hundred(world: World, scrapyd: TestClient) -> None:
+    for n in range(103):
+        scheduled(scrapyd, jobid=f"job-{n}")
+        world.claim(run(world, f"job-{n}").run_id)
+        world.end(run(world, f"job-{n}").run_id, RunStatus.COMPLETED if n % 2 else RunStatus.FAILED)
+    finished = ok(scrapyd.get("/listjobs.json"))["finished"]
+    assert [job["id"] for job in finished] == [f"job-{n}" for n in range(102, 2, -1)]
+    assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 100
+
+
+def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: TestClient) -> None:
+    key = {"Idempotency-Key": "schedule/nightly/2026-11-20T02:00:00Z"}
+    scrapyd.post("/v1/runs", json={"crawler": "plain"}, headers=key)
+    [job] = ok(scrapyd.get("/listjobs.json"))["pending"]
+    assert (job["id"], job["spider"]) == (key["Idempotency-Key"], "plain")
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job["id"]})) == {"prevstate": "pending"}
+
+
+def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> None:
+    jobid = scheduled(scrapyd, jobid="a/b c")
+    world.claim(run(world, jobid).run_id)
+    world.end(run(world, jobid).run_id)
+    [job] = ok(scrapyd.get("/listjobs.json"))["finished"]
+    assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
+    answer = scrapyd.get(job["log_url"])
+    assert "its log is not here; none was kept" in answer.json()["detail"]
+    for path in ("/logs/default/plain/nobody.log", "/logs/default/strict/a%2Fb%20c.log", "/logs/x/plain/a%2Fb%20c.log"):
+        assert scrapyd.get(path).json()["code"] == "log_not_found"
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [("0", 3), ("1", 2), ("2.0", 1), ("99", 1), ("-1", 4), ("-1e300", 5), ("0.4", 3), (" 1 ", 2)],
+)
+def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient, given: str, ours: int) -> None:
+    assert run(world, scheduled(scrapyd, priority=given)).request["priority"] == ours
+
+
+def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(world: World, scrapyd: TestClient) -> None:
+    ok(scrapyd.post("/schedule.json", params={**PLAIN, "jobid": "in-the-address", "page": "ä"}))
+    assert run(world, "in-the-address").request["args"] == {"page": "ä"}
+    # The body counts where both have a field, and the first value of a field that comes twice.
+    body = "spider=plain&jobid=both&jobid=second&page=%C3%A4+%2B&page=2&setting=DEPTH_LIMIT%3D1&setting=DEPTH_LIMIT=2"
+    header = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
+    ok(scrapyd.post(f"/schedule.json?project={PROJECT}&spider=strict&jobid=x", content=body, headers=header))
+    row = run(world, "both")
+    assert (row.crawler, row.request["args"], row.request["settings"]) == (
+        *("plain", {"page": "ä +"}),
+        {"DEPTH_LIMIT": "2"},
+    )
+    # httpx writes a multipart form as soon as there is a file: it is a field like any other.
+    fields = {**PLAIN, "jobid": "multipart", "setting": ["DEPTH_LIMIT=1", "RETRY_TIMES=2"]}
+    files = {"page": ("page.txt", b"line 1\r\n\r\n--not-the-end\r\n", "text/plain")}
+    ok(scrapyd.post("/schedule.json", data=fields, files=files))
+    row = run(world, "multipart")
+    assert row.request["args"] == {"page": "line 1\r\n\r\n--not-the-end\r\n"}
+    assert row.request["settings"] == {"DEPTH_LIMIT": "1", "RETRY_TIMES": "2"}
+    raw = "project=default&spider=plain&jobid=raw&page=ä".encode()
+    ok(scrapyd.post("/schedule.json", content=raw, headers=header))
+    assert run(world, "raw").request["args"] == {"page": "ä"}
+
+
+def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> None:
+    for _ in range(3):
+        assert scheduled(scrapyd, jobid="nightly", site="http://x") == "nightly"
+    assert (count(world), len(world.workflows.started)) == (1, 1)
+    told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"}))
+    assert told == "jobid: 'nightly' is taken by another request; give another one"
+    row = run(world, "nightly")
+    world.claim(row.run_id)
+    world.end(row.run_id)
+    told = error(scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://x"}))
+    assert told == f"jobid: 'nightly' is taken: run {row.run_id} had it and is FAILED; give another one"
+    assert (count(world), len(world.workflows.started)) == (1, 1)
+
+
+def test_what_is_on_record_is_scheduled_while_temporal_is_away(world: World, scrapyd: TestClient) -> None:
+    world.workflows.down = True
+    jobid = scheduled(scrapyd)
+    assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": "pending"}
+    assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {"prevstate": "pending"}
+    assert run(world, jobid).stop is not None
+
+
+REFUSED = [
+    ({}, "'project' parameter is required"),
+    ({"project": PROJECT}, "'spider' parameter is required"),
+    ({"project": "x", "spider": "plain"}, "project 'x' not found; this gateway has 'default' alone"),
+    ({"project": PROJECT, "spider": "nobody"}, "spider 'nobody' not found; known are plain, strict"),
+    ({"project": PROJECT, "spider": ""}, "spider: ''"),
+    ({"project": PROJECT, "spider": "../../etc"}, "spider: '../../etc'"),
+    ({"project": PROJECT, "spider": "strict"}, "args.site: missing"),
+    ({**PLAIN, "depth": "3"}, "args.depth: unknown argument of crawler 'plain'; it takes: page, site"),
+    ({**PLAIN, "_job": "x"}, "args._job: unknown argument"),
+    ({**PLAIN, "": "x"}, "args.: unknown argument"),
+    ({**PLAIN, "page": "a\0b"}, "args.page: "),
+    ({**PLAIN, "page": "x" * 70_000}, "args: 7"),
+    ({**PLAIN, "jobid": ""}, "jobid: ''"),
+    ({**PLAIN, "jobid": "a\nb"}, "jobid: "),
+    ({**PLAIN, "jobid": "x" * 121}, "jobid: "),
+    ({**PLAIN, "priority": "high"}, "priority is invalid: 'high'; give a number"),
+    ({**PLAIN, "priority": "nan"}, "priority is invalid: 'nan'"),
+    ({**PLAIN, "priority": "1e999"}, "priority is invalid"),
+    ({**PLAIN, "setting": "LOG_LEVEL"}, "setting: 'LOG_LEVEL' has no '='; send NAME=VALUE"),
+    ({**PLAIN, "setting": "ITEM_PIPELINES={}"}, "settings.ITEM_PIPELINES: '{}' may not be set by a request"),
+    ({**PLAIN, "setting": "=1"}, "settings.: '1' may not be set"),
+]
+
+
+@pytest.mark.parametrize(("fields", "told"), REFUSED, ids=lambda value: value[:30] if isinstance(value, str) else "")
+def test_what_cannot_be_scheduled_is_told_in_a_sentence(
+    world: World, scrapyd: TestClient, fields: dict[str, str], told: str
+) -> None:
+    assert error(scrapyd.post("/schedule.json", data=fields)).startswith(told)
+    assert count(world) == 0
+
+
+FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "told"),
+    [
+        (FORM, b"project=default&spider=%ff", "spider is invalid: b'\\xff' is no UTF-8"),
+        (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is no UTF-8"),
+        (FORM, b"%ff=1", "the name of a field is invalid"),
+        (FORM, b"&".join(b"a%d=1" % n for n in range(1001)), "form: more than 1000 fields"),
+        ("application/json", b'{"project": "default"}', "Content-Type: 'application/json' is not taken; send appl"),
+        ("", b"project=default", "Content-Type: '' is not taken"),
+        ("multipart/form-data", b"--b--", "Content-Type: no boundary in it"),
+        (PARTS, b"project=default", "body: the form has no end"),
+        (PARTS, b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n', "body: the form has no end"),
+        (PARTS, b"--b\r\n\r\n1\r\n--b--", "body: a part of the form has no name"),
+        (PARTS, b'--b\r\nx: form-data; name="a"\r\n\r\n1\r\n--b--', "body: a part of the form has no name"),
+        (PARTS, b"--b--", "'project' parameter is required"),
+        (PARTS, b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 1001 + b"--b--", "form: more than"),
+        (PARTS, b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n\xff\r\n--b--', "project is invalid"),
+    ],
+)
+def test_what_is_no_form_is_told_in_a_sentence(
+    world: World, scrapyd: TestClient, kind: str, body: bytes, told: str
+) -> None:
+    answer = scrapyd.post("/schedule.json", content=body, headers={"content-type": kind})
+    assert error(answer).startswith(told)
+    assert count(world) == 0
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signal", "force"),
+    [(None, False), ("INT", False), ("TERM", False), ("15", False), ("KILL", True), ("9", True), ("sigkill", True)],
+)
+def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient, signal: str | None, force: bool) -> None:
+    jobid = scheduled(scrapyd)
+    row = run(world, jobid)
+    world.claim(row.run_id)
+    world.deploy(row.run_id)
+    cancel = {"project": PROJECT, "job": jobid, **({} if signal is None else {"signal": signal})}
+    for before in ("pending", "running"):
+        assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": before}
+        assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
+    stop = run(world, jobid).stop
+    assert stop is not None
+    assert stop.force is force
+
+
+def test_what_cannot_be_cancelled(world: World, scrapyd: TestClient) -> None:
+    jobid = scheduled(scrapyd)
+    cancel = {"project": PROJECT, "job": jobid}
+    assert error(scrapyd.post("/cancel.json", data={"job": jobid})).startswith("'project' parameter is required")
+    assert error(scrapyd.post("/cancel.json", data={"project": PROJECT})).startswith("'job' parameter is required")
+    assert "not found" in error(scrapyd.post("/cancel.json", data={**cancel, "project": "x"}))
+    for signal in ("STOP", "USR1", "-9", "KILL ", "0"):
+        assert error(scrapyd.post("/cancel.json", data={**cancel, "signal": signal})).startswith("signal: ")
+    for job in ("nobody", "", "a\0b", "x" * 5000, "\U0001f577"):
+        assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": job})) == {"prevstate": None}
+        assert ok(scrapyd.get("/status.json", params={"job": job})) == {"currstate": None}
+    assert run(world, jobid).stop is None
+
+
+# --- what is refused for everybody ------------------------------------------------------------------------------------
+
+
+def test_uploads_and_deletions_say_where_the_catalogue_is(world: World, scrapyd: TestClient) -> None:
+    egg = {"egg": ("p.egg", b"PK\x03\x04" + b"\0" * 1000)}
+    large = {"egg": ("p.egg", b"\0" * 2 * 1024 * 1024)}
+    told = {
+        error(scrapyd.post("/addversion.json", data={"project": "p", "version": "1"}, files=egg)),
+        error(scrapyd.post("/addversion.json", data={"project": "p", "version": "1"}, files=large), 413),
+        error(scrapyd.post("/delversion.json", data={"project": "p", "version": "1"})),
+        error(scrapyd.post("/delproject.json", data={"project": "p"})),
+    }
+    [one] = told
+    assert "entries of the catalogue (crawlers.yaml, LIFECYCLE_CRAWLERS)" in one
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient, path: str) -> None:
+    taken = {"GET", "HEAD"} if "GET" in scrapyd.options(path).headers["allow"] else {"POST"}
+    for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"} - taken:
+        assert f"{method} is not allowed on {path}" in error(scrapyd.request(method, path))
+
+
+def test_what_is_down_keeps_its_status(world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> object:
+        raise StoreUnavailable("database is locked")
+
+    def broken(*_: object) -> object:
+        raise RuntimeError("secret inside")
+
+    monkeypatch.setattr(world.store.runs, "find_run", down)
+    answer = scrapyd.post("/schedule.json", data=PLAIN)
+    assert error(answer, 503) == "database is locked"
+    assert answer.headers["retry-after"]
+    monkeypatch.setattr(world.store.runs, "find_run", broken)
+    assert "secret" not in error(scrapyd.get("/status.json", params={"job": "1"}), 500)
+    assert "Too" not in error(scrapyd.get(f"/status.json?job={'x' * 9000}"), 414)
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+def basic(user: str, word: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{word}".encode()).decode()}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    found, lines = {}, ""
+    for role in Role:
+        found[role.value], more = new_token(f"the-{role}", role)
+        lines += more
+    (tmp_path / "tokens.toml").write_text(lines)
+    return found
+
+
+@pytest.fixture
+def door(world: World, tokens: dict[str, str], tmp_path: Path) -> Iterator[TestClient]:
+    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), b"k" * 32, None, named_hosts(()))
+    with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as client:
+        yield client
+
+
+def test_the_token_is_the_password_under_any_name(world: World, door: TestClient, tokens: dict[str, str]) -> None:
+    for headers in (basic("", tokens["operate"]), basic("scrapyd", tokens["operate"]), bearer(tokens["operate"])):
+        jobid = str(ok(door.post("/schedule.json", data=PLAIN, headers=headers))["jobid"])
+        assert run(world, jobid).request["requested_by"] == "the-operate"
+    read = basic("x", tokens["read"])
+    assert "needs the role operate" in error(door.post("/schedule.json", data=PLAIN, headers=read), 403)
+    assert ok(door.get("/listjobs.json", headers=read))
+    assert "is not allowed" in error(door.put("/listjobs.json", headers=read))
+    assert count(world) == 3
+    assert door.get("/v1/runs", headers=read).status_code == 401, "our own routes take a bearer token alone"
+    assert door.get("/logs/default/plain/nobody.log", headers=read).status_code == 404
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("Basic", "Basic ", "Basic ***", "Basic eDo=", "Basic eA==", "Basic /////w==", "Digest x", "", "basic eDp5"),
+        "Basic " + base64.b64encode(b"crawl_x:").decode(),
+    ],
+)
+def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: TestClient, given: str) -> None:
+    for path in sorted(PATHS):
+        for method in ("GET", "POST"):
+            answer = door.request(method, path, headers={"Authorization": given} if given else {})
+            assert error(answer, 401).startswith("Authorization: ")
+            assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
+    assert door.get("/logs/default/plain/x.log", headers={"Authorization": given}).status_code == 401
+    assert count(world) == 0
+
+
+def test_a_crawlers_own_token_may_nothing_of_this(world: World, door: TestClient, scrapyd: TestClient) -> None:
+    own = sign(b"k" * 32, run_ref(1))
+    with world.client(world.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)) as is_open:
+        for client in (door, is_open):
+            for headers in (basic("x", own), bearer(own)):
+                error(client.post("/schedule.json", data=PLAIN, headers=headers), 403)
+                error(client.get("/listjobs.json", headers=headers), 403)
+        assert ok(is_open.get("/listjobs.json", headers=basic("who", "ever")))
+    assert ok(scrapyd.get("/listjobs.json", headers={"Authorization": "Basic ***"})), "an open gateway asks nobody"
+
+
+def test_too_much_is_told_with_a_pause(world: World, tokens: dict[str, str], tmp_path: Path) -> None:
+    quota = Quota(reads_per_s=0.1, writes_per_s=0.1)
+    entrance = Entrance(TokenFile.load(tmp_path / "tokens.toml"), None, quota, named_hosts(()))
+    with world.client(world.new_app(entrance=entrance, scrapyd=PROJECT)) as door:
+        headers = basic("x", tokens["operate"])
+        for method, path in (("GET", "/listjobs.json"), ("POST", "/schedule.json")):
+            ok(door.request(method, path, params=PLAIN, headers=headers))
+            answer = door.request(method, path, params=PLAIN, headers=headers)
+            assert error(answer, 429).startswith("More than 0.1 requests")
+            assert int(answer.headers["retry-after"]) >= 1
+    assert count(world) == 1
+
+
+def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> None:
+    answer = scrapyd.post("/schedule.json", data=PLAIN, headers={"Origin": "http://evil.example"})
+    assert "Origin" in error(answer, 403)
+    assert count(world) == 0
+
+
+# --- anything at all --------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(
+    ["project", "spider", "jobid", "job", "setting", "priority", "_version", "signal", "page", "", "_job", "x\0"]
+) | st.text(max_size=5)
+VALUES = st.sampled_from([PROJECT, "plain", "strict", "A=B", "LOG_LEVEL=INFO", "KILL", "1", "%", "a/../b"]) | st.text(
+    max_size=30
+)
+FORMS = st.lists(st.tuples(NAMES, VALUES), max_size=8)
+RAW = st.binary(max_size=60) | FORMS.map(
+    lambda pairs: "&".join(f"{quote(name)}={quote(value)}" for name, value in pairs).encode()
+)
+KINDS = st.sampled_from([FORM, PARTS, "multipart/form-data", "text/plain", ""])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS)
+def test_whatever_comes_is_answered_as_scrapyd_answers(
+    world: World, scrapyd: TestClient, path: str, method: str, query: bytes, body: bytes, kind: str
+) -> None:
+    before = count(world)
+    url = f"{path}?{quote(query, safe='=&%')}"
+    answer = scrapyd.request(method, url, content=body, headers={"content-type": kind})
+    assert answer.status_code == 200, answer.text
+    if method == "HEAD":
+        return
+    found = json.loads(answer.content)
+    assert found["status"] in ("ok", "error")
+    assert found["node_name"]
+    assert found["status"] == "ok" or found["message"]
+    new = count(world) - before
+    assert new in (0, 1)
+    assert not new or (path, found["status"]) == ("/schedule.json", "ok")
+
+
+@given(FORMS, st.sampled_from(["b", "----WebKitFormBoundary7MA4YWxk", "a'b"]))
+def test_a_multipart_form_says_what_an_urlencoded_one_does(pairs: list[tuple[str, str]], boundary: str) -> None:
+    pairs = [(name, value) for name, value in pairs if not set(name) & set('"\r\n') and boundary not in value]
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in pairs
+    ]
+    body = ("".join(parts) + f"--{boundary}--\r\n").encode()
+    wanted: dict[str, list[bytes]] = {}
+    for name, value in pairs:
+        wanted.setdefault(name, []).append(value.encode())
+    assert forms._multipart(body, f'multipart/form-data; boundary="{boundary}"') == wanted

@@ -1,0 +1,120 @@
+"""Routes of webhooks: definitions, commands, deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.temporal.webhooks import WebhookKeeper
+from tests.gateway.gateway_world import World
+
+PATH = "/v1/webhooks/shop"
+HOOK: dict[str, Any] = {"url": "https://hooks.example.com/x?y=1", "secrets": ["env:HOOK"], "events": ["run.*"]}
+
+
+def ok(answer: Any, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_webhook_from_its_making_to_its_deletion(world: World) -> None:
+    with world.client() as client:
+        made = ok(client.put(PATH, json={**HOOK, "requested_by": "ann"}))
+        assert (made["state"], made["revision"], made["requested_by"], made["note"]) == ("active", 1, "ann", None)
+        assert made["definition"] == HOOK
+        assert ok(client.put(PATH, json=HOOK))["revision"] == 1
+        assert ok(client.put(PATH, json={**HOOK, "tags": ["nightly"]}))["revision"] == 2
+        assert [one["name"] for one in ok(client.get("/v1/webhooks"))["webhooks"]] == ["shop"]
+        paused = ok(client.post(f"{PATH}/pause", json={"reason": "a migration", "requested_by": "ann"}))
+        assert (paused["state"], paused["pause_reason"]) == ("paused", "paused by ann: a migration")
+        assert ok(client.post(f"{PATH}/pause"))["note"] == "It was paused already."
+        assert ok(client.put(PATH, json=HOOK))["note"] == "It is paused: resume it."
+        assert "paused" in ok(client.post(f"{PATH}/test"), 202)["note"]
+        assert ok(client.post(f"{PATH}/resume", json={"skip": True}))["state"] == "active"
+        assert ok(client.post(f"{PATH}/resume"))["note"] == "It was not paused."
+        assert ok(client.post(f"{PATH}/test"), 202)["note"] is None
+        ok(client.delete(PATH))
+        for answer in (client.get(PATH), client.delete(PATH), client.post(f"{PATH}/test")):
+            assert ok(answer, 404)["code"] == "webhook_not_found"
+    assert ("shop", True) in world.workflows.webhooks, "its workflow is woken at each change"
+
+
+def test_deliveries_are_listed_the_latest_first(world: World) -> None:
+    with world.client() as client:
+        ok(client.put(PATH, json=HOOK))
+        seqs = [ok(client.post(f"{PATH}/test"), 202)["seq"] for _ in range(5)]
+        row = world.store.webhooks.follow_webhook("shop", "f")
+        assert row is not None
+        tried = [Tried(seq, "the receiver answered 500: no" if seq == seqs[2] else None) for seq in seqs]
+        world.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
+        first = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3}))
+        rest = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3, "page_token": first["next_page_token"]}))
+        assert [one["seq"] for one in first["deliveries"] + rest["deliveries"]] == seqs[::-1]
+        [failed] = ok(client.get(f"{PATH}/deliveries", params={"status": "failed"}))["deliveries"]
+        assert (failed["seq"], failed["error"], failed["tries"]) == (seqs[2], "the receiver answered 500: no", 1)
+        found = ok(client.get(PATH))
+        assert (found["state"], found["error"], found["through_seq"]) == ("failing", failed["error"], seqs[1])
+        assert 'lifecycle_webhooks{state="failing"} 1.0' in client.get("/metrics").text
+        assert ok(client.post(f"{PATH}/resume", json={"skip_seq": seqs[2]}))["state"] == "active"
+        [left] = ok(client.get(f"{PATH}/deliveries", params={"status": "skipped"}))["deliveries"]
+        assert left["seq"] == seqs[2]
+        assert "no event of this number fails" in ok(client.post(f"{PATH}/resume", json={"skip_seq": 7}), 422)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"url": "http://127.0.0.1/"}, "https"),
+        ({"url": "file:///etc/passwd"}, "url"),
+        ({"secrets": ["hunter2"]}, "env:NAME"),
+        ({"secrets": []}, "secrets"),
+        ({"events": ["run.begun"]}, "run.ended"),
+        ({"colour": "red"}, "colour"),
+        ({"tags": ["x"] * 101}, "tags"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(world: World, change: dict[str, Any], word: str) -> None:
+    with world.client() as client:
+        answer = client.put(PATH, json={**HOOK, **change})
+        assert answer.status_code == 422
+        assert word in answer.text
+        assert "hunter2" not in answer.text
+        assert ok(client.get("/v1/webhooks"))["webhooks"] == []
+
+
+def test_on_a_developers_machine_http_is_allowed(world: World) -> None:
+    with TestClient(world.new_app(loopback=True), base_url="http://127.0.0.1:8500") as client:
+        ok(client.put(PATH, json={**HOOK, "url": "http://localhost:9000/"}))
+        assert client.put(PATH, json={**HOOK, "url": "http://example.com/"}).status_code == 422
+
+
+def test_while_temporal_is_away_it_is_recorded_and_told_later(world: World) -> None:
+    world.workflows.down = True
+    with world.client() as client:
+        assert "role webhooks" in ok(client.put(PATH, json=HOOK))["note"]
+        assert "role webhooks" in ok(client.post(f"{PATH}/test"), 202)["note"]
+
+
+def test_what_was_changed_meanwhile_wakes_its_workflow_once(world: World) -> None:
+    keeper = WebhookKeeper(world.store.webhooks, cast(Any, world.workflows))
+
+    def woken() -> bool:
+        world.workflows.down = False
+        assert asyncio.run(keeper.turn()) == 1
+        return bool(world.workflows.webhooks[-1] == ("shop", True))
+
+    with world.client() as client:
+        for change in (
+            lambda: ok(client.put(PATH, json=HOOK)),
+            lambda: ok(client.post(f"{PATH}/pause")),
+            lambda: ok(client.post(f"{PATH}/resume")),
+            lambda: ok(client.put(PATH, json={**HOOK, "tags": ["nightly"]})),
+        ):
+            world.workflows.down = True
+            world.clock.forward(1)
+            change()
+            assert (woken(), woken()) == (True, False)

@@ -1,0 +1,30 @@
+"""Every page can be used by everybody: light and wide, dark and 360 pixels narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.world import World
+from tests.page.browser import Visitor
+from tests.page.scene import PAGES, prepare
+
+
+@pytest.fixture(scope="module")
+def scene(stack: World) -> Mapping[str, object]:
+    return prepare(stack)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_and_it_fits_its_window(
+    stack: World, browser: Browser, scene: Mapping[str, object], name: str
+) -> None:
+    visitor = Visitor(browser, str(stack.stack.addresses["gateway"]))
+    page = visitor.open(PAGES[name].format(**scene))
+    assert page.get_by_role("heading", level=1).count() == 1
+    visitor.look(page)
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.set_viewport_size({"width": 360, "height": 740})
+    visitor.leave()

@@ -1,0 +1,133 @@
+"""Journeys of whoever plans crawls: schedules by the clock, managers under a cap, graphs of steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import uuid
+from datetime import UTC, datetime, timedelta
+
+from playwright.sync_api import expect
+
+from tests.e2e.world import World, until
+from tests.page.browser import Visitor
+from tests.page.people import now
+
+
+def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: Visitor) -> None:
+    page = visitor.open("/schedules")
+    page.get_by_role("link", name="Make one").click()
+    page.get_by_label("Name", exact=True).fill("prices")
+    page.get_by_label("Crawler").fill("plain")
+    page.get_by_label("Arguments").fill("max_pages=1")
+    page.get_by_label("By the calendar").fill("61 2 * * *")
+    expect(page.get_by_label("Class of the manager")).to_be_hidden()
+    with visitor.expecting("422"):
+        page.get_by_role("button", name="Keep it").click()
+        expect(page.get_by_role("alert")).to_contain_text("cron")
+    expect(page.get_by_label("By the calendar")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Arguments")).to_have_value("max_pages=1")
+    visitor.look(page)
+    page.get_by_label("By the calendar").fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("prices")
+    expect(page.get_by_role("main")).to_contain_text("02:30:00 +0100")
+
+    page.get_by_role("button", name="Run now").click()
+    page.goto("/schedules/prices")
+    until(lambda: world.gateway.get("/v1/schedules/prices/due")["due"], "the line of what was pressed")
+    page.reload()
+    table = page.get_by_role("region", name="Due times")
+    expect(table).to_contain_text("started")
+
+    page.get_by_label("Reason").fill("the shop moves")
+    page.get_by_role("button", name="Pause").click()
+    page.goto("/schedules")
+    line = page.get_by_role("row").filter(has_text="prices")
+    expect(line).to_contain_text("the shop moves")
+
+    line.get_by_role("link", name="prices").click()
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    page.get_by_label("Due behind").fill((today - timedelta(days=3)).isoformat())
+    page.get_by_label("up to").fill((today - timedelta(days=1)).isoformat())
+    page.get_by_role("button", name="Backfill").click()
+    page.get_by_role("button", name="Backfill 2").click()
+    until(lambda: len(world.gateway.get("/v1/schedules/prices/due")["due"]) == 3, "the lines of what was backfilled")
+    page.goto("/schedules/prices")
+    expect(table.get_by_role("row")).to_have_count(4)
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("main")).not_to_contain_text("the shop moves")
+
+
+def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor: Visitor) -> None:
+    due = datetime.fromtimestamp((datetime.now(UTC).timestamp() + 12) // 10 * 10, UTC)
+    times = {"every_s": 10, "catch_up_s": 10, "start_at": due.isoformat(), "end_at": due.isoformat()}
+    world.stack.kill_part("worker", signal.SIGSTOP)
+    try:
+        world.gateway.put("/v1/schedules/tides", {"run": {"crawler": "plain", "args": {"max_pages": "1"}}, **times})
+        until(lambda: datetime.now(UTC) > due + timedelta(seconds=11), "a due time that nobody can serve any more")
+    finally:
+        world.stack.kill_part("worker", signal.SIGCONT)
+    page = visitor.open("/schedules")
+    expect(page.get_by_role("row").filter(has_text="tides")).to_contain_text("missed")
+    page.get_by_role("link", name="tides", exact=True).click()
+    line = page.get_by_role("region", name="Due times").get_by_role("row").last
+    expect(line).to_contain_text("missed")
+    page.get_by_label("Due behind").fill((due - timedelta(seconds=1)).isoformat())
+    page.get_by_label("up to").fill(due.isoformat())
+    page.get_by_role("button", name="Backfill …").click()
+    page.get_by_role("button", name="Backfill 1").click()
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
+    page.get_by_role("link", name="Go to tides").click()
+    expect(line).to_contain_text("it was missed")
+    line.get_by_role("link", name=re.compile(r"^run \d+$")).click()
+    expect(now(page)).to_contain_text("COMPLETED")
+
+
+def test_the_cap_of_a_manager_is_changed_while_it_works(world: World, visitor: Visitor) -> None:
+    request = {"plan": "examples.managers:Walks", "flow_id": uuid.uuid4().hex}
+    manager = world.gateway.start(request, uuid.uuid4().hex, "manager")["manager_id"]
+    page = visitor.open(f"/managers/{manager}")
+    page.get_by_label("Live at once").fill("1")
+    page.get_by_role("button", name="Set").click()
+    until(lambda: world.gateway.get(f"/v1/managers/{manager}")["cap"] == 1, "the new cap")
+    page.goto(f"/managers/{manager}")
+    expect(page.get_by_label("Live at once")).to_have_value("1")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.goto(f"/managers/{manager}")
+    expect(page.get_by_role("main")).to_contain_text(re.compile("[Ss]top"))
+
+
+def test_a_step_of_a_graph_that_failed_is_retried(world: World, visitor: Visitor) -> None:
+    shaky = world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json", "--", "shaky")
+    name = json.loads(shaky.stdout)["id"]
+    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
+    page = visitor.open(f"/graphs/{name}")
+    expect(page.locator("#drawing svg")).to_be_visible()
+    step = page.get_by_role("region", name="Steps").get_by_role("row").filter(has_text="publish")
+    expect(step).to_contain_text("discarded")
+    step.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Retry steps").click()
+    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "completed", "its good end")
+    page.goto(f"/graphs/{name}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
+    expect(step).to_contain_text("completed")
+
+
+def test_a_wide_graph_is_folded_and_unfolds_where_it_is_pressed(world: World, visitor: Visitor) -> None:
+    later = {"kind": "crawl", "job": {"crawler": "services"}, "not_before": "2099-01-01T00:00:00Z"}
+    pages = [{"path": f"page_{n}", **later, "deps": ["list"]} for n in range(60)]
+    last = {"path": "sum", **later, "deps": [one["path"] for one in pages]}
+    body = {"id": f"wide-{uuid.uuid4().hex}", "steps": [{"path": "list", **later}, *pages, last]}
+    started = visitor.context.request.post("/v1/graphs", data=body, headers={"Origin": visitor.origin})
+    assert started.ok, started.text()
+    page = visitor.open(f"/graphs/{body['id']}")
+    drawn = page.locator("#drawing svg > a")
+    expect(drawn).to_have_count(3)
+    expect(drawn.filter(has_text="page_0 … page_59")).to_contain_text("60 steps")
+    drawn.filter(has_text="page_0 … page_59").click()
+    expect(drawn).to_have_count(62)
+    page.get_by_role("button", name="Stop the graph", exact=True).click()
+    until(lambda: world.gateway.get(f"/v1/graphs/{body['id']}")["state"] == "cancelled", "its end")

@@ -1,0 +1,137 @@
+"""Journeys of whoever runs crawls: start, watch, stop, force, resume, run again, many at once."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.e2e.world import QUICK, World, until
+from tests.page.browser import Visitor
+from tests.page.conftest import Visits
+from tests.page.people import now, number, row, start
+
+
+def test_a_run_is_started_from_its_form_and_watched_to_its_end(world: World, visitor: Visitor) -> None:
+    page = visitor.open("/")
+    page.get_by_role("link", name="Start a run").click()
+    page.get_by_label("Crawler").select_option("plain")
+    page.get_by_role("button", name="Show its form").click()
+    page.get_by_label("max_pages").fill("5")
+    page.get_by_role("button", name="Start", exact=True).click()
+    run_id = number(page)
+    list_of_runs = visitor.open("/")
+    expect(row(list_of_runs, run_id)).to_contain_text("COMPLETED")
+    visitor.show(page)
+    expect(now(page)).to_contain_text("COMPLETED")
+    expect(now(page)).to_contain_text("finished")
+    assert world.status(run_id) == "COMPLETED"
+
+
+def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    page = visitor.open(f"/runs/{run_id}")
+    expect(now(page)).to_contain_text("PROCESSING")
+    page.get_by_label("Reason").fill("the shop <b>closes</b>")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out, 0 not")
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(now(page)).to_contain_text("the shop <b>closes</b>")
+    expect(now(page)).to_contain_text("FAILED")
+    expect(now(page)).to_contain_text("cancelled")
+    expect(page.get_by_role("table").filter(has_text="Acted on")).to_contain_text("the shop <b>closes</b>")
+    assert world.status(run_id) == "FAILED"
+
+
+def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    page = visitor.open(f"/runs/{run_id}")
+    page.get_by_role("button", name="Force stop").click()
+    typed = page.get_by_label("Number of the run")
+    typed.fill(str(run_id + 1))
+    page.get_by_role("button", name="Force stop").click()
+    expect(typed).to_have_attribute("aria-invalid", "true")
+    visitor.look(page)
+    assert world.query("SELECT * FROM cancellation_log WHERE run_id = ?", run_id) == []
+    typed.fill(str(run_id))
+    page.get_by_role("button", name="Force stop").click()
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(now(page)).to_contain_text("Forced stop")
+    expect(now(page)).to_contain_text("FAILED")
+
+
+def test_what_failed_is_resumed_once_however_often_the_form_is_sent(world: World, visits: Visits) -> None:
+    run_id = start(world, "broken")
+    until(lambda: world.status(run_id) == "FAILED", "the end of the first attempt")
+    # Without scripts nothing brings the form up to date after Back.
+    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(f"/runs/{run_id}")
+    page.get_by_role("button", name="Resume").click()
+    told = page.get_by_role("main")
+    expect(told).to_contain_text("1 carried out, 0 not")
+    page.go_back()
+    page.get_by_role("button", name="Resume").click()
+    expect(told).to_contain_text("0 carried out, 1 not")
+    expect(told).to_contain_text("attempt 1 was shown")
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
+
+
+def test_a_run_is_started_again_with_changes(world: World, visitor: Visitor) -> None:
+    first = start(world, args={"max_pages": "4", "delay": "0"}, tags=["nightly"], **QUICK)
+    until(lambda: world.status(first) == "COMPLETED", "the end of the first run")
+    page = visitor.open(f"/runs/{first}")
+    page.get_by_role("link", name="Run again with changes").click()
+    expect(page.get_by_label("max_pages")).to_have_value("4")
+    expect(page.get_by_label("Tags")).to_have_value("nightly")
+    page.get_by_label("max_pages").fill("2")
+    page.get_by_role("button", name="Start", exact=True).click()
+    second = number(page)
+    page.go_back()
+    page.get_by_role("button", name="Start", exact=True).click()
+    assert number(page) == second, "one form is one run"
+    expect(now(page)).to_contain_text("COMPLETED")
+    request = world.gateway.run(second)["request"]
+    assert (request["args"]["max_pages"], request["tags"]) == ("2", ["nightly"])
+
+
+def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: Visitor) -> None:
+    chosen, other = [start(world), start(world)], start(world)
+    page = visitor.open("/?crawler=plain&status=PROCESSING&status=INITIALIZING")
+    for run_id in chosen:
+        page.get_by_role("checkbox", name=f"Run {run_id}", exact=True).check()
+    page.get_by_label("Reason").fill("too many")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("2 carried out, 0 not")
+    for run_id in chosen:
+        expect(page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run_id)))).to_contain_text("yes")
+    page.get_by_role("link", name="Go to the runs").click()
+    for run_id in chosen:
+        expect(row(page, run_id)).to_contain_text("FAILED")
+    expect(row(page, other)).to_contain_text("PROCESSING")
+    page.get_by_role("link", name="Choose all that fit").click()
+    boxes = page.get_by_role("checkbox", name=re.compile(r"^Run \d+$"), checked=False)
+    expect(boxes).to_have_count(0)
+    world.gateway.stop(other, reason="while it is chosen")
+    expect(row(page, other)).to_contain_text("FAILED")
+    expect(boxes).to_have_count(0)
+
+
+def test_eight_tabs_move_at_the_same_time(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    tabs = [visitor.open(f"/runs/{run_id}") for _ in range(8)]
+    world.gateway.stop(run_id, reason="for all to see")
+    for tab in tabs:
+        visitor.show(tab)
+        expect(now(tab)).to_contain_text("FAILED")
+
+
+def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(world: World, visitor: Visitor) -> None:
+    """A browser has six connections to us for all of its tabs: a seventh page would never come."""
+    run_id = start(world)
+    for path in ["", *["/log"] * 7]:
+        tab = visitor.context.new_page()
+        tab.add_init_script("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+        tab.goto(f"/runs/{run_id}{path}")
+    visitor.show(tab)
+    expect(tab.get_by_text("It is followed.")).to_be_visible()

@@ -1,0 +1,96 @@
+"""Slots of workflow tasks: those of remembered workflows are never taken by others, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.worker.slots import WorkflowSlots
+
+
+def polls(sticky: bool) -> Any:
+    return SimpleNamespace(slot_type="workflow", is_sticky=sticky)
+
+
+def of(permit: Any) -> Any:
+    return SimpleNamespace(slot_info=None, permit=permit)
+
+
+async def test_a_burst_of_starts_takes_no_slot_of_a_remembered_run() -> None:
+    slots = WorkflowSlots(remembered=2, taken_up=1)
+    assert await slots.reserve_slot(polls(False))
+    starts = [asyncio.create_task(slots.reserve_slot(polls(False))) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert not any(start.done() for start in starts)
+    async with asyncio.timeout(60):
+        remembered = [await slots.reserve_slot(polls(True)) for _ in range(2)]
+    assert slots.try_reserve_slot(polls(True)) is None
+    assert slots.try_reserve_slot(polls(False)) is None
+    slots.release_slot(of(remembered[0]))
+    assert slots.try_reserve_slot(polls(True)) is not None
+    for start in starts:
+        start.cancel()
+    await asyncio.gather(*starts, return_exceptions=True)
+
+
+async def test_first_come_first_served() -> None:
+    slots = WorkflowSlots(remembered=1, taken_up=1)
+    held = await slots.reserve_slot(polls(True))
+    served: list[int] = []
+
+    async def one(number: int) -> None:
+        permit = await slots.reserve_slot(polls(True))
+        served.append(number)
+        slots.release_slot(of(permit))
+
+    waiting = [asyncio.create_task(one(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    slots.release_slot(of(held))
+    async with asyncio.timeout(60):
+        await asyncio.gather(*waiting)
+    assert served == list(range(20))
+
+
+@pytest.mark.parametrize("handed_over", [False, True], ids=["before its turn", "at its turn"])
+async def test_a_poll_that_is_cancelled_gives_its_slot_on(handed_over: bool) -> None:
+    slots = WorkflowSlots(remembered=1, taken_up=1)
+    held = await slots.reserve_slot(polls(True))
+    waiting = asyncio.create_task(slots.reserve_slot(polls(True)))
+    await asyncio.sleep(0)
+    if handed_over:
+        slots.release_slot(of(held))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    if not handed_over:
+        slots.release_slot(of(held))
+    async with asyncio.timeout(60):
+        assert await slots.reserve_slot(polls(True))
+
+
+async def test_slots_come_back_from_other_threads() -> None:
+    """As from the SDK's own. All are used again and again, never more at once than there are, and none is lost."""
+    slots = WorkflowSlots(remembered=3, taken_up=1)
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def work(permit: Any) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        with lock:
+            at_once -= 1
+        slots.release_slot(of(permit))
+
+    async def lane() -> None:
+        for _ in range(100):
+            await asyncio.to_thread(work, await slots.reserve_slot(polls(True)))
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(lane() for _ in range(8)))
+    assert 1 <= most <= 3
+    assert [slots.try_reserve_slot(polls(True)) is not None for _ in range(4)] == [True, True, True, False]

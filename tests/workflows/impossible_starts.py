@@ -1,0 +1,32 @@
+"""Starts of managers and graphs that cannot be: input, workflow id, and what the failure says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from crawler_lifecycle.domain import names
+from tests.support.lab import Lab
+
+
+async def fail_at_once(lab: Lab, workflow: str, result: type, field: str, id: str) -> None:
+    """Each of them, where number 1 runs under this id."""
+    noun = field.removesuffix("_id")
+    cases: list[tuple[Any, str, str]] = [
+        (None, id, "order: missing"),
+        ({field: "x"}, id, field),
+        ({field: 0}, id, f"{field}: 0"),
+        ({field: 4711}, id, "does not exist"),
+        ({field: 1}, f"{id}/other", f"{noun} 1 runs as '{id}'"),
+        ({field: 1, "more": 1}, id, "more"),
+    ]
+    for order, started_as, words in cases:
+        handle = await lab.client.start_workflow(
+            workflow, order, id=started_as, task_queue=names.QUEUE_MAIN, result_type=result
+        )
+        lab.handles.append(handle)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await lab.ended(handle)
+        assert words in str(failed.value.cause)

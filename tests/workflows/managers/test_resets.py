@@ -1,0 +1,97 @@
+"""An operator resets a workflow of a manager; a stop is in the row alone: what is on record holds, nothing doubles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHandle
+
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.domain.managers.manager import ManagerResult
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from crawler_lifecycle.temporal.client import Workflows
+from tests.support.lab import Lab
+from tests.support.managing import ManagerLab, manager_lab, quick
+from tests.support.resets import reset
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: From the very beginning, and from before the verdict. In the middle nothing is different: the row decides.
+ALWAYS = {("finished", 0), ("stopped", -1)}
+UNTIL_STOPPED, INSTANT = Behaviour(executes=None), Behaviour(executes=0)
+
+
+async def reset_to(m: ManagerLab, handle: WorkflowHandle[Any, Any], task: int) -> WorkflowHandle[Any, Any]:
+    """To before this one of its workflow tasks was completed."""
+    client = m.lab.client
+    run_id = await reset(client, handle.id, task)
+    again: WorkflowHandle[Any, Any] = client.get_workflow_handle(
+        handle.id, first_execution_run_id=run_id, result_type=ManagerResult
+    )
+    m.lab.handles.append(again)
+    return again
+
+
+async def let_end(m: ManagerLab) -> None:
+    """What executes ends, and what begins from now on ends by itself."""
+    m.lab.cluster.behaviour = INSTANT
+    for run in m.runs():
+        m.lab.cluster.end_now(run.run_id, end=FINISHED)
+        await Workflows(m.lab.client).look_now(run.owner_workflow_id)
+
+
+@pytest.mark.parametrize("task", [0, pytest.param(2, marks=pytest.mark.slow), -1])
+async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, task: int) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(7)])
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        again = await reset_to(m, handle, task)
+        assert (await m.snapshot_where(again, lambda s: s.live == 3)).attempt == 1
+        await let_end(m)
+        result = await real_lab.ended(again)
+    row = m.row()
+    assert (result.outcome, row.attempt, row.counts.good, len(m.runs())) == ("finished", 1, 7, 7)
+    assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 8)], "each end is handled once"
+    assert max(m.plan.lives) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "task"),
+    [
+        pytest.param(how, task, marks=() if (how, task) in ALWAYS else pytest.mark.slow)
+        for how in ("finished", "stopped")
+        for task in (0, 2, -1)
+    ],
+)
+async def test_one_that_has_ended_stays_as_it_is_on_record(real_lab: Lab, how: str, task: int) -> None:
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        if how == "stopped":
+            await handle.signal("stop", {"requested_by": "ada"})
+        else:
+            await let_end(m)
+        result, row = await real_lab.ended(handle), m.row()
+        m.plan.forget()
+        assert await real_lab.ended(await reset_to(m, handle, task)) == result
+    assert (m.row(), len(m.runs()), m.plan.closed) == (row, 3, [1])
+
+
+async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(real_lab: Lab) -> None:
+    """Whoever wrote it died before he could tell, or a reset took the telling back."""
+    real_lab.cluster.behaviour = UNTIL_STOPPED
+    m = manager_lab(real_lab, source=[quick(n) for n in range(9)])
+    async with m.plans():
+        handle = await m.start()
+        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
+        real_lab.store.managers.record_manager_stop(1, StopIntent(utc_now(), False, "ada", "enough"))
+        real_lab.cluster.end_now(1)
+        await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+        result = await real_lab.ended(handle)
+    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == ("Stopped by ada: enough", 3, [])

@@ -1,0 +1,43 @@
+"""Many more open runs than a worker remembers, and a burst of starts: each step is a replay, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.lab import Lab, start_workers
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OLD, NEW, REMEMBERED = 3, 4, 2
+ROLES_HERE = ("workflows", "cluster", "control", "export")
+
+
+async def test_stops_looks_and_resumes_in_a_burst_of_starts(lab_without_workers: Lab) -> None:
+    lab = lab_without_workers
+    lab.cluster.behaviour = lambda run, index, attempt: (
+        Behaviour(executes=None) if run <= OLD and attempt == 1 else Behaviour()
+    )
+    async with AsyncExitStack() as stack:
+        await start_workers(stack, lab, roles=ROLES_HERE, cached=REMEMBERED)
+        old = [await lab.start({"crawler": "books"}) for _ in range(OLD)]
+        for handle in old:
+            await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        burst = [asyncio.create_task(lab.start({"crawler": "books"})) for _ in range(NEW)]
+        seen = await lab.snapshot_where(old[0], lambda s: True)
+        await old[0].signal("look_now")
+        for handle in old[1:]:
+            await handle.signal("stop")
+        stopped = await asyncio.gather(*(lab.ended(handle) for handle in old[1:]))
+        assert {one.outcome for one in stopped} == {"cancelled"}
+        await lab.snapshot_where(old[0], lambda s: s.looks > seen.looks)
+        again = await lab.run({"run_id": stopped[0].run_id})
+        assert (again.status, again.attempt) == ("COMPLETED", 2)
+        await old[0].signal("stop")
+        assert (await lab.ended(old[0])).outcome == "cancelled"
+        ended = [await lab.ended(await one) for one in burst]
+        assert sorted(one.run_id for one in ended) == list(range(OLD + 1, OLD + NEW + 1))
+        assert {str(one.status) for one in ended} == {"COMPLETED"}

@@ -1,0 +1,63 @@
+"""A worker whose clock is an hour off: what it cannot know is when, and nothing else follows from that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.testing import WorkflowEnvironment
+
+from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
+from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support import lab as laboratories
+from tests.support.lab import Lab, laboratory
+from tests.workflows.test_wake_ups import looked_at, too_close
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+QUICK: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=[-3600, 3600], ids=["behind", "ahead"])
+async def wrong_lab(
+    request: pytest.FixtureRequest, unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Lab]:
+    """Activities, and what they write down, by a clock that is wrong; that of Temporal is right."""
+
+    def wrong() -> datetime:
+        return utc_now() + timedelta(seconds=request.param)
+
+    monkeypatch.setattr(laboratories, "workflow_clock", wrong)
+    async with laboratory(unhurried.client, tmp_path, clock=wrong) as lab:
+        if request.param > 0:  # or the cluster would wait for an hour to begin
+            lab.cluster.clock = utc_now
+        yield lab
+
+
+async def test_it_is_looked_at_as_often_as_ever_and_force_comes_in_time(wrong_lab: Lab) -> None:
+    lab = wrong_lab
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
+    handle = await lab.start(QUICK | {"limits": {"start_check_s": 0.2, "force_stop_after_s": 60}})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 3)
+    looks = await looked_at(lab, handle)
+    assert not too_close(looks[2:]), "the start is looked for more often"
+    lab.cluster.clock = utc_now  # what ends now has the time of its node
+    await handle.signal("stop")
+    assert (await handle.result()).outcome == "cancelled"
+    assert lab.cluster.calls["kill"] == 0, "it was forced at once"
+
+
+async def test_force_comes_when_it_is_time_for_it(wrong_lab: Lab) -> None:
+    lab = wrong_lab
+    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await lab.start(QUICK | {"limits": {"start_check_s": 0.2, "force_stop_after_s": 1}})
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    lab.cluster.clock = utc_now  # what ends now has the time of its node
+    await handle.signal("stop")
+    assert (await handle.result()).outcome == "cancelled"
+    assert (lab.cluster.signals(1), lab.cluster.calls["kill"]) == (1, 1)
+    assert lab.store.tasks.list_tasks(1)[0].outcome == "cancel_timeout"

@@ -1,0 +1,220 @@
+"""Webhooks over a real Temporal server, with the real activity, store and HTTP."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from crawler_lifecycle.compose import WEBHOOKS
+from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
+from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.temporal.client import Workflows
+from crawler_lifecycle.temporal.webhooks import WebhookKeeper
+from crawler_lifecycle.workflows import leaving
+from tests.contracts.store.world import request
+from tests.support.faulty_http import Answer, serving
+from tests.support.lab import Lab, start_workers
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Hooked:
+    """One webhook of a test."""
+
+    def __init__(self, lab: Lab, receiver: Receiver, name: str) -> None:
+        self.lab, self.receiver, self.name = lab, receiver, name
+        self.workflows = Workflows(lab.client)
+        self.keeper = WebhookKeeper(lab.store.webhooks, self.workflows)
+
+    async def put(self, url: str | None = None, **fields: Any) -> None:
+        """Make it or change it, as the gateway does."""
+        spec = WebhookSpec(url or self.receiver.url, ["env:HOOK"], **fields)
+        self.lab.store.webhooks.put_webhook(self.name, spec.document(), "ann")
+        await self.begin()
+
+    async def begin(self) -> None:
+        first = await self.workflows.start_webhook(self.name, wake=True)
+        if first not in {one.first_execution_run_id for one in self.lab.handles}:
+            id = webhook_workflow_id(self.name)
+            self.lab.handles.append(self.lab.client.get_workflow_handle(id, first_execution_run_id=first))
+
+    @property
+    def row(self) -> WebhookRow:
+        found: WebhookRow | None = self.lab.store.webhooks.get_webhook(self.name)
+        assert found is not None
+        return found
+
+    async def settled(self) -> None:
+        """Wait until everything that there is has been told."""
+        last = self.lab.store.events.last_event_seq()
+        await self.lab.until(lambda: self.row.through_seq >= last)
+
+    async def resumed(self, *, skip: bool = False) -> None:
+        self.lab.store.webhooks.pause_webhook(self.name, None, skip=skip)
+        await self.begin()
+
+    async def deleted(self) -> None:
+        """Delete it; its workflow ends."""
+        self.lab.store.webhooks.delete_webhook(self.name)
+        await self.begin()
+        assert await self.lab.ended(self.lab.client.get_workflow_handle(webhook_workflow_id(self.name))) == "deleted"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def hooks(lab_without_workers: Lab) -> AsyncIterator[Any]:
+    """Makes webhooks of receivers; deletes them at the end."""
+    made: list[Hooked] = []
+    lab = lab_without_workers
+
+    with ExitStack() as servers:
+
+        def make(name: str) -> Hooked:
+            receiver = Receiver()
+            servers.enter_context(serving(receiver))
+            made.append(Hooked(lab, receiver, name))
+            return made[-1]
+
+        async with AsyncExitStack() as stack:
+            await start_workers(stack, lab, roles=["workflows", WEBHOOKS])
+            yield make
+            for one in made:
+                await one.deleted()
+
+
+def runs(lab: Lab, count: int) -> list[Fence]:
+    """So many runs, whose own events are on record."""
+    found = []
+    for number in range(count):
+        owner = Owner(f"crawl/books/r{number}", f"chain-{number}")
+        handle = lab.store.initiation.create_run(request(crawler="books"), f"r{number}", owner)
+        found.append(Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid))
+    return found
+
+
+def tell(lab: Lab, fences: list[Fence], times: int, begin: int = 0) -> Iterator[int]:
+    for number in range(begin, begin + times):
+        for fence in fences:
+            event = lab.store.events.append_event(fence, "run.changed", f"{fence.run_id}/{number}", {"n": number})
+            yield event.seq
+
+
+def in_order(seqs: list[int]) -> list[int]:
+    """Each number where it came first."""
+    return list(dict.fromkeys(seqs))
+
+
+async def test_a_receiver_that_fails_at_random_gets_all_in_order(hooks: Any) -> None:
+    hook = hooks("random")
+    hook.receiver.chance = (random.Random(19), 0.3)
+    await hook.put(events=["run.changed"])
+    fences = runs(hook.lab, 6)
+    told = list(tell(hook.lab, fences, 12))
+    await hook.settled()
+    found = hook.receiver.seqs()
+    assert set(told) <= set(found)
+    for fence in fences:
+        first = in_order(hook.receiver.seqs(f"runs/{fence.run_id}"))
+        assert first == sorted(first)
+    assert hook.row.failing_since is None
+    tries = hook.lab.store.webhooks.list_webhook_deliveries(hook.row.webhook_id, limit=1000)
+    assert {line.status for line in tries} == {"delivered"}
+    assert max(line.tries for line in tries) > 1
+
+
+async def test_answers_that_are_lost_mean_a_second_delivery_under_the_same_id(hooks: Any) -> None:
+    hook = hooks("lost")
+    hook.receiver.faults.append("drop")
+    await hook.put(events=["run.changed"])
+    [seq] = tell(hook.lab, runs(hook.lab, 1), 1)
+    await hook.settled()
+    mine = [id for id, one in zip(hook.receiver.ids, hook.receiver.seqs(), strict=True) if one == seq]
+    assert len(set(mine)) == 1
+    assert len(mine) + len(hook.receiver.faults) >= 1
+    assert len(set(hook.receiver.ids)) < len(hook.receiver.ids)
+
+
+async def test_one_that_is_down_delays_no_other_and_misses_nothing(hooks: Any) -> None:
+    down, well = hooks("down"), hooks("well")
+    down.receiver.answer = Answer(503, b"closed")
+    for hook in (down, well):
+        await hook.put(events=["run.changed"])
+    told = list(tell(well.lab, runs(well.lab, 2), 5))
+    await well.settled()
+    assert set(told) <= set(well.receiver.seqs())
+    row = await down.lab.until(lambda: down.row if down.row.failing_since else None)
+    assert (down.receiver.taken, row.error) == ([], "the receiver answered 503: closed")
+    down.receiver.answer = Answer(200, b"")
+    await down.settled()
+    assert set(told) <= set(down.receiver.seqs())
+
+
+async def test_a_change_of_address_is_taken_up_at_once(hooks: Any) -> None:
+    old, new = hooks("moved"), hooks("other")
+    old.receiver.answer = Answer(302, b"", headers={"Location": "/elsewhere"})
+    await old.put(events=["run.changed"])
+    told = list(tell(old.lab, runs(old.lab, 1), 3))
+    await old.lab.until(lambda: old.row.failing_since)
+    assert "redirects are not followed" in str(old.row.error)
+    await old.put(url=new.receiver.url, events=["run.changed"])
+    await old.settled()
+    assert in_order(new.receiver.seqs())[-3:] == told
+
+
+async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
+    hook = hooks("gone")
+    hook.receiver.answer = Answer(410, b"")
+    await hook.put(events=["run.changed"])
+    fences = runs(hook.lab, 1)
+    told = list(tell(hook.lab, fences, 2))
+    await hook.lab.until(lambda: hook.row.paused_at)
+    assert "410" in str(hook.row.pause_reason)
+    events = [one for one in hook.lab.store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED]
+    assert [one.body["name"] for one in events] == ["gone"]
+    hook.receiver.answer = Answer(204, b"")
+    await hook.resumed()
+    await hook.settled()
+    assert in_order(hook.receiver.seqs())[-2:] == told
+    hook.lab.store.webhooks.pause_webhook("gone", "enough")
+    later = list(tell(hook.lab, fences, 1, begin=2))
+    await hook.resumed(skip=True)
+    await hook.settled()
+    assert not set(later) & set(hook.receiver.seqs())
+
+
+async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
+    """The gateway died between the row and the workflow."""
+    hook = hooks("forgotten")
+    spec = WebhookSpec(hook.receiver.url, ["env:HOOK"], events=["webhook.paused"])
+    hook.lab.store.webhooks.put_webhook("forgotten", spec.document(), None)
+    event = hook.lab.store.webhooks.test_webhook("forgotten", "ann")
+    assert await hook.keeper.turn() == 1
+    await hook.settled()
+    assert hook.receiver.seqs() == [event.seq]
+    assert hook.receiver.taken[0]["type"] == "webhook.test"
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executions continue as new after a few steps; asked for before the laboratory, which replays at its end."""
+    monkeypatch.setattr(leaving, "HISTORY_MAX", 12)
+
+
+async def test_it_goes_on_in_one_execution_after_another(forgetful: None, hooks: Any) -> None:
+    hook = hooks("long")
+    await hook.put(events=["run.changed"])
+    [fence] = runs(hook.lab, 1)
+    told: list[int] = []
+    for number in range(6):
+        told += tell(hook.lab, [fence], 1, begin=number)
+        await hook.settled()
+        await hook.begin()
+    assert in_order(hook.receiver.seqs())[-6:] == told
+    assert len(await hook.lab.chain(hook.lab.handles[-1])) > 1
