@@ -35,6 +35,7 @@ kind: Secret
 metadata: {name: crawler-lifecycle-gateway, namespace: crawler-lifecycle}
 stringData:
   task-key: "$(random 32)"
+  login-key: "$(random 32)"
   tokens.toml: |
     [[token]]
     name = "demo-admin"
