@@ -8,16 +8,22 @@ import sys
 from benchmarks import (
     archive,
     cli,
+    crowd,
     database,
     gateway,
     graphs,
     history,
     kubernetes_look,
     kubernetes_world,
+    large_histories,
     managers,
+    page,
+    schedules,
+    taking_up,
     throughput,
     truth,
     truth_faults,
+    webhooks,
 )
 from crawler_lifecycle.cli.exits import leave
 
@@ -29,20 +35,40 @@ BENCHMARKS = {
     "streams": gateway.streams,
     "history": history.main,
     "throughput": throughput.main,
+    "taking-up": taking_up.main,
+    "open-runs": crowd.open_runs,
+    "burst": crowd.burst,
+    "taking-up-large": large_histories.main,
     "managers": managers.main,
     "graphs": graphs.main,
+    "page": page.main,
+    "schedules": schedules.main,
     "truth": truth.main,
+    "webhooks": webhooks.main,
     "rest": truth_faults.rest,
     "kubernetes-look": kubernetes_look.main,
     "kubernetes-kwok": kubernetes_world.kwok,
     "kubernetes-kubelet": kubernetes_world.kubelet,
 }
 #: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run only when named.
-LONG = ("rest", "kubernetes-look", "kubernetes-kwok", "kubernetes-kubelet")
+LONG = (
+    "rest",
+    "open-runs",
+    "burst",
+    "taking-up-large",
+    "page",
+    "schedules",
+    "kubernetes-look",
+    "kubernetes-kwok",
+    "kubernetes-kubelet",
+)
 
 
 def main(names: list[str]) -> int:
     """Run the named benchmarks (default: all but the long ones); 2 for an unknown name."""
+    if "--help" in names:
+        print(f"{__doc__}\n\nThere are: {', '.join(BENCHMARKS)}.\nOnly when named: {', '.join(LONG)}.")
+        return 0
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)

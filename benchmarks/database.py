@@ -24,7 +24,17 @@ from crawler_lifecycle.adapters.database.writes.unit_of_work import count_tasks
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
-from tests.support.filling import COMMON_TAG, FILLED_FROM, RARE_TAG, analyze, fill_events, fill_runs, fill_tasks
+from crawler_lifecycle.ports.store.readers import ROWS_MAX
+from tests.support.filling import (
+    COMMON_TAG,
+    CRAWLERS,
+    FILLED_FROM,
+    RARE_TAG,
+    analyze,
+    fill_events,
+    fill_runs,
+    fill_tasks,
+)
 from tests.support.mariadb import running_mariadb
 
 RUNS = 100_000
@@ -63,7 +73,7 @@ def _figures(name: str, url: str) -> None:
     filled = time.monotonic() - begun
     print(f"{name}: filled with {RUNS:,} runs and {LARGE_RUNS * EACH:,} tasks in {filled:.0f} s", flush=True)
     try:
-        for figure in (_lists, _counts, _events, _additions, _sync):
+        for figure in (_lists, _screens, _counts, _events, _additions, _sync):
             figure(store, name)
     finally:
         store.close()
@@ -122,16 +132,17 @@ def _filters() -> dict[str, dict[str, Any]]:
         "trigger manual (1 in 1,000)": {"trigger": "manual"},
         "outcome": {"outcome": "memory_exceeded"},
         "flow": {"flow_id": "flow-1000"},
-        "tag on half of the runs": {"tag": COMMON_TAG},
-        "tag on 1 in 1,000": {"tag": RARE_TAG},
-        "common tag, crawler": {"tag": COMMON_TAG, "crawler": "crawler-7"},
-        "common tag, FAILED": {"tag": COMMON_TAG, "status": ["FAILED"]},
-        "rare tag, FAILED (none)": {"tag": RARE_TAG, "status": ["FAILED"]},
+        "tag on half of the runs": {"tags": [COMMON_TAG]},
+        "tag on 1 in 1,000": {"tags": [RARE_TAG]},
+        "common tag, crawler": {"tags": [COMMON_TAG], "crawler": "crawler-7"},
+        "common tag, FAILED": {"tags": [COMMON_TAG], "status": ["FAILED"]},
+        "rare tag, FAILED (none)": {"tags": [RARE_TAG], "status": ["FAILED"]},
         "manual, crawler of none": {"trigger": "manual", "crawler": "crawler-8"},
         "created in the first week": {"created_until": FILLED_FROM + 7 * day},
         "created on one day": {"created_from": FILLED_FROM + 30 * day, "created_until": FILLED_FROM + 31 * day},
         "created since, FAILED": {"created_from": FILLED_FROM + 60 * day, "status": ["FAILED"]},
         "created in the first week, crawler": {"created_until": FILLED_FROM + 7 * day, "crawler": "crawler-7"},
+        "attention, of 30 days": {"attention": True, "created_from": FILLED_FROM + timedelta(minutes=RUNS) - 30 * day},
     }
 
 
@@ -148,6 +159,17 @@ def _lists(store: SqlStore, name: str) -> None:
     print("(reach: <= 50 ms on MariaDB)")
     for title, median in sorted(medians.items(), key=lambda one: -one[1]):
         print(f"    {median:7.1f} ms  {title}")
+
+
+def _screens(store: SqlStore, name: str) -> None:
+    rows = store.runs.list_runs(limit=ROWS_MAX)
+    crawlers = [f"crawler-{n}" for n in range(CRAWLERS)]
+    calls = {
+        f"rows on screens, {ROWS_MAX:,} compared": lambda: store.runs.changed_runs(rows),
+        f"last 20 runs of {CRAWLERS} crawlers": lambda: store.runs.recent_runs(crawlers, 20),
+        "attention, of all runs": lambda: store.runs.list_runs(limit=PAGE, attention=True, created_from=FILLED_FROM),
+    }
+    print("  " + ", ".join(f"{title}: {median:.1f} ms" for title, median in _rotated(calls, 7).items()))
 
 
 def _counts(store: SqlStore, name: str) -> None:

@@ -1,39 +1,51 @@
-"""Graphs: chains, fans, crawls beside plain lifecycles, a retry in a large closed graph, and graphs at rest."""
+"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed worker, graphs at rest."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import sqlalchemy as sa
 from temporalio.client import Client, WorkflowHandle
 
+from benchmarks.chancy_beside import Missing, chancy_seconds
+from benchmarks.gateway import running_gateway
 from benchmarks.managers import _events, _memory, _plain_loop, _plans, _store, _until
-from benchmarks.throughput import _cpu, _server, _worker
+from benchmarks.throughput import _cpu, _end, _server, _worker
 from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.graphs import Workflow, crawl
+from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.ports.store.graphs import NewGraph
 from crawler_lifecycle.temporal.plugin import plugin
 
 CHAIN, FAN, FAN_IN, CRAWLS, RESTING, REST_S = 200, 1000, 10_000, 500, 200, 60
+#: Graphs at work when a worker is killed; seconds by which they must go on, and until nobody waits any longer.
+KILLED, GOES_ON_S, GIVEN_UP_S = 8, 15.0, 120.0
 MODULE = "steps_of_benchmark"
 SOURCE = """
+import time
 def link(context):
     return 1
 def item(number, context):
     return number
+def slow(context):
+    time.sleep(0.5)
 def total(context):
     return sum(context["wide"].values())
 """
@@ -49,11 +61,21 @@ async def main() -> None:
         _built(users)
         address = await asyncio.to_thread(_server, stack, folder)
         client = await Client.connect(address, plugins=[plugin()])
-        worker = _worker(stack, "managers", address, folder)
+        workflows = partial(_worker, stack, "managers", address, folder)
         settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
-        _plans(stack, address, folder, **settings)
+        plans = partial(_plans, stack, address, folder, **settings)
+        worker, functions = workflows(), plans()
         bench = _Bench(client, stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")), users, worker.pid)
         await bench.run()
+        await asyncio.to_thread(bench.taken, folder, address)
+        await asyncio.to_thread(bench.beside, folder)
+        other = workflows()
+        await bench.killed("workflows", worker)
+        plans()
+        await bench.killed("functions", functions)
+        _end(other)
+        resting = _worker(stack, "resting", address, folder)
+        await bench.rest(resting.pid)
 
 
 def _built(users: Any) -> None:
@@ -63,8 +85,8 @@ def _built(users: Any) -> None:
     print(f"{FAN_IN:,} steps built, checked and paged: {time.perf_counter() - began:.2f} s (reach: <= 1)")
 
 
-def _wide(key: str, users: Any, size: int) -> Workflow:
-    fan = Workflow(id=key).add_cascade("wide", (list(range(size)), users.item))
+def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
+    fan = Workflow(id=key or None).add_cascade("wide", (list(range(size)), users.item), **options)
     return fan.add_cascade("total", users.total, deps="wide")
 
 
@@ -73,6 +95,7 @@ class _Bench:
 
     def __init__(self, client: Client, store: SqlStore, users: Any, worker: int) -> None:
         self.client, self.store, self.users, self.worker = client, store, users, worker
+        self.seconds: dict[str, float] = {}
 
     async def run(self) -> None:
         await self._graph(_wide("warm", self.users, 20).spec(), "warm")
@@ -85,7 +108,6 @@ class _Bench:
         print(f"  worker with workflows: {grown:.0f} MiB above its rest (reach: <= 150); {events} events in all")
         await self._retry(large)
         await self._crawls()
-        await self._rest()
 
     async def _start(self, spec: GraphSpec, key: str) -> tuple[int, WorkflowHandle[Any, Any]]:
         graphs, pages = self.store.graphs, encode_pages(spec)
@@ -110,7 +132,7 @@ class _Bench:
         graph_id, handle = await self._start(spec, key)
         began = time.perf_counter()
         result = await handle.result()
-        seconds = time.perf_counter() - began
+        self.seconds[key] = seconds = time.perf_counter() - began
         if result.state != "completed":
             raise RuntimeError(f"graph {key} is {result.state}: {result.cause}")
         return graph_id, seconds
@@ -173,19 +195,75 @@ class _Bench:
         rate = CRAWLS / seconds
         print(f"{CRAWLS} instant crawls and in: {rate:.2f}/s; {rate / loop:.2f} of plain lifecycles (reach: >= 0.8)")
 
-    async def _rest(self) -> None:
-        """Graphs that wait for a time of their own."""
+    def taken(self, folder: Path, address: str) -> None:
+        """Large graphs at a gateway: until it has taken one, and how soon it describes that while it lives."""
+        with running_gateway(folder, f"sqlite:///{folder / 'state.db'}", address) as gateway:
+            client = Gateway(gateway.url)
+            for size, reach_ms in ((FAN, 100), (FAN_IN, 300)):
+                spec = _wide("", self.users, size, not_before=datetime(2100, 1, 1, tzinfo=UTC)).spec()
+                began = time.perf_counter()
+                client.send(f"taken-{size}", spec, name=None, tags=[])
+                took, times = time.perf_counter() - began, dict[str, float]()
+                for what in ("", "/status"):
+                    url = f"{gateway.url}/v1/graphs/taken-{size}{what}"
+                    times[what] = statistics.median(httpx.get(url).elapsed.total_seconds() for _ in range(20)) * 1000
+                print(
+                    f"{size:,} steps taken by the gateway: {took:.1f} s (reach of 10,000: <= 10); described in ", end=""
+                )
+                print(f"{times['']:.0f} ms (reach: <= {reach_ms}), its status in {times['/status']:.0f} ms")
+                client.cancel(f"taken-{size}", None, "measured")
+
+    def beside(self, folder: Path) -> None:
+        """The chain and the fan-out in Chancy, whose functions give nothing to each other."""
+        try:
+            versions, found = chancy_seconds(folder, CHAIN, FAN)
+        except Missing as missing:
+            print(f"Chancy beside it: skipped. {missing}")
+            return
+        print(f"{versions}, from the push to the end, in its processes and in its own event loop:")
+        for executor, seconds in found.items():
+            for key, size, reach in (("chain", CHAIN, " (reach: > 1)"), ("fan", FAN, "")):
+                times = seconds[key] / self.seconds[key]
+                print(f"  {key} of {size:,}, {executor}: {seconds[key]:.1f} s, {times:.1f} times ours{reach}")
+
+    async def killed(self, what: str, process: subprocess.Popen[Any]) -> None:
+        """This worker, one of two of its kind, is killed in the middle of graphs; when the last of them goes on."""
+        handles: dict[int, WorkflowHandle[Any, Any]] = {}
+        for number in range(KILLED):
+            chain = Workflow(id=f"{what}-{number}")
+            for n in range(CHAIN):
+                # A call of its own for each, so that workflow and functions are needed in turn.
+                chain.add_cascade(f"s{n}", self.users.slow, deps=f"s{n - 1}" if n else [], resources={"place": 1})
+            graph_id, handle = await self._start(chain.spec(), f"{what}-{number}")
+            handles[graph_id] = handle
+        await asyncio.sleep(10)
+        process.kill()
+        process.wait()
+        at, waits = datetime.now(UTC), dict.fromkeys(handles, GIVEN_UP_S)
+        while (took := (datetime.now(UTC) - at).total_seconds()) < GIVEN_UP_S and max(waits.values()) == GIVEN_UP_S:
+            for graph_id in [one for one, wait in waits.items() if wait == GIVEN_UP_S]:
+                steps = self.store.graphs.list_steps(graph_id, limit=CHAIN)
+                if any(step.started_at is not None and step.started_at > at for step in steps):
+                    waits[graph_id] = took
+            await asyncio.sleep(0.1)
+        print(f"a worker with {what} is killed: {KILLED} graphs go on after {min(waits.values()):.1f} to ", end="")
+        print(f"{max(waits.values()):.1f} s (reach: <= {GOES_ON_S:g})")
+        for handle in handles.values():
+            await handle.terminate()
+
+    async def rest(self, worker: int) -> None:
+        """Graphs that wait for crawls, which nobody looks at meanwhile."""
         handles = []
         for number in range(RESTING):
             key = f"rest-{number}"
-            patient = Workflow(id=key).add_cascade(
-                "later", self.users.link, not_before=datetime(2100, 1, 1, tzinfo=UTC)
-            )
-            handles.append((await self._start(patient.spec(), key))[1])
+            patient = Workflow(id=key).add("long", crawl("quick", poll_minutes=[60.0]))
+            handles.append((await self._start(patient.add_cascade("then", self.users.link, "long").spec(), key))[1])
+        runs = self.store.runs
+        await _until(lambda: len(runs.list_runs(status=[RunStatus.PROCESSING], limit=RESTING)) == RESTING)
         await asyncio.sleep(20)
-        before = _cpu(self.worker)
+        before = _cpu(worker)
         await asyncio.sleep(REST_S)
-        used = (_cpu(self.worker) - before) / REST_S
-        print(f"{RESTING} graphs at rest: {used:.3f} cores (reach: <= 0.1)")
+        used = (_cpu(worker) - before) / REST_S
+        print(f"{RESTING} graphs at rest on long crawls: {used:.3f} cores (reach: <= 0.1)")
         for handle in handles:
             await handle.terminate()

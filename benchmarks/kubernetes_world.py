@@ -59,7 +59,7 @@ signal.signal(signal.SIGTERM, told)
 end = time.time() + float(json.loads(os.environ["CRAWL_ARGS"]).get("seconds", "3600"))
 print("ready", flush=True)
 while (left := end - time.time()) > 0:
-    time.sleep(left)
+    time.sleep(min(left, 0.2))
 """
 _ENTRY: dict[str, Any] = {
     "kind": "command",

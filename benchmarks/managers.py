@@ -21,11 +21,18 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from benchmarks.throughput import _cpu, _end, _server, _worker
-from crawler_lifecycle.activities.managers import CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActivities
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.schema.tables import manager_item
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.manager import BUILT_IN, PAGE_ITEMS, Job, JobState, ManagerResult, manager_workflow_id
+from crawler_lifecycle.domain.managers.manager import (
+    BUILT_IN,
+    PAGE_ITEMS,
+    Job,
+    JobState,
+    ManagerResult,
+    manager_workflow_id,
+)
 from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
@@ -116,28 +123,28 @@ async def _plain_loop(client: Client, number: int) -> float:
     return JOBS / (time.perf_counter() - began)
 
 
-async def _managed(client: Client, store: SqlStore, number: int) -> tuple[float, float]:
+async def _managed(client: Client, store: SqlStore, number: int, count: int = JOBS) -> tuple[float, float]:
     """The same by a manager; jobs a second, and events of its workflow for each."""
     manager_id, workflow_id = _reserved(store, f"stream-{number}")
-    for first in range(0, JOBS, PAGE_ITEMS):
-        jobs = [Job("quick", {"n": str(n)}) for n in range(first, min(first + PAGE_ITEMS, JOBS))]
-        store.managers.add_jobs(manager_id, jobs, f"page-{first}", seal=first + PAGE_ITEMS >= JOBS)
+    for first in range(0, count, PAGE_ITEMS):
+        jobs = [Job("quick", {"n": str(n)}) for n in range(first, min(first + PAGE_ITEMS, count))]
+        store.managers.add_jobs(manager_id, jobs, f"page-{first}", seal=first + PAGE_ITEMS >= count)
     began = time.perf_counter()
     result = await client.execute_workflow(
         names.MANAGER_WORKFLOW, {"manager_id": manager_id}, id=workflow_id, task_queue=names.QUEUE_MAIN
     )
-    rate = JOBS / (time.perf_counter() - began)
+    rate = count / (time.perf_counter() - began)
     row = store.managers.get_manager(manager_id)
-    if row is None or row.counts.good != JOBS:
+    if row is None or row.counts.good != count:
         raise RuntimeError(f"it was no good run: {result}, {row}")
-    return rate, await _events(client, workflow_id) / JOBS
+    return rate, await _events(client, workflow_id) / count
 
 
-async def _until(fact: Callable[[], bool]) -> None:
-    for _ in range(6000):
+async def _until(fact: Callable[[], bool], every_s: float = 0.1) -> None:
+    for _ in range(int(600 / every_s)):
         if fact():
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(every_s)
     raise RuntimeError("it never came true")
 
 

@@ -77,9 +77,9 @@ async def main() -> None:
         print(f"{AT_ONCE} at once, SQLite, instant cluster, one look each, {count} activities a run")
         print(f"lifecycle {ours:.2f} runs/s [{min(rates['lifecycle']):.2f}..{max(rates['lifecycle']):.2f}]; ", end="")
         print(f"bare workflow {theirs:.2f} runs/s [{min(rates['bare']):.2f}..{max(rates['bare']):.2f}]; ", end="")
-        print(f"ratio {ratio:.2f} (reach: >= 0.5)")
-        print(f"worker CPU {statistics.median(cpu['lifecycle']):.3f} s a run (reach: <= 0.09); ", end="")
-        print(f"bare workflow {statistics.median(cpu['bare']):.3f} s")
+        print(f"ratio {ratio:.2f} (reach: >= 0.9)")
+        ours, theirs = statistics.median(cpu["lifecycle"]), statistics.median(cpu["bare"])
+        print(f"worker CPU {ours:.3f} s a run; bare workflow {theirs:.3f} s; ratio {ours / theirs:.2f} (reach: <= 1.6)")
 
 
 async def _activities(client: Client) -> int:
@@ -105,7 +105,7 @@ def _server(stack: ExitStack, folder: Path) -> str:
     for _ in range(200):
         time.sleep(0.05)
         probe = subprocess.run(
-            [temporal_server.executable(), "operator", "cluster", "health", "--address", address],
+            [temporal_server.executable(), "operator", "namespace", "describe", "-n", "default", "--address", address],
             capture_output=True,
             check=False,
         )
@@ -116,12 +116,19 @@ def _server(stack: ExitStack, folder: Path) -> str:
 
 
 def _worker(stack: ExitStack, kind: str, address: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.worker", kind, address, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return _started(stack, [sys.executable, "-m", "benchmarks.worker", kind, address, str(folder)], folder, kind)
+
+
+def _started(stack: ExitStack, command: list[str], folder: Path, kind: str) -> subprocess.Popen[str]:
+    """A worker that has said that it is ready."""
+    # To a file: of a pipe that nobody reads, 64 KiB of the SDK's warnings would stop the worker for good.
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=kind, suffix=".log", delete=False) as log:
+        process = subprocess.Popen(command, stdout=log, text=True)
     stack.callback(_end, process)
-    assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        raise RuntimeError(f"the {kind} worker did not start")
+    while "ready\n" not in Path(log.name).read_text():
+        if process.poll() is not None:
+            raise RuntimeError(f"the {kind} worker did not start")
+        time.sleep(0.05)
     return process
 
 

@@ -47,7 +47,7 @@ def told(number, frame):
 signal.signal(signal.SIGTERM, told)
 end = time.time() + float(sys.argv[1])
 while (left := end - time.time()) > 0:
-    time.sleep(left)
+    time.sleep(min(left, 0.2))
 """
 _CATALOGUE = """
 - {name: idle, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "3600"]}

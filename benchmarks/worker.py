@@ -1,16 +1,19 @@
-"""The worker process of benchmarks: ``python -m benchmarks.worker lifecycle|executing|managers|bare ADDRESS FOLDER``.
+"""The worker process of benchmarks: ``python -m benchmarks.worker KIND ADDRESS FOLDER``.
 
 ``lifecycle`` serves the real workflow and activities over SQLite and an instant cluster; ``executing`` the same over
-one whose tasks go on for an hour; ``managers`` the first over ``state.db`` in the folder; ``bare`` a workflow that only
-executes as many activities, which do nothing.
+one whose tasks go on for an hour; ``managers`` and ``resting`` are these two over ``state.db`` in the folder; ``bare``
+serves a workflow that only executes as many activities, which do nothing, by the SDK as it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -35,14 +38,61 @@ def nothing(_: int) -> int:
 
 @workflow.defn
 class Bare:
-    """A workflow that executes ``count`` activities, one after the other."""
+    """A workflow that executes ``count`` activities, one after the other, and then stays open if it is to."""
+
+    done = 0
 
     @workflow.run
-    async def run(self, count: int) -> int:
+    async def run(self, count: int, stays: bool = False) -> int:
         """Execute them."""
         for number in range(count):
             await workflow.execute_activity(nothing, number, start_to_close_timeout=timedelta(seconds=20))
+            self.done += 1
+        await workflow.wait_condition(lambda: not stays)
         return count
+
+    @workflow.query
+    def status(self) -> int:
+        """How many were executed."""
+        return self.done
+
+
+@workflow.defn
+class Beating:
+    """A workflow that executes two activities every so often; three, of which the last is told, for a signal."""
+
+    stop = False
+
+    @workflow.run
+    async def run(self, every_s: float) -> None:
+        """Until it is stopped. The first time comes at random."""
+        left = workflow.random().uniform(0, every_s)
+        while not self.stop:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(lambda: self.stop, timeout=timedelta(seconds=left))
+            for number in range(2):
+                await workflow.execute_activity(nothing, number, start_to_close_timeout=timedelta(seconds=20))
+            left = every_s
+        await workflow.execute_activity(
+            "tell", int(workflow.info().workflow_id.rpartition("/")[2]), start_to_close_timeout=timedelta(seconds=20)
+        )
+
+    @workflow.signal(name="stop")
+    def asked(self) -> None:
+        """Stop."""
+        self.stop = True
+
+
+class Telling:
+    """Writes down when it was called."""
+
+    def __init__(self, folder: str) -> None:
+        self._log = os.open(Path(folder) / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    @activity.defn
+    def tell(self, number: int) -> None:
+        """What stands in for the signal to a crawler."""
+        os.write(self._log, f"stop {number} {time.time()} {time.process_time()}\n".encode())
 
 
 async def main(kind: str, address: str, folder: str) -> None:
@@ -54,7 +104,7 @@ async def main(kind: str, address: str, folder: str) -> None:
     from tests.support.managing import manager_lab
 
     logging.disable(logging.WARNING)
-    client = await Client.connect(address, plugins=[plugin()])
+    client = await Client.connect(address, plugins=[] if kind == "bare" else [plugin()])
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     async with AsyncExitStack() as stack:
@@ -63,17 +113,17 @@ async def main(kind: str, address: str, folder: str) -> None:
             worker = Worker(
                 client,
                 task_queue=BARE_QUEUE,
-                workflows=[Bare],
-                activities=[nothing],
+                workflows=[Bare, Beating],
+                activities=[nothing, Telling(folder).tell],
                 activity_executor=threads,
                 max_concurrent_activities=8,
             )
             await stack.enter_async_context(worker)
         else:
-            database = f"sqlite:///{folder}/state.db" if kind == "managers" else None
+            database = f"sqlite:///{folder}/state.db" if kind in ("managers", "resting") else None
             lab = await stack.enter_async_context(laboratory(client, Path(folder), clock=utc_now, database=database))
-            executes = 3600.0 if kind == "executing" else 0.0
-            if kind == "managers":
+            executes = 3600.0 if kind in ("executing", "resting") else 0.0
+            if database is not None:
                 manager_lab(lab)  # a crawler whose run is looked at without waiting
             lab.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)

@@ -1,0 +1,93 @@
+"""What it costs a worker to take up a manager of very many items, or a graph of very many steps; and a bare workflow.
+
+Their longest execution is replayed, as by a worker that does not remember it, and so is a bare one with as many events.
+Size by the environment: ``BENCHMARK_ITEMS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import Replayer
+
+from benchmarks.graphs import MODULE, SOURCE, _Bench, _wide
+from benchmarks.managers import _managed, _plans, _store
+from benchmarks.throughput import _end, _server, _worker
+from benchmarks.worker import BARE_QUEUE, Bare
+from crawler_lifecycle.compose import WORKFLOWS
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from crawler_lifecycle.graphs import Workflow
+from crawler_lifecycle.temporal.plugin import plugin
+
+ITEMS = int(os.environ.get("BENCHMARK_ITEMS", "1000"))
+#: Times that a history is replayed; events of one activity of a bare workflow.
+REPLAYS, EVENTS = 10, 6
+
+
+async def main() -> None:
+    """Print all three."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        (folder / f"{MODULE}.py").write_text(SOURCE)
+        sys.path.insert(0, name)
+        users = importlib.import_module(MODULE)
+        address = await asyncio.to_thread(_server, stack, folder)
+        client = await Client.connect(address, plugins=[plugin()])
+        worker = _worker(stack, "managers", address, folder)
+        settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
+        _plans(stack, address, folder, **settings)
+        bench = _Bench(client, stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")), users, worker.pid)
+        chain = Workflow(id="chain")
+        for n in range(ITEMS):
+            chain.add_cascade(f"s{n}", users.link, deps=f"s{n - 1}" if n else [])
+        await bench._graph(_wide("fan", users, ITEMS).spec(), "fan")
+        await bench._graph(chain.spec(), "chain")
+        await _managed(client, bench.store, 0, ITEMS)
+        _end(worker)
+        _worker(stack, "bare", address, folder)
+        await _show(client, f"a manager of {ITEMS} items", manager_workflow_id("benchmark", "stream-0"), 50)
+        await _show(client, f"a graph of {ITEMS} steps side by side", names.graph_workflow_id("fan"), 100)
+        await _show(client, f"a graph of {ITEMS} steps one after the other", names.graph_workflow_id("chain"), 100)
+
+
+async def _show(client: Client, what: str, workflow_id: str, reach_ms: int) -> None:
+    await asyncio.sleep(2)  # visibility comes a little later
+    found = [one async for one in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
+    longest = max(found, key=lambda one: one.history_length or 0)
+    ours = await client.get_workflow_handle(workflow_id, run_id=longest.run_id).fetch_history()
+    events, bare = len(ours.events), client.get_workflow_handle(f"beside/{workflow_id}")
+    await client.execute_workflow("Bare", events // EVENTS, id=bare.id, task_queue=BARE_QUEUE)
+    theirs = await bare.fetch_history()
+    cpu = await _replayed(Replayer(workflows=WORKFLOWS, plugins=[plugin()]), ours)
+    plain = await _replayed(Replayer(workflows=[Bare]), theirs)
+    print(
+        f"{what}, {len(found)} executions, the longest of {events} events: taken up in {cpu * 1000:.0f} ms of ", end=""
+    )
+    print(f"processor (reach: <= {reach_ms}); bare workflow of as many events {plain * 1000:.0f} ms", flush=True)
+
+
+async def _replayed(replayer: Replayer, history: WorkflowHistory) -> float:
+    """Seconds of processor for one replay, beside what a replayer itself takes."""
+
+    async def times(count: int) -> float:
+        async def each() -> AsyncIterator[WorkflowHistory]:
+            for _ in range(count):
+                yield history
+
+        began = time.process_time()
+        await replayer.replay_workflows(each())
+        return time.process_time() - began
+
+    await times(1)  # what is imported and built once
+    first = await times(1)
+    return (await times(REPLAYS + 1) - first) / REPLAYS

@@ -1,0 +1,98 @@
+"""What it costs a worker to take up a run that it does not remember, and to remember it; beside a bare workflow.
+
+Open runs on the last rung of the ladder, and bare workflows with as many activities behind them. Their worker leaves, a
+new one is asked about each of them, and so replays each: processor and memory of the new one, for each run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from temporalio.client import Client
+
+from benchmarks.throughput import _cpu, _end, _server, _worker
+from benchmarks.truth_faults import _memory
+from benchmarks.worker import BARE_QUEUE
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.run import RunSnapshot, Stage
+from crawler_lifecycle.temporal.plugin import plugin
+
+RUNS, AT_ONCE = 300, 10
+_REQUEST = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
+
+
+async def main() -> None:
+    """Print both, and their difference."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        address = await asyncio.to_thread(_server, stack, folder)
+        client = await Client.connect(address, plugins=[plugin()])
+        worker = _worker(stack, "resting", address, folder)
+        await _each(lambda n: _open(client, n))
+        count = await _activities(client)
+        _end(worker)
+        ours = await _taken_up(client, _worker(stack, "resting", address, folder), "run")
+        worker = _worker(stack, "bare", address, folder)
+        await _each(lambda n: _open_bare(client, n, count))
+        _end(worker)
+        theirs = await _taken_up(client, _worker(stack, "bare", address, folder), "bare")
+        print(f"{RUNS} open runs, {count} activities each; what a new worker uses for each of them")
+        print(
+            f"taking up: {ours[0] * 1000:.1f} ms of processor (reach: <= 20); bare workflow {theirs[0] * 1000:.1f} ms"
+        )
+        print(f"memory: {ours[1]:.0f} KiB (reach: <= 150); bare workflow {theirs[1]:.0f} KiB")
+
+
+async def _each(one: Callable[[int], Awaitable[object]], first: int = 0) -> None:
+    numbers = iter(range(first, RUNS))
+
+    async def lane() -> None:
+        for number in numbers:
+            await one(number)
+
+    await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+
+
+async def _open(client: Client, number: int) -> None:
+    """Start a run, and wait until it executes and waits for its next look."""
+    handle = await client.start_workflow(
+        names.LIFECYCLE_WORKFLOW, _REQUEST, id=f"run/{number}", task_queue=names.QUEUE_MAIN
+    )
+    while True:
+        status = await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
+        if status.stage is Stage.RECONCILIATION and status.next_look_at is not None:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _open_bare(client: Client, number: int, count: int) -> None:
+    handle = await client.start_workflow("Bare", args=[count, True], id=f"bare/{number}", task_queue=BARE_QUEUE)
+    while True:
+        if await handle.query("status") == count:
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _taken_up(client: Client, worker: subprocess.Popen[str], kind: str) -> tuple[float, float]:
+    """Seconds of processor and KiB of memory for each of them. The first tenth warms up."""
+
+    async def ask(number: int) -> None:
+        await client.get_workflow_handle(f"{kind}/{number}").query("status")
+
+    warm = RUNS // 10
+    for number in range(warm):
+        await ask(number)
+    cpu, memory = _cpu(worker.pid), _memory(worker)
+    await _each(ask, warm)
+    count = RUNS - warm
+    return (_cpu(worker.pid) - cpu) / count, (_memory(worker) - memory) * 1024 / count
+
+
+async def _activities(client: Client) -> int:
+    events = (await client.get_workflow_handle("run/0").fetch_history()).events
+    return sum(e.HasField("activity_task_completed_event_attributes") for e in events)
