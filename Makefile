@@ -1,9 +1,10 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-deps test-servers test-e2e test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-servers test-e2e test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
 TESTED := .venv/.made-to-test
+COMPILED := .venv/.tests-compiled
 # A machine may forbid it, as containers do. Then each of hundreds of processes compiles all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Test processes at once; they wait more than they compute.
@@ -16,7 +17,8 @@ help:
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
 	@echo "make test-servers  what needs a database server (MariaDB, MySQL)"
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
-	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz"
+	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
+	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
 	@echo "make test-all   everything, whole matrices and the Kubernetes included; tells where the time went"
 	@echo "make test-kubernetes-37  what we ask of the Kubernetes API, on the client's next major release; it may lag"
 	@echo "make test-kubernetes  what docs/kubernetes.md promises, on a real Kubernetes; make kube-binaries builds it first (Go; minutes, once)"
@@ -26,6 +28,7 @@ help:
 	@echo "make fuzz       new random examples for every property (SEED=1 for the same again); what it finds becomes a fixed one"
 	@echo "make bench      the figures, each beside its baseline"
 	@echo "make picture    docs/watch.svg, the picture in the README, taken during a real run"
+	@echo "make page-pictures  docs/pictures, the pictures of the page in docs/page.md"
 	@echo "make wheel      dist/*.whl; make image builds the container image from it (docker or podman)"
 	@echo "make lock       renew the lock files; make lock-check tells whether they fit pyproject.toml"
 
@@ -56,16 +59,33 @@ TOGETHER := -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
 # The one that `make test` plays: every command that the README tells a newcomer to type.
 STACK := tests/e2e/test_readme.py
 
-test: lint types
+# What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
+test: lint
+	@$(MAKE) --no-print-directory -j2 types $(COMPILED)
+	@$(MAKE) --no-print-directory -j2 test-together test-stack
+
+test-together: env
 	@$(PY) -m pytest -q $(TOGETHER)
-	@$(PY) -m pytest -q $(STACK)
+
+test-stack: env
+	@told=$$($(PY) -m pytest -q $(STACK) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
+
+# pytest compiles each module of the tests anew on a fresh machine, and its processes begin at once: each would do it.
+$(COMPILED): $(TESTED)
+	@told=$$($(PY) -m pytest -qq --collect-only --snapshot-warn-unused 2>&1) || { printf '%s\n' "$$told"; exit 1; }
+	@touch $(COMPILED)
 
 test-servers: env
 	@$(PY) -m pytest -q -m "servers and not slow and not soak" $(TOGETHER)
 
+# By file: several of these bring a stack up for all tests of their module.
 test-e2e: env
-	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER)
+	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e tests/dev --ignore $(STACK)
+
+# One browser and one stack, which some of the tests kill: one at a time.
+test-page: env
+	@$(PY) -m pytest -q -m "not slow and not soak" tests/page
 
 lint: env image-lint
 	@$(PY) -m ruff check .
@@ -81,9 +101,9 @@ fmt: env
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 # Maven fetches MySQL, which needs the two libraries.
-DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz
+DEPS := mariadb-server curl jq unzip runc containernetworking-plugins busybox-static iproute2 maven libaio1 libnuma1 graphviz chromium
 test-deps:
-	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
+	@for tool in mariadbd curl jq unzip runc busybox ip mvn dot chromium; do PATH=$$PATH:/usr/sbin command -v $$tool >/dev/null || missing=1; done; \
 	  [ -x /usr/lib/cni/bridge ] || missing=1; \
 	  ldconfig -p | grep -q libaio.so.1 && ldconfig -p | grep -q libnuma.so.1 || missing=1; \
 	  [ -z "$$missing" ] || (apt-get update -q && apt-get install -y -q --no-install-recommends $(DEPS))
@@ -93,6 +113,7 @@ test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: lint types
 	@$(PY) -m pytest -q -m "not soak" --durations 100 $(TOGETHER)
 	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/e2e tests/dev
+	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/page
 	@$(MAKE) --no-print-directory test-kubernetes MARKS="not soak" PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --durations=100"
 
 # The programs of the test cluster, into a cache folder outside of the tree; nothing to do when the pins are the same.
@@ -172,6 +193,10 @@ openapi: env
 # The picture in the README, taken during a real run.
 picture: $(RUNS)
 	@$(PY) -m examples.picture docs/watch.svg
+
+# Those of docs/page.md, taken of a real stack in a real browser (`make test-deps`).
+page-pictures: env
+	@$(PY) -m tests.page.pictures docs/pictures
 
 bench: env
 	@$(PY) -m benchmarks

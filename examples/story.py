@@ -288,6 +288,7 @@ def main() -> int:
     os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
+    page = None
     with View() as view:
         stack = Stack(
             options.state_dir,
@@ -300,6 +301,7 @@ def main() -> int:
             view.say("stack", "starting Temporal, scheduler service, gateway, worker and a website of ours")
             stack.start()
             view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
+            page = None if options.free_ports else f"{stack.addresses['gateway']}/"
             failed = _over(stack, view)
         except (CommandFailed, PartFailed) as error:
             failed = [str(error)]
@@ -309,7 +311,8 @@ def main() -> int:
         finally:
             view.freeze()
             stack.stop()
-        _farewell(view, options.state_dir, failed, time.monotonic() - begun)
+        for line in farewell(options.state_dir, failed, time.monotonic() - begun, page):
+            view.plain(line)
     return 1 if failed else 0
 
 
@@ -331,13 +334,8 @@ def _over(stack: Stack, view: View) -> list[str]:
         return failed
 
 
-def _farewell(view: View, state_dir: Path, failed: list[str], seconds: float) -> None:
-    for line in farewell(state_dir, failed, seconds):
-        view.plain(line)
-
-
-def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
-    """What came out, and commands that work as they stand: those here, and those of a second terminal."""
+def farewell(state_dir: Path, failed: list[str], seconds: float, page: str | None) -> list[str]:
+    """What came out, and what works as it stands: commands here and in a second terminal, and the page."""
     ours = Path(sys.executable).parent / "crawlctl"
     known = shutil.which("crawlctl")
     program = "crawlctl"
@@ -354,7 +352,7 @@ def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
     else:
         then = f"{program} list · {program} corrections · {program} start services --wait"
         lines.append(f"then      in a second terminal, in {Path.cwd()}: {then}")
-    return [*lines, f"every check held, in {span(seconds)}"]
+    return [f"every check held, in {span(seconds)}", *lines, f"page      {page or 'the first address that it names'}"]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
