@@ -93,32 +93,116 @@ def create_app(
     name of the project that scrapyd's clients see (``None``: their dialect is not spoken); ``temporal_ui`` is where
     people see the namespace's workflows; ``background`` runs while the app does.
     """
-    crawlers = Crawlers(scheduler)
-    commands = Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock)
-    manager_commands = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
-    graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
-    schedule_commands = ScheduleCommands(store.schedules, workflows, crawlers, manager_commands, graph_commands, clock)
     metrics = Metrics()
-    feed = Feed(store.events, store.runs, metrics, clock)
     needs = Needs(store.health, workflows)
-    health = Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, clock)
-    recent = RecentRuns(store.runs, crawlers, clock)
-    reader = LogReader(store.runs, store.tasks, logs, metrics)
+    blocked = _blocked(store, workflows, metrics, blocked_s, clock)
+    behind = _behind(
+        *(store, workflows, Crawlers(scheduler), needs, blocked, metrics),
+        archive=archive,
+        logs=logs,
+        files=files,
+        elsewhere=elsewhere,
+        loopback=loopback,
+        logins=Logins(entrance.callers, entrance.login_key) if entrance.callers else None,
+        temporal_ui=temporal_ui,
+        clock=clock,
+    )
+    tasks = [*background, behind.feed.run, blocked.run]
+    if catalogue_s is not None:
+        tasks.append(functools.partial(behind.crawlers.keep_reading, catalogue_s))
+    if sweep_s is not None:
+        readers = (store.sweep, store.runs, store.managers, store.graphs)
+        commanding = (behind.commands, behind.manager_commands, behind.graph_commands)
+        tasks.append(Sweep(*readers, workflows, *commanding, every_s=sweep_s, clock=clock).run)
+    leaving = [behind.feed.close, behind.reader.close]
+    app = FastAPI(
+        title="crawler-lifecycle gateway",
+        redirect_slashes=False,
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan(behind.reader, tasks, leaving),
+    )
+    app.state.leaving = leaving
+    app.state.metrics = metrics
+    install(app, describe)
+    _add_api(app, behind, metrics, bundles)
+    if scrapyd is not None:
+        add_scrapyd(app, Jobs(scrapyd, behind.commands, behind.crawlers, store.runs), behind.reader, store.tasks)
+    _refresh(behind, metrics)
+    _add_rest(app, needs, behind.health, behind.crawlers, behind.recent, entrance.callers, metrics)
+    live = add_page(app, behind)
+    tasks.append(live.run)
+    leaving.append(live.close)
+    _add_middleware(app, entrance, behind.logins, metrics, clock)
+    if scrapyd is not None:
+        app.add_middleware(Dialect)
+    return app
 
+
+def _blocked(
+    store: Store, workflows: Workflows, metrics: Metrics, every_s: float, clock: Callable[[], datetime]
+) -> Blocked:
     def overdue(limit: int) -> list[LiveRun]:
         return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
 
     def note(*told: Any) -> bool:
         return store.troubles.note_blocked(*told)
 
-    blocked = Blocked(workflows, metrics, every_s=blocked_s, overdue=overdue, note=note)
-    tasks = [*background, feed.run, blocked.run]
-    if catalogue_s is not None:
-        tasks.append(functools.partial(crawlers.keep_reading, catalogue_s))
-    if sweep_s is not None:
-        readers = (store.sweep, store.runs, store.managers, store.graphs)
-        commanding = (commands, manager_commands, graph_commands)
-        tasks.append(Sweep(*readers, workflows, *commanding, every_s=sweep_s, clock=clock).run)
+    return Blocked(workflows, metrics, every_s=every_s, overdue=overdue, note=note)
+
+
+def _behind(
+    store: Store,
+    workflows: Workflows,
+    crawlers: Crawlers,
+    needs: Needs,
+    blocked: Blocked,
+    metrics: Metrics,
+    *,
+    archive: FileArchive | None,
+    logs: TaskLogs | None,
+    files: LiveFiles | None,
+    elsewhere: str | None,
+    loopback: bool,
+    logins: Logins | None,
+    temporal_ui: str | None,
+    clock: Callable[[], datetime],
+) -> Behind:
+    """What routes and pages share, each once."""
+    feed = Feed(store.events, store.runs, metrics, clock)
+    managers = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
+    graphs = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
+    return Behind(
+        store=store,
+        views=RunViews(store, blocked, clock),
+        feed=feed,
+        reader=LogReader(store.runs, store.tasks, logs, metrics),
+        files=RunFiles(store.tasks, store.exports, files, archive, elsewhere),
+        health=Health(needs, workflows, feed, store.runs, store.overdue, store.corrections, clock),
+        recent=RecentRuns(store.runs, crawlers, clock),
+        crawlers=crawlers,
+        commands=Commands(store.initiation, store.additions, store.stops, store.runs, workflows, crawlers, clock),
+        deliveries=Deliveries(store.runs, store.events, store.exports, workflows, archive),
+        logins=logins,
+        clock=clock,
+        workflows=workflows,
+        manager_commands=managers,
+        manager_views=ManagerViews(store.managers, blocked),
+        graph_commands=graphs,
+        graph_views=GraphViews(store.graphs, blocked),
+        schedule_commands=ScheduleCommands(store.schedules, workflows, crawlers, managers, graphs, clock),
+        webhook_commands=WebhookCommands(store.webhooks, workflows, loopback=loopback),
+        temporal_ui=temporal_ui,
+    )
+
+
+def _lifespan(
+    reader: LogReader,
+    tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+    leaving: Sequence[Callable[[], None]],
+) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+    """What runs beside the app, and what is told that it leaves: both as they are when the app begins."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -132,55 +216,43 @@ def create_app(
                 for leave in leaving:
                     leave()
 
-    leaving = [feed.close, reader.close]
-    app = FastAPI(
-        title="crawler-lifecycle gateway",
-        redirect_slashes=False,
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-    )
-    app.state.leaving = leaving
-    app.state.metrics = metrics
-    install(app, describe)
-    add_commands(app, commands, clock)
-    deliveries = Deliveries(store.runs, store.events, store.exports, workflows, archive)
-    add_deliveries(app, deliveries, clock)
+    return lifespan
+
+
+def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundles | None) -> None:
+    store, clock = behind.store, behind.clock
+    add_commands(app, behind.commands, clock)
+    add_deliveries(app, behind.deliveries, clock)
     add_uploads(app, Uploads(store.tasks, bundles))
     add_ledger(app, store.corrections, store.overdue, metrics, clock)
-    views = RunViews(store, blocked, clock)
-    add_readers(app, store, views, feed)
-    add_logs(app, reader, store.runs, store.tasks)
-    run_files = RunFiles(store.tasks, store.exports, files, archive, elsewhere)
-    add_files(app, run_files, store.runs, store.tasks)
-    add_stream(app, feed, store.runs, store.managers, store.graphs)
-    add_audit(app, store.findings, workflows)
-    add_manager_commands(app, manager_commands)
-    manager_views, graph_views = ManagerViews(store.managers, blocked), GraphViews(store.graphs, blocked)
-    add_manager_readers(app, store.managers, store.plans, manager_views, clock)
-    add_graph_commands(app, graph_commands)
-    add_graph_readers(app, store.graphs, graph_views, feed)
-    add_schedules(app, schedule_commands, store.schedules, clock)
-    webhook_commands = WebhookCommands(store.webhooks, workflows, loopback=loopback)
-    add_webhooks(app, webhook_commands, store.webhooks)
-    if scrapyd is not None:
-        add_scrapyd(app, Jobs(scrapyd, commands, crawlers, store.runs), reader, store.tasks)
-    metrics.refreshed_by.append(functools.partial(count_managers, store.managers, metrics))
-    metrics.refreshed_by.append(functools.partial(count_graphs, store.graphs, metrics))
-    metrics.refreshed_by.append(functools.partial(count_webhooks, store.webhooks, store.events, metrics))
-    metrics.refreshed_by.append(functools.partial(count_schedules, store.schedules, metrics, clock))
-    _add_rest(app, needs, health, crawlers, recent, entrance.callers, metrics)
-    logins = Logins(entrance.callers, entrance.login_key) if entrance.callers else None
-    behind = Behind(
-        *(store, views, feed, reader, run_files, health, recent, crawlers, commands, deliveries, logins, clock),
-        *(workflows, manager_commands, manager_views, graph_commands, graph_views, schedule_commands, webhook_commands),
-        temporal_ui,
-    )
-    live = add_page(app, behind)
-    tasks.append(live.run)
-    leaving.append(live.close)
-    # The one added last is the first that a request meets.
+    add_readers(app, store, behind.views, behind.feed)
+    add_logs(app, behind.reader, store.runs, store.tasks)
+    add_files(app, behind.files, store.runs, store.tasks)
+    add_stream(app, behind.feed, store.runs, store.managers, store.graphs)
+    add_audit(app, store.findings, behind.workflows)
+    add_manager_commands(app, behind.manager_commands)
+    add_manager_readers(app, store.managers, store.plans, behind.manager_views, clock)
+    add_graph_commands(app, behind.graph_commands)
+    add_graph_readers(app, store.graphs, behind.graph_views, behind.feed)
+    add_schedules(app, behind.schedule_commands, store.schedules, clock)
+    add_webhooks(app, behind.webhook_commands, store.webhooks)
+
+
+def _refresh(behind: Behind, metrics: Metrics) -> None:
+    """Let figures be counted when they are asked for."""
+    store = behind.store
+    metrics.refreshed_by += [
+        functools.partial(count_managers, store.managers, metrics),
+        functools.partial(count_graphs, store.graphs, metrics),
+        functools.partial(count_webhooks, store.webhooks, store.events, metrics),
+        functools.partial(count_schedules, store.schedules, metrics, behind.clock),
+    ]
+
+
+def _add_middleware(
+    app: FastAPI, entrance: Entrance, logins: Logins | None, metrics: Metrics, clock: Callable[[], datetime]
+) -> None:
+    """The one added last is the first that a request meets."""
     limits = RateLimits(entrance.quota)
     app.add_middleware(Serving, limits=limits)
     app.add_middleware(BodyLimit, limit=lambda scope: int(scope["lifecycle.body_max"]))
@@ -195,9 +267,6 @@ def create_app(
     app.add_middleware(Guard, check=entrance.check)
     app.add_middleware(Pages)
     app.add_middleware(Measured, metrics=metrics)
-    if scrapyd is not None:
-        app.add_middleware(Dialect)
-    return app
 
 
 def _add_rest(

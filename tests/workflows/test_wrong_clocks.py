@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -15,11 +14,9 @@ from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
 from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support import lab as laboratories
 from tests.support.lab import Lab, laboratory
-from tests.workflows.test_wake_ups import looked_at, too_close
+from tests.workflows.test_wake_ups import QUICK, looked_at, too_close
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-QUICK: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[-3600, 3600], ids=["behind", "ahead"])
