@@ -20,6 +20,8 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 log = logging.getLogger(__name__)
 
+#: Chance for all that goes on in threads. The module's own generator belongs to whoever seeds it, as property tests do.
+CHANCE = random.SystemRandom()
 #: What a turn returns when no other one is needed: the loop ends.
 DONE = math.inf
 #: A pause is at least this part of what was asked for: many processes that began together do not stay together.
@@ -120,7 +122,7 @@ class Loop:
 
 
 def _jittered(pause: float) -> float:
-    return pause * random.uniform(JITTER, 1.0)  # noqa: S311 - no secret
+    return pause * CHANCE.uniform(JITTER, 1.0)
 
 
 class Beside:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
+from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
 from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S, WebhookSpec
 from crawler_lifecycle.ports import Event
@@ -177,7 +177,7 @@ class _Shift:
             lanes.setdefault(event.subject, []).append(event)
         order = list(lanes.values())
         if self._row.failing_since is not None:
-            random.shuffle(order)  # else what is never taken is always first, and the rest is never reached
+            CHANCE.shuffle(order)  # else what is never taken is always first, and the rest is never reached
         free = asyncio.Semaphore(LANES)
         under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
         try:

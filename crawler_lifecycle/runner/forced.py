@@ -20,6 +20,7 @@ from .upload import ANSWER_MAX, NoRedirect, passing
 
 #: Seconds before each question; the last one stands for all that follow. Most crawlers have ended before the first.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
+_CHANCE = random.SystemRandom()
 #: For one connection, and for each piece of an answer.
 _SILENCE_S = 10.0
 
@@ -38,7 +39,7 @@ class ForcedStop:
 
     def _ask(self) -> None:
         for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            time.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - many are stopped at once
+            time.sleep(pause * _CHANCE.uniform(0.8, 1.2))  # many are stopped at once
             answer = self._answer()
             if answer is not None:
                 if answer:

@@ -21,6 +21,7 @@ DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 #: Below the range from which kernels take ports for outgoing connections: a port of ours must still be free when the
 #: part that listens on it is started again.
 FREE_PORTS = (10_240, 32_000)
+_CHANCE = random.SystemRandom()
 
 #: Log -> how large it was before the last two starts of what writes to it: older words are of another day.
 _began: dict[Path, tuple[int, ...]] = {}
@@ -75,7 +76,7 @@ def is_free(port: int) -> bool:
 def free_port(taken: Collection[int] = ()) -> int:
     """A free port that is not among ``taken``."""
     for _ in range(1000):
-        port = random.randint(*FREE_PORTS)  # noqa: S311 - no secret
+        port = _CHANCE.randint(*FREE_PORTS)
         if port not in taken and is_free(port):
             return port
     raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[1]} on {LOOPBACK}")

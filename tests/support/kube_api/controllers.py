@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import string
 from typing import Any
 
+from crawler_lifecycle.background import CHANCE
 from tests.support.kube_api.problems import Problem
 from tests.support.kube_api.store import EVENTS, JOBS, NODES, PODS, Change, Key, Object, Store, stamp
 
@@ -93,7 +93,7 @@ class Controllers:
     def make_pod(self, job: Object) -> Object:
         """A pending pod of the Job."""
         meta, template = job["metadata"], job["spec"]["template"]
-        name = meta["name"][:57] + "-" + "".join(random.choices(string.ascii_lowercase, k=5))
+        name = meta["name"][:57] + "-" + "".join(CHANCE.choices(string.ascii_lowercase, k=5))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
         wanted = template.get("metadata", {})
         pod: dict[str, Any] = {
@@ -232,7 +232,7 @@ class Controllers:
             **{"firstTimestamp": now, "lastTimestamp": now, "eventTime": None},
             **{"source": {"component": source}, "reportingComponent": source, "reportingInstance": ""},
         }
-        name = f"{meta['name'][:200]}.{random.getrandbits(64):016x}"
+        name = f"{meta['name'][:200]}.{CHANCE.getrandbits(64):016x}"
         return self.store.create(EVENTS, (meta.get("namespace", "default"), name), event)
 
     def lose_node(self, node: str) -> None:

@@ -9,13 +9,14 @@ asked for with half as many objects. When to try again is for Temporal to decide
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 from urllib.parse import quote
+
+from crawler_lifecycle.background import CHANCE
 
 from . import credentials
 from .errors import Asked, Expired, TooLarge, Unreadable, unreadable
@@ -230,7 +231,7 @@ class Api:
                 # Its pages would be of two moments: an object can be in both of them, or in none.
                 if start + 1 == LIST_STARTS:
                     raise
-                time.sleep(random.uniform(0, 0.1))  # noqa: S311 (not for secrets)
+                time.sleep(CHANCE.uniform(0, 0.1))
         raise AssertionError("unreachable")
 
     def _once(

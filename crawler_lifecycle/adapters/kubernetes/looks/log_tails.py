@@ -7,7 +7,6 @@ end. So a number of lines is asked for, with a limit above which a log of very l
 from __future__ import annotations
 
 import logging
-import random
 import re
 import threading
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Pod
+from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, log_tail
 
 from .progress import Progress, last_progress, split_statistics
@@ -88,7 +88,7 @@ class LogTails:
         with self._lock:
             last = self._next.pop(run_id, None)
             begin = (
-                random.randrange(len(ordered))  # noqa: S311 - no secret
+                CHANCE.randrange(len(ordered))
                 if last is None
                 else next((place for place, index in enumerate(ordered) if index > last), 0)
             )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, NoAnswer, Throttled
 from crawler_lifecycle.adapters.kubernetes.client.objects import decode
+from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Backoff:
             self._failures = 0
         pause = min(self._pace.most_s, self._pace.first_s * 2.0 ** min(self._failures, 20))
         self._failures += 1
-        pause = max(at_least, pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        pause = max(at_least, pause * CHANCE.uniform(0.5, 1.0))
         self._last = now + pause
         return pause
 
@@ -187,7 +187,7 @@ class Reflector(Generic[T]):
             self._path,
             labels=self._labels,
             resource_version=self._version or "",
-            timeout_s=round(random.uniform(*self._pace.watch_s)),  # noqa: S311 - no secret
+            timeout_s=round(CHANCE.uniform(*self._pace.watch_s)),
             silence_s=self._pace.silence_s,
         )
         with stream:
