@@ -21,6 +21,8 @@ from crawler_lifecycle.temporal.search_attributes import register_search_attribu
 
 #: The dev server reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
 DYNAMIC = {
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
     "history.transferProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxPollRPS": "5000",
     "history.timerProcessorMaxPollHostRPS": "5000",
