@@ -36,7 +36,7 @@ from tests.support.lab import Lab, each_at_once
 from tests.support.managing import manager_lab, quick
 from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Fields that something reads, of whatever type it then is.
 FIELDS = sorted({f.name for kind in (RunRequest, StopRequest, AddTasks, AuditOrder, AddJobs) for f in fields(kind)})

@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support.lab import Lab, start_workers
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 OLD, NEW, REMEMBERED = 3, 4, 2
 ROLES_HERE = ("workflows", "cluster", "control", "export")

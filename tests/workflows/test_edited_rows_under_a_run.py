@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 REQUEST = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes": [0.005]}
 

@@ -22,7 +22,7 @@ from crawler_lifecycle.workflows import leaving
 from tests.support.lab import Lab, laboratory
 from tests.support.store_ports import port_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 UNTIL_STOPPED = Behaviour(executes=None)
 

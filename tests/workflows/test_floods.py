@@ -24,7 +24,7 @@ from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Events after which a history is full in these tests, and signals that are more than two of those hold.
 MOST, SIGNALS = 90, 200

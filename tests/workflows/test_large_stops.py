@@ -16,7 +16,7 @@ from crawler_lifecycle.fakes.cluster import SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import TaskRef
 from tests.support.lab import Lab
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 UNTIL_STOPPED = Behaviour(executes=None)
 IGNORES = Behaviour(executes=None, heeds_stop_after=None)

@@ -15,7 +15,7 @@ from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment
 from tests.support.lab import Lab, workflow_clock
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 HOUR = 3600.0
 #: The first steps of the ladder, and what one step lasts at most.

@@ -43,7 +43,7 @@ from tests.support.activity_modules import activity_modules
 from tests.support.lab import Lab, each_at_once
 from tests.support.managing import manager_lab, quick
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 UNTIL_STOPPED = Behaviour(executes=None)
 

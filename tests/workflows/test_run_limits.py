@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.task import Counters, End
 from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Counts for ten minutes and then goes on without counting any more.
 STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=8)

@@ -22,7 +22,7 @@ from tests.histories.record import HeldLooks
 from tests.support.lab import Lab
 from tests.support.waking import MODES, waking
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: Runs that are looked at every 1.2 s, so that a suite without wake-ups does not take for ever.
 QUICK: dict[str, Any] = {"crawler": "books", "poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}

@@ -32,7 +32,7 @@ from tests.workflows.audit.test_audit_lab import (
     write,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 REQUEST: dict[str, Any] = {"crawler": "books", "args": {"shelf": "7"}, "tags": ["nightly"], "requested_by": "ada"}
 

@@ -27,7 +27,7 @@ from tests.support.lab import CRAWLERS, Lab, start_workers
 from tests.support.managing import manager_lab, quick
 from tests.support.run_refs import run_ref
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.1}}
 ENDLESS = Behaviour(executes=None)

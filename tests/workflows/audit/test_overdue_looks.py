@@ -25,7 +25,7 @@ from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_looks import AGAIN_S, Overdue
 from tests.support.lab import Lab
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: The next look is far away, so that whatever comes sooner was brought about.
 SLOW: dict[str, Any] = {"crawler": "books", "poll_minutes": [10], "limits": {"start_check_s": 0.1}}

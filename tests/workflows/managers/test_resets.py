@@ -16,7 +16,7 @@ from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
 from tests.support.resets import reset
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 #: From the very beginning, and from before the verdict. In the middle nothing is different: the row decides.
 ALWAYS = {("finished", 0), ("stopped", -1)}

@@ -20,7 +20,7 @@ from crawler_lifecycle.workflows.manager import NO_WORKER
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 UNTIL_STOPPED = Behaviour(executes=None)
 
