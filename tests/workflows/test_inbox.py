@@ -63,6 +63,7 @@ def test_only_a_wish_that_adds_something_interrupts_and_an_earlier_time_adds_not
     [
         (ADA, ADA, False),
         (ADA, EVE, False),
+        (EVE, ADA, False),
         (ADA, StopIntent(NOW), False),
         (ADA, STALLED, False),
         (ADA, replace(EVE, force=True), True),

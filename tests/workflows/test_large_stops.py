@@ -128,7 +128,9 @@ async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> 
     lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "look")
     await handle.signal("stop")
     if by == "a person":
-        await lab.until(lambda: lab.store.runs.get_run(1).look_error)
+        await lab.until(lambda: lab.cluster.signals(1))
+        looks = lab.cluster.calls["look"]
+        await lab.until(lambda: lab.cluster.calls["look"] > looks + 2)
         await handle.signal("force_stop")
     await lab.until(lambda: lab.cluster.calls["kill"])
     assert lab.cluster.alive() == []
