@@ -103,7 +103,9 @@ class Inbox:
     def recorded_stop(self, intent: StopIntent | None) -> None:
         """A stop that is in the database already, perhaps past us (through the gateway)."""
         if intent is not None:
-            self.stop = intent if self.stop is None else intent.merged(self.stop)
+            before, self.stop = self.stop, intent if self.stop is None else intent.merged(self.stop)
+            # A signal of the same adds nothing any more, so the force is carried out from here.
+            self.changed = self.changed or (before is not None and self.stop.force and not before.force)
 
     def signal(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.catalogue import load
+from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.errors import CatalogueError
 from crawler_lifecycle.domain.run import Resources
+from crawler_lifecycle.settings import ClusterSettings, Settings
 
 HEAD = """\
 - name: shops
@@ -186,6 +188,7 @@ A = "{name: a, mount_path: /a, "
         ("    {}\n  secrets:\n    KEY: secret:crawl-7-0-1/CRAWL_TOKEN", 6, "secrets.KEY: 'crawl-7-0-1' belongs to"),
         ("    {}\n  secrets:\n    KEY: secret:registry/.dockerconfigjson", 6, "secrets.KEY: 'registry' is a login"),
         ("    {}\n  secrets:\n    KEY: env:LIFECYCLE_DATABASE__URL", 6, "secrets.KEY: 'env:LIFECYCLE_DATABASE__URL'"),
+        ("    {}\n  secrets:\n    KEY: env:lifecycle_database__url", 6, "'env:lifecycle_database__url' is a setting"),
         ("    {}\n  secrets:\n    CRAWL_TOKEN: secret:mine/key", 6, "secrets.CRAWL_TOKEN: names that begin with"),
         ("    {}\n  secrets:\n    LD_PRELOAD: secret:mine/key", 6, "secrets.LD_PRELOAD: names that begin with"),
     ],
@@ -198,9 +201,33 @@ def test_what_is_ours_is_named_with_its_line(tmp_path: Path, section: str, line:
     assert f"crawlers.yaml:{line}: " in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["crawler-catalogue", "crawler-lifecycle.metrics", "crawler-lifecycle"])
+def test_every_name_of_an_installation_is_ours(tmp_path: Path, name: str) -> None:
+    with pytest.raises(CatalogueError, match="belongs to this service"):
+        read(tmp_path, f"    volumes: [{A} config_map: {name}}}]\n")
+
+
+@pytest.mark.parametrize("of", [f"{A} claim: crawl-files}}", f"{A} secret: registry}}"], ids=["claim", "login"])
+def test_what_the_settings_name_is_refused_in_every_file_and_at_every_reading(tmp_path: Path, of: str) -> None:
+    own, more, good = tmp_path / "own.yaml", tmp_path / "more.yaml", HEAD + "    priority_class: low\n"
+    bad = HEAD + f"    volumes: [{of}]\n"
+    cluster = ClusterSettings(kind="kubernetes", volume_claim="crawl-files", pull_secrets=["registry"])
+    settings = Settings(crawlers=own, more_crawlers=more, cluster=cluster)
+    for first, second in ((bad, good), (good, bad)):
+        own.write_text(first)
+        more.write_text(second)
+        with pytest.raises(CatalogueError):
+            build_catalogue(settings)
+    more.write_text(good)
+    catalogue = build_catalogue(settings)
+    own.write_text(bad)
+    [found] = catalogue.all()
+    assert found.kubernetes.volumes == [], "the last good content stays"
+
+
 def test_names_that_only_resemble_ours_are_anybodys(tmp_path: Path) -> None:
     section = (
-        f"    volumes: [{A} claim: crawl-files-of-mine}}, {{name: b, mount_path: /optional, secret: crawl-7}}]\n"
+        f"    volumes: [{A} claim: crawl-files-of-mine}}, {{name: b, mount_path: /opts, secret: crawl-7-0-1-mine}}]\n"
         "    priority_class: low\n    labels: {app.kubernetes.io/name: shops}\n"
         "  secrets: {KEY: secret:shop-token-login/key, OTHER: env:SHOP_LIFECYCLE}\n"
     )

@@ -120,12 +120,18 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
     assert (first - max(t.committed_at for t in asked)).total_seconds() >= 60
 
 
-async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["its limit", "a person"])
+async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> None:
     lab.cluster.behaviour = IGNORES
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 60}})
+    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 60} if by == "its limit" else NEVER})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "look")
     await handle.signal("stop")
+    if by == "a person":
+        await lab.until(lambda: lab.cluster.signals(1))
+        looks = lab.cluster.calls["look"]
+        await lab.until(lambda: lab.cluster.calls["look"] > looks + 2)
+        await handle.signal("force_stop")
     await lab.until(lambda: lab.cluster.calls["kill"])
     assert lab.cluster.alive() == []
     lab.cluster.fail_with(None, "look")

@@ -92,7 +92,7 @@ def test_cancelling_ten_thousand_tasks(empty_url: str) -> None:
     seq = store.events.last_event_seq()
     with counted(store) as sent:
         assert store.stops.cancel_queued(fence, START).by_status == {"CANCELLED": 10_000}
-    pages = 10_000 // CANCEL_PAGE + 1
+    pages = 3
     assert len(sent) < 20 * pages
     assert store.events.last_event_seq() - seq <= pages
     with counted(store) as sent:
@@ -152,7 +152,7 @@ def test_stopping_thousands_of_tasks(empty_url: str, killed: bool) -> None:
             store.stops.mark_stopping(fence, [task.task_id for task in page], killed=killed)
             after = page[-1].index
     assert store.tasks.count_tasks(fence.run_id).by_status == {"STOPPING": MANY}
-    pages = MANY // STOP_PAGE
+    pages = 3
     took = time.monotonic() - began
     print(f"{store.database.engine.dialect.name}: {len(sent)} statements and {took:.1f} s to mark {MANY:,} tasks")
     assert len(sent) <= 22 * pages

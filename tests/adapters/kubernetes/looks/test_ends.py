@@ -209,6 +209,48 @@ def test_an_unknown_reason_of_a_pod_that_ran_leaves_the_end_to_its_exit_code() -
     assert outcome(job(), pod(done(60, 0, word("finished", 0)), reason="NotHeardOfYet")) == "finished"
 
 
+@pytest.mark.parametrize("told", [done(60, 0), {"running": {"startedAt": at(0)}}], ids=["ended", "runs"])
+@pytest.mark.parametrize("where", ["crawler", "init container", "sidecar, before"])
+def test_an_unknown_reason_is_no_refusal_of_a_pod_any_container_of_which_began(where: str, told: Object) -> None:
+    more: Object = {"reason": "NotHeardOfYet", "message": "so it is"}
+    if where == "crawler":
+        read = ending(job(), pod(told, **more))
+    else:
+        states = {"state": told} if where == "init container" else {"state": {"waiting": {}}, "lastState": told}
+        init = {"initContainers": [{"name": "mesh", "restartPolicy": "Always"}]}
+        waits = {"waiting": {"reason": "PodInitializing"}}
+        read = ending(job(), pod(waits, initContainerStatuses=[{"name": "mesh", **states}], spec=init, **more))
+    assert "refused" not in read.cause
+
+
+def test_an_unknown_reason_of_a_pod_that_succeeded_is_no_refusal() -> None:
+    assert outcome(job(), pod(None, phase="Succeeded", runner=False, reason="NotHeardOfYet")) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Terminated", "its node was shut down"),
+        ("Shutdown", "its node was shut down"),
+        ("NodeShutdown", "its node was shut down"),
+        ("NodeLost", "its node was lost"),
+        ("Preempting", "displaced by a critical pod"),
+    ],
+)
+def test_a_node_that_ended_a_pod_says_so_by_its_reason_alone(reason: str, words: str) -> None:
+    """Older nodes set no mark."""
+    read = ending(job(), pod(done(60, 18), reason=reason, message="so it is"))
+    assert (read.outcome, f"{words}: so it is" in read.cause) == ("interrupted", True), read.cause
+
+
+@pytest.mark.parametrize("reason", ["Terminated", "NodeAffinity"])
+def test_a_node_s_reason_did_not_end_what_nobody_had_told_to_stop_or_what_ended_before_its_mark(reason: str) -> None:
+    own = {"reason": reason, "message": "so it is"}
+    assert outcome(job(), pod(done(60, 18, word(None, 18)), **own)) == "banned", "the runner's word"
+    late = mark(300, "TerminationByKubelet")
+    assert outcome(job(runner=False), pod(done(60, 18), late, runner=False, **own)) == "banned"
+
+
 def test_a_sidecar_that_was_killed_with_the_pod_is_no_init_container_that_failed() -> None:
     beside = [{"name": "mesh", "state": done(60, 137)}]
     lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
@@ -239,13 +281,20 @@ def test_the_collector_s_mark_on_a_pod_which_succeeded_and_lost_its_statuses_is_
 def test_a_node_that_told_of_an_end_was_there_although_its_clock_dates_that_after_the_collector_s_mark() -> None:
     assert outcome(job(), pod(done(64, 18), mark(62, "DeletionByPodGC"))) == "banned"
     assert outcome(job(), pod(done(164, 18), mark(62, "DeletionByPodGC"))) == "interrupted"
+    lost = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "finishedAt": at(64)}}
+    assert "its node is gone" in ending(job(), pod(lost, mark(62, "DeletionByPodGC"))).cause, "it told of no end"
 
 
 def test_a_pod_without_a_runner_that_is_removed_after_the_job_counted_it_has_succeeded() -> None:
     told = pod(done(60, 0), phase="Succeeded", meta=deleted(100, 0), runner=False)
-    assert (
-        outcome(job(condition("SuccessCriteriaMet", 61), condition("Complete", 62), runner=False), told) == "finished"
-    )
+    met, complete = condition("SuccessCriteriaMet", 61), condition("Complete", 95)
+    for counted in ([met, complete], [met], [condition("Complete", 62)]):
+        assert outcome(job(*counted, runner=False), told) == "finished", "the first of both counts"
+    assert outcome(job(complete, runner=False), told) == "interrupted", "it came no earlier than the deletion"
+    lost = job(condition("Failed", 62, "BackoffLimitExceeded"), runner=False)
+    assert outcome(lost, told) == "interrupted", "it counted no success"
+    failed = {**told, "status": {**told["status"], "phase": "Failed"}}
+    assert outcome(job(met, runner=False), failed) == "interrupted", "it was another pod that the Job counted"
     assert outcome(job(runner=False), told) == "interrupted", (
         "nothing tells it from a crawler that took SIGTERM for an end"
     )
@@ -253,11 +302,17 @@ def test_a_pod_without_a_runner_that_is_removed_after_the_job_counted_it_has_suc
     assert outcome(job(condition("Complete", 61), runner=False), by_node) == "interrupted"
 
 
-def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_its_pod_is_called_failed() -> None:
-    told = pod(done(60, 0), mark(64, "DeletionByPodGC"), meta=deleted(64, 0), runner=False)
+@pytest.mark.parametrize("by", ["DeletionByPodGC", "DeletionByTaintManager"])
+def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_its_pod_is_called_failed(
+    by: str,
+) -> None:
+    told = pod(done(60, 0), mark(64, by), meta=deleted(64, 0), runner=False)
     read = ending(job(condition("SuccessCriteriaMet", 50), runner=False), told)
     assert read.outcome != "failed"
-    lost = pod({"running": {"startedAt": at(0)}}, mark(64, "DeletionByPodGC"), meta=deleted(64, 0), runner=False)
+    for end, failed in ((60, False), (164, True)):
+        finished = pod(done(end, 0, word("finished", 0, told=False)), mark(64, by))
+        assert ("although its pod failed" in ending(job(), finished).cause) is failed
+    lost = pod({"running": {"startedAt": at(0)}}, mark(64, by), meta=deleted(64, 0), runner=False)
     assert "nobody can say" in ending(job(runner=False), lost).cause
 
 

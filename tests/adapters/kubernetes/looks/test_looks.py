@@ -7,7 +7,6 @@ from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -402,14 +401,15 @@ def test_a_log_that_cannot_be_read_is_no_failing_look(
     assert [one.counters.pages for one in seen] == [None, 4]
 
 
-def test_why_no_pod_is_made_is_read_from_events(world: World) -> None:
+@pytest.mark.parametrize(("tasks", "calls"), [(7, 1), (2, 2)], ids=["all together", "one by one"])
+def test_why_no_pod_is_made_is_read_from_events(world: World, tasks: int, calls: int) -> None:
     world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
-    world.deploy(7, started=False)
+    world.deploy(tasks, started=False)
     world.later = timedelta(seconds=5)
     world.forget_calls()
     seen = world.look().observations
     assert {"quota is used up: exceeded quota: crawls" in (one.reason or "") for one in seen} == {True}
-    assert world.calls("GET", "/events") == 1, "not one by one"
+    assert world.calls("GET", "/events") == calls
 
 
 def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_does_not_say(world: World) -> None:
@@ -417,33 +417,43 @@ def test_why_an_image_is_not_pulled_is_read_from_an_event_where_the_container_do
     world.deploy(started=False)
     pod = world.server.pod_waits(world.name(), "ImagePullBackOff", 'Back-off pulling image "crawl.test/crawler:1"')
     about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "namespace": "crawls"}
+    world.later = timedelta(seconds=20)
+    assert "cannot be pulled: the node does not say why; the node tries again" in (world.see().reason or "")
     words = 'Failed to pull image "crawl.test/crawler:1": no such tag'
     event = {"involvedObject": about, "type": "Warning", "reason": "Failed", "message": words, "metadata": {}}
     world.server.store.create(EVENTS, ("crawls", "pull"), event)
-    world.later = timedelta(seconds=20)
     assert world.see().reason == "The image crawl.test/crawler:1 cannot be pulled: no such tag; the node tries again"
     world.server.deny("list", "events")
     assert "why is not known, as not all events were read" in (world.see().reason or "")
 
 
-def _refused(world: World, *others: tuple[int, str]) -> list[str | None]:
-    """Why five tasks wait, whose events come after those of other Jobs."""
+def _refused(world: World, many: int, reason: str, *, kind: str = "Job", first: str = "a") -> list[str | None]:
+    """Why five tasks wait, whose events come after those of other objects, or before those that begin with "z"."""
     world.deploy(5, started=False)
-    names = (f"a{number:04}" for number in count())  # a server lists by name
-    for many, reason in others:
-        for name in islice(names, many):
-            about = {"kind": "Job", "name": name, "uid": name, "namespace": "crawls"}
-            event = {"involvedObject": about, "type": "Warning", "reason": reason, "message": "no", "metadata": {}}
-            world.server.store.create(EVENTS, ("crawls", name), event)
+    for name in (f"{first}{number:04}" for number in range(many)):  # a server lists by name
+        about = {"kind": kind, "name": name, "uid": name, "namespace": "crawls"}
+        event = {"involvedObject": about, "type": "Warning", "reason": reason, "message": "no", "metadata": {}}
+        world.server.store.create(EVENTS, ("crawls", name), event)
     world.later = timedelta(seconds=120)
     world.forget_calls()
     return [one.reason for one in world.look().observations]
 
 
-@pytest.mark.parametrize("others", [(600, "FailedCreate"), (600, "BackoffLimitExceeded")])
-def test_events_behind_those_of_others_are_read_as_well(world: World, others: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason", "pages"),
+    [("Job", "FailedCreate", 2), ("Job", "BackoffLimitExceeded", 1), ("ReplicaSet", "FailedCreate", 1)],
+)
+def test_events_behind_those_of_others_are_read_as_well(world: World, kind: str, reason: str, pages: int) -> None:
+    """Only those that may say why a Job has no pod take any time."""
     world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
-    assert {"exceeded quota" in (reason or "") for reason in _refused(world, others)} == {True}
+    assert {"exceeded quota" in (why or "") for why in _refused(world, 600, reason, kind=kind)} == {True}
+    assert world.calls("GET", "/events") == pages
+
+
+def test_an_event_that_was_read_tells_why_although_others_were_not(world: World) -> None:
+    world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
+    world.server.faults.add("GET", "/events.*continue=", Answer(500), times=None)
+    assert {"exceeded quota" in (why or "") for why in _refused(world, 600, "FailedCreate", first="z")} == {True}
 
 
 @pytest.mark.parametrize("fault", [Answer(500), throttled(), Garbage(b"{}")], ids=repr)
@@ -451,7 +461,7 @@ def test_events_that_were_not_all_read_are_no_silence(world: World, fault: Fault
     """Nothing is said about what nobody has read."""
     world.server.controllers.refuses_pods = 'pods "x" is forbidden: exceeded quota: crawls, requested: pods=1'
     world.server.faults.add("GET", "/events.*continue=", fault, times=None)
-    for reason in _refused(world, (600, "FailedCreate")):
+    for reason in _refused(world, 600, "FailedCreate"):
         assert (reason or "").endswith("; why is not known, as not all events were read"), reason
     world.server.faults.clear()
     assert {"exceeded quota" in (one.reason or "") for one in world.look().observations} == {True}
