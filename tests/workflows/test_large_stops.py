@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities import abreast, stopping
+from crawler_lifecycle.activities import stopping
+from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -56,7 +57,7 @@ async def test_a_stop_of_thousands_of_tasks_takes_few_events(
 
 async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tasks than are asked at once hang in the call that asks them."""
-    monkeypatch.setattr(abreast, "SLOW_S", 0.1)
+    monkeypatch.setitem(Abreast.__init__.__kwdefaults__, "slow_s", 0.1)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 60, "limits": NEVER})
     await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 60)
