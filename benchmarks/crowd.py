@@ -243,6 +243,8 @@ async def _under(
 
 def _show(what: str, delays: tuple[list[float], list[float]], reach: str) -> None:
     _line(what, delays[0], reach)
+    never = delays[0].count(float("inf"))
+    print(f"    {never} of {len(delays[0])} had not come {GIVEN_UP_S:g} s after the last was asked for", flush=True)
     _line("    by the processor that the worker used meanwhile", delays[1], reach)
 
 
