@@ -19,7 +19,8 @@ from temporalio.worker import _workflow
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.temporal.search_attributes import register_search_attributes
 
-#: The dev server reads its queues 20 times a second unless told otherwise; the rest is what virtual time needs.
+#: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server reads its queues
+#: 20 times a second unless told otherwise; the rest is what virtual time needs.
 DYNAMIC = {
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
