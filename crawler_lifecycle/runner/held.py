@@ -159,13 +159,20 @@ class Held:
         return self.new(name)
 
     def new(self, name: str) -> int:
-        """A new file, for appending; whatever had its name is set aside. Raises ``OSError``."""
-        flags = _NEW | os.O_APPEND
+        """A new file, for appending; whatever had its name is set aside. Raises ``OSError``.
+
+        It is put in its place, so that somebody who makes one at the same moment disturbs nobody.
+        """
+        beside = _beside(name)
+        handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
         try:
-            return os.open(name, flags, 0o600, dir_fd=self._handle)
-        except FileExistsError:
             self.set_aside(name)
-            return os.open(name, flags, 0o600, dir_fd=self._handle)
+            self._move_over(beside, name)
+        except BaseException:
+            os.close(handle)
+            os.unlink(beside, dir_fd=self._handle)
+            raise
+        return handle
 
     def lockable(self, name: str) -> int:
         """A descriptor of the file with this name, made where there is none, to lock it. Raises as ``open``."""
@@ -186,7 +193,7 @@ class Held:
         return inner
 
     def _write_beside(self, name: str, data: bytes, *, lasting: bool = True) -> str:
-        beside = f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        beside = _beside(name)
         handle = os.open(beside, _NEW, 0o600, dir_fd=self._handle)
         try:
             with open(handle, "wb") as file:
@@ -198,6 +205,11 @@ class Held:
             os.unlink(beside, dir_fd=self._handle)
             raise
         return beside
+
+
+def _beside(name: str) -> str:
+    """A name that nobody else has, for a file that is then put in its place."""
+    return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def _opened(name: str, flags: int, folder: int) -> int:

@@ -322,3 +322,33 @@ def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest
     assert [one.state for one in (*first, second)] == ["created", "existing"]
     assert first[0].uid == second.uid
     assert bench.until_on_file().uid == second.uid
+
+
+def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two deployments of one task begin its log: the second made it just after the first had freed the name."""
+    (tmp_path / "log").write_text("of somebody before")
+    free = Held.set_aside
+
+    def free_and_lose_it(self: Held, name: str) -> None:
+        free(self, name)
+        (tmp_path / name).write_text("of the other")
+
+    monkeypatch.setattr(Held, "set_aside", free_and_lose_it)
+    handle = Held(str(tmp_path)).new("log")
+    os.write(handle, b"ours")
+    os.close(handle)
+    assert (tmp_path / "log").read_text() == "ours"
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "log.forged"}
+
+
+def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Held, name: str) -> None:
+        raise OSError(errno.EROFS, "read-only", name)
+
+    monkeypatch.setattr(Held, "set_aside", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="read-only"):
+        Held(str(tmp_path)).new("log")
+    assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
