@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.settings import WorkerSettings
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.worker.process import _worker
+from crawler_lifecycle.worker.polling import worker
 from tests.support.lab import Lab, laboratory
 
 ROLES = ("workflows", "cluster", "control", "export")
@@ -57,7 +57,7 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
         _telling(lab, place)
         for role in ROLES:
             threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
-            await stack.enter_async_context(_worker(client, role, lab.parts, settings, threads, None))
+            await stack.enter_async_context(worker(client, role, lab.parts, settings, threads, None))
         seeded = _copies(lab, url, await _one(client), int(runs))
         (place / "seeded.json").write_text(json.dumps(seeded))
         print("ready", flush=True)

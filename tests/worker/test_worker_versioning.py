@@ -12,7 +12,7 @@ from temporalio.common import VersioningBehavior
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings, WorkerSettings
-from crawler_lifecycle.worker.process import _deployment
+from crawler_lifecycle.worker.polling import deployment_of
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def no_build_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_version_of_a_worker(given: dict[str, str], version: tuple[str, str] | None) -> None:
     settings = WorkerSettings(**given)
     assert settings.version() == version
-    config = _deployment(settings)
+    config = deployment_of(settings)
     if version is None:
         assert config is None
         return

@@ -1,0 +1,120 @@
+"""Who polls the task queues of a worker process: one SDK worker for each queue, and all of them leave together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
+
+from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
+from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
+from crawler_lifecycle.plans.users_code import UsersCode
+from crawler_lifecycle.settings import Settings, WorkerSettings
+from crawler_lifecycle.temporal.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
+
+from .slots import TAKEN_UP, tuner
+
+#: How long a workflow waits for the worker that remembers it before any other takes it: the price of a killed worker,
+#: once: after 10 s Temporal knows that nobody polls. In a burst that other queue is the one where all starts wait.
+STICKY_S = 10.0
+#: Polls for workflow tasks at once, as many of them as there are slots for workflows that are taken up. With one of
+#: those a new worker takes up 20 workflows a second; on a server that is busy each poll takes half a second.
+WORKFLOW_POLLS = 20
+
+
+def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """How a worker with a build id takes part in a deployment; ``None`` for one without.
+
+    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``): runs live for days, a stop must be
+    carried out by whatever build there is, and recorded histories prove that each build continues what others began.
+    """
+    version = settings.version()
+    if version is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(*version),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+    )
+
+
+def worker(
+    client: Client,
+    role: str,
+    parts: Parts,
+    settings: WorkerSettings,
+    threads: ThreadPoolExecutor,
+    deployment: WorkerDeploymentConfig | None,
+    queue: str | None = None,
+    functions: int = 0,
+    most: int = 0,
+) -> Worker:
+    """What polls the queue of one role, or another one for the same activities, ``most`` of them at once; or, with
+    ``functions``, for so many calls of functions at once."""
+    return Worker(
+        client,
+        task_queue=queue or ROLES[role],
+        workflows=workflows_of(role),
+        activities=activities_of(role, parts, QUEUE_FUNCTIONS if functions else None),
+        activity_executor=threads,
+        tuner=tuner(functions or most or settings.threads),
+        max_cached_workflows=settings.cached(),
+        graceful_shutdown_timeout=timedelta(seconds=settings.grace_s),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
+        max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
+        nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
+        interceptors=[HeartbeatInterceptor([name for name, policy in POLICIES.items() if policy.beaten])],
+        # The SDK would hold a beat back for up to four fifths of the timeout: too near for a slow machine.
+        max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
+        deployment_config=deployment,
+    )
+
+
+class Polling:
+    """The workers of one process. What they need is let go with ``stack``."""
+
+    def __init__(
+        self, client: Client, settings: Settings, deployment: WorkerDeploymentConfig | None, stack: AsyncExitStack
+    ) -> None:
+        self._client, self._settings, self._deployment, self._stack = client, settings, deployment, stack
+        self._workers: list[Worker] = []
+
+    async def roles(self, parts: Mapping[str, Parts]) -> None:
+        """Poll the queue of each role."""
+        for role, its in parts.items():
+            most = self._settings.webhooks.at_once if role == WEBHOOKS else self._settings.worker.threads
+            threads = self._threads(most, role)
+            await self._begin(
+                worker(self._client, role, its, self._settings.worker, threads, self._deployment, most=most)
+            )
+
+    async def plans(self, parts: Parts, plans: UsersCode) -> None:
+        """Poll the queue of the users' objects in this process, and the one of functions."""
+        settings = self._settings.worker
+        threads = self._threads(settings.threads, "plans-own")
+        # Of no deployment: what is called here is the object in this very process, whatever build is current.
+        await self._begin(worker(self._client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
+        most, queue = self._settings.plans.functions, functions_queue(self._settings.plans.queue)
+        # Whoever calls a function waits for no process: there are as many calls as there may be processes.
+        threads = self._threads(most, "functions")
+        await self._begin(worker(self._client, PLANS, parts, settings, threads, self._deployment, queue, most))
+
+    async def leave(self, beside: Sequence[Awaitable[None]] = ()) -> None:
+        """Take no more work, and let what runs end within the grace time; ``beside`` is awaited meanwhile.
+
+        All at once: one after the other, the last would still take work while the first waits, and the grace adds up.
+        """
+        await asyncio.gather(*(one.shutdown() for one in self._workers), *beside)
+
+    def _threads(self, most: int, name: str) -> ThreadPoolExecutor:
+        return self._stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=name))
+
+    async def _begin(self, polling: Worker) -> None:
+        self._workers.append(await self._stack.enter_async_context(polling))
