@@ -186,6 +186,7 @@ def test_twice_in_a_row_is_once(prepared: Prepared, case: Case) -> None:
     assert differences(tables, world.tables()) <= case.renews
 
 
+@pytest.mark.troubles
 @every_case
 def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(prepared: Prepared, case: Case) -> None:
     """The worker dies before the first and right after each call that leaves the activity, one world for each death.

@@ -115,12 +115,13 @@ def pairwise(n: int = 56, seed: int = 1) -> list[Cell]:
     """
     every = cells()
     random.Random(seed).shuffle(every)
-    wanted = {pair for cell in every for pair in _pairs(cell)}
+    left = {cell: _pairs(cell) for cell in every}
+    wanted = {pair for pairs in left.values() for pair in pairs}
     chosen: list[Cell] = []
-    while len(chosen) < n and len(chosen) < len(every):
-        best = max((c for c in every if c not in chosen), key=lambda c: _gain(c, wanted))
+    while len(chosen) < n and left:
+        best = max(left, key=lambda cell: _gain(cell, left[cell], wanted))
         chosen.append(best)
-        wanted -= set(_pairs(best))
+        wanted.difference_update(left.pop(best))
     return sorted(chosen, key=lambda c: (PHASES.index(c.phase), KINDS.index(c.kind), STATES.index(c.state)))
 
 
@@ -128,9 +129,9 @@ def _pairs(cell: Cell) -> list[tuple[str, str]]:
     return list(combinations((cell.phase, cell.kind, cell.state), 2))
 
 
-def _gain(cell: Cell, wanted: set[tuple[str, str]]) -> int:
+def _gain(cell: Cell, pairs: list[tuple[str, str]], wanted: set[tuple[str, str]]) -> int:
     """New pairs that a cell brings; those with a state are fewer and come first."""
-    return sum((2 if cell.state in pair else 1) for pair in _pairs(cell) if pair in wanted)
+    return sum((2 if cell.state in pair else 1) for pair in pairs if pair in wanted)
 
 
 @cache

@@ -19,7 +19,7 @@ from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.lab import Lab, workflow_clock
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 
 class Slow(Workflows):

@@ -16,7 +16,7 @@ from tests.support import lab as laboratories
 from tests.support.lab import Lab, laboratory
 from tests.workflows.test_wake_ups import QUICK, looked_at, too_close
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=[-3600, 3600], ids=["behind", "ahead"])

@@ -6,6 +6,7 @@ import io
 import json
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,12 +144,14 @@ def _lying(data: bytes, at: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize("data", [
-    b"", b"no zip", _zip(a=b"b")[:-30], _lying(_zip(a=b"b"), 12, 2**31), _far_directory(),
+    bytes, lambda: b"no zip", lambda: _zip(a=b"b")[:-30], lambda: _lying(_zip(a=b"b"), 12, 2**31), _far_directory,
 ], ids=range(5))  # fmt: skip
-def test_an_archive_that_is_none_is_said_to_be_none(world: World, data: bytes, tmp_path: Path) -> None:
+def test_an_archive_that_is_none_is_said_to_be_none(
+    world: World, data: Callable[[], bytes], tmp_path: Path
+) -> None:
     run_id, _, _ = _run(world, tmp_path)
     archive = FakeArchive()
-    _stored(world, tmp_path, run_id, archive, data)
+    _stored(world, tmp_path, run_id, archive, data())
     with world.client(world.new_app(archive=archive)) as client:
         answer = client.get(f"/v1/runs/{run_id}/files")
         assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
