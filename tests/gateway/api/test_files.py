@@ -146,9 +146,7 @@ def _lying(data: bytes, at: int, value: int) -> bytes:
 @pytest.mark.parametrize("data", [
     bytes, lambda: b"no zip", lambda: _zip(a=b"b")[:-30], lambda: _lying(_zip(a=b"b"), 12, 2**31), _far_directory,
 ], ids=range(5))  # fmt: skip
-def test_an_archive_that_is_none_is_said_to_be_none(
-    world: World, data: Callable[[], bytes], tmp_path: Path
-) -> None:
+def test_an_archive_that_is_none_is_said_to_be_none(world: World, data: Callable[[], bytes], tmp_path: Path) -> None:
     run_id, _, _ = _run(world, tmp_path)
     archive = FakeArchive()
     _stored(world, tmp_path, run_id, archive, data())
