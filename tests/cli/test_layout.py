@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from crawler_lifecycle.cli.stack.layout import MODULES, Layout, modules_with_plans
+from crawler_lifecycle.cli.stack.layout import MODULES, Layout, kept_key, modules_with_plans
 from crawler_lifecycle.cli.stack.stack import Stack
 
 
@@ -50,3 +53,22 @@ def test_a_module_that_is_new_starts_the_worker_again_once(tmp_path: Path, monke
     monkeypatch.setenv(MODULES, '["others"]')
     stack.look_for_modules()
     assert len(done) == 2, "the environment names the modules"
+
+
+def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full, or the process was killed: an empty key would sign for everybody."""
+    file = tmp_path / "task.key"
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="no space"):
+            kept_key(file)
+    assert list(tmp_path.iterdir()) == []
+    key = kept_key(file)
+    assert (len(key), stat.S_IMODE(file.stat().st_mode)) == (64, 0o600)
+    assert kept_key(file) == key

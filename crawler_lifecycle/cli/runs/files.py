@@ -20,6 +20,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 
 from . import tables
+from .downloads import fetch
 from .logs import lines
 from .show import RunId
 
@@ -108,18 +109,7 @@ def _show_file(session: Session, run: int, name: str, pieces: Generator[bytes]) 
 
 def _download(session: Session, run: int, name: str, pieces: Generator[bytes], folder: Path) -> int:
     target = folder / os.path.basename(name)
-    size = 0
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with open(handle, "wb") as file:
-            for piece in pieces:
-                size += file.write(piece)
-    except FileExistsError:
-        what, cure = f"{clean(target)} exists already", "move it away, or choose another folder"
-        raise CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, cure) from None
-    except OSError as error:
-        raise CommandFailed(Exit.ERROR, f"{clean(target)} cannot be written", error.strerror or str(error)) from None
+    size = fetch(pieces, target, None)
     document = {"run_id": run, "name": name, "file": str(target), "bytes": size}
     emit(session, document, names=[target], table=lambda: print(f"{clean(target)}: {number(size)} bytes"))
     return Exit.DONE

@@ -236,10 +236,17 @@ class Layout:
 
 def kept_key(file: Path) -> str:
     """A random key in a file that only its owner can read; the same at the next start, for crawlers that go on."""
-    with contextlib.suppress(FileExistsError):
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as new:
-            new.write(secrets.token_hex(32))
+    if not file.exists():
+        draft = file.with_name(f".{secrets.token_hex(8)}")
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as new:
+                new.write(secrets.token_hex(32))
+                new.flush()
+                os.fsync(new.fileno())
+            with contextlib.suppress(FileExistsError):  # of somebody who starts at the same moment
+                os.link(draft, file)  # whole or not at all: an empty key would sign for everybody
+        finally:
+            draft.unlink(missing_ok=True)
     return file.read_text()
 
 

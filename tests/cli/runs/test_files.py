@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import respx
 
@@ -34,6 +36,34 @@ def test_files_are_listed_shown_and_fetched(gateway: respx.MockRouter, crawlctl:
     assert "exists already" in crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).err
     assert crawlctl("files", "7", "nothing").code == 3
     assert crawlctl("files", "7", "--download", str(tmp_path)).code == 2
+
+
+def test_a_file_that_breaks_off_is_not_there_and_can_be_fetched_again(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
+    class Cut(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"half"
+            raise httpx.RemoteProtocolError("peer closed connection")
+
+    gateway.get("/v1/runs/7/files").respond(json=LIVE)
+    route = gateway.get("/v1/runs/7/file").mock(return_value=httpx.Response(200, stream=Cut()))
+    assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code not in (0, None)
+    assert list(tmp_path.iterdir()) == []
+    route.mock(return_value=httpx.Response(200, content=b"whole"))
+    assert crawlctl("files", "7", "task-1/x.html", "--download", str(tmp_path)).code == 0
+    assert (tmp_path / "x.html").read_bytes() == b"whole"
+
+
+def test_a_file_whose_name_is_as_long_as_names_can_be_is_fetched(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path
+) -> None:
+    name = "x" * 255
+    row = {"task_id": 70, "path": name, "name": f"task-0/{name}", "bytes": 1}
+    gateway.get("/v1/runs/7/files").respond(json=LIVE | {"files": [row]})
+    gateway.get("/v1/runs/7/file").respond(content=b"x")
+    assert crawlctl("files", "7", f"task-0/{name}", "--download", str(tmp_path)).code == 0
+    assert (tmp_path / name).read_bytes() == b"x"
 
 
 def test_items_line_by_line(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
