@@ -32,8 +32,8 @@ from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.temporal.operator.task_queues import describe_queues
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.temporal.task_queues import describe_queues
 from crawler_lifecycle.workflows.state import RunState
 
 OPEN_RUNS = int(os.environ.get("BENCHMARK_OPEN_RUNS", "1000"))

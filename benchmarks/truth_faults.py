@@ -25,7 +25,7 @@ import pytest
 from temporalio.client import Client
 
 from benchmarks.throughput import _cpu, _server, _worker
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names

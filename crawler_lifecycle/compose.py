@@ -45,10 +45,7 @@ from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import RunExportWorkflow
-from crawler_lifecycle.workflows.graph import GraphWorkflow
-from crawler_lifecycle.workflows.graph_calls import GraphBatchWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
-from crawler_lifecycle.workflows.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
 
@@ -75,6 +72,9 @@ from .ports import (
     WorkflowDirectory,
 )
 from .settings import Settings
+from .workflows.plans.graph import GraphWorkflow
+from .workflows.plans.graph_calls import GraphBatchWorkflow
+from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace

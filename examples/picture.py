@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Places, task_processes
 

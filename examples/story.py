@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, moment, span
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, span
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.bounds import storable
 from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
-    from .gateway import Gateway
+    from .client.gateway import Gateway
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
 TIME_FORMATS = ("relative", "iso")
@@ -76,7 +76,7 @@ class Session:
 
     def gateway(self) -> Gateway:
         """A connection to the gateway that was named, or that runs here. Raises ``CommandFailed``."""
-        from .gateway import Gateway  # with its HTTP client, which `--help` can do without
+        from .client.gateway import Gateway  # with its HTTP client, which `--help` can do without
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or named_gateway()

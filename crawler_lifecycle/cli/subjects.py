@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 from crawler_lifecycle.domain.waiting import ageless
 
+from .client.polling import Polling
 from .output import Column, Document, clean, emit, show_rows
-from .polling import Polling
 from .problems import CommandFailed, Exit
 from .session import current
 from .states import STOPPED, TERMINAL, status_of
 
 if TYPE_CHECKING:
-    from .gateway import Gateway
+    from .client.gateway import Gateway
 
 Goal = Literal["completed", "ended", "started"]
 

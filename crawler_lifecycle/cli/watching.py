@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.cli.runs.watch import LONGEST_PAUSE_S, lost, write_lines
 
+from .client.polling import Polling
 from .output import Document, as_json
-from .polling import Polling
 from .session import current
 from .subjects import Kind, await_end, gave_up, is_news, look_further, show_state, verdict
 
 if TYPE_CHECKING:
-    from .gateway import Gateway
+    from .client.gateway import Gateway
 
 
 def follow(kind: Kind, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:

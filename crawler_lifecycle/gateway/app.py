@@ -18,21 +18,8 @@ from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
 from crawler_lifecycle.gateway.access.tokens import TokenFile
 from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
-from crawler_lifecycle.gateway.api.audit import add_audit
-from crawler_lifecycle.gateway.api.commands import add_commands, add_deliveries, add_uploads
-from crawler_lifecycle.gateway.api.corrections import add_ledger
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
-from crawler_lifecycle.gateway.api.events import add_stream
-from crawler_lifecycle.gateway.api.files import add_files
-from crawler_lifecycle.gateway.api.graphs import GraphViews, add_graph_commands, add_graph_readers
-from crawler_lifecycle.gateway.api.logs import add_logs
-from crawler_lifecycle.gateway.api.managers import ManagerViews, add_manager_commands, add_manager_readers
 from crawler_lifecycle.gateway.api.openapi import describe
-from crawler_lifecycle.gateway.api.runs import RunViews, add_readers
-from crawler_lifecycle.gateway.api.schedules import add_schedules
-from crawler_lifecycle.gateway.api.scrapyd import Dialect, add_scrapyd
-from crawler_lifecycle.gateway.api.uploads import Uploads
-from crawler_lifecycle.gateway.api.webhooks import add_webhooks
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers, count_schedules
@@ -55,6 +42,19 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
+from .api.routes.audit import add_audit
+from .api.routes.commands import add_commands, add_deliveries, add_uploads
+from .api.routes.corrections import add_ledger
+from .api.routes.events import add_stream
+from .api.routes.files import add_files
+from .api.routes.graphs import GraphViews, add_graph_commands, add_graph_readers
+from .api.routes.logs import add_logs
+from .api.routes.managers import ManagerViews, add_manager_commands, add_manager_readers
+from .api.routes.runs import RunViews, add_readers
+from .api.routes.schedules import add_schedules
+from .api.routes.scrapyd import Dialect, add_scrapyd
+from .api.routes.uploads import Uploads
+from .api.routes.webhooks import add_webhooks
 from .health import Health, HealthStrip, Needs
 from .metrics import Measured, Metrics, add_metrics
 from .sweep import Sweep

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.ports import CorrectionReader, OverdueStore, RunReader, StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.queue_findings import judged
+from crawler_lifecycle.temporal.operator.queue_findings import judged
 
 from .kept import Kept
 

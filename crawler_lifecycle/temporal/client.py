@@ -43,7 +43,7 @@ from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
 
 from .errors import allowing, answering
-from .task_queues import Queue, describe_queues
+from .operator.task_queues import Queue, describe_queues
 from .workflow_problems import WorkflowProblem, problem_of, problems
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
-from .interceptors import Observing
-from .retry_after import RetryAfterInterceptor
+from .interceptors.log_fields import Observing
+from .interceptors.retry_after import RetryAfterInterceptor
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"

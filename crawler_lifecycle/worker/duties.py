@@ -53,10 +53,10 @@ class Duties:
     def _observe(self, observer: Observer, store: Store, runtime: Runtime) -> Waker:
         """Wake runs whose tasks changed, and write counters between looks."""
         waker = Waker(observer, store.wake_ups, self._workflows.look_now, _WakeMeters(runtime))
-        self._health.wake_ups = waker.state
+        self._health.beside["wake_ups"] = waker.state
         self._beside.start(waker.run())
         counting = Counting(observer, store.live_counters)
-        self._health.counting = counting.state
+        self._health.beside["counting"] = counting.state
         self._beside.start(counting.run())
         return waker
 
@@ -65,7 +65,7 @@ class Duties:
         keeper = build_keeper(self._settings)
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
-            self._health.releases = releaser.state
+            self._health.beside["releases"] = releaser.state
             self._beside.start(releaser.run())
 
     def _deliver(self, parts: Parts) -> None:
@@ -79,10 +79,10 @@ class Duties:
         overdue = Overdue(
             parts.store.overdue, take_over, self._workflows.look_now, note=parts.store.troubles.note_stale
         )
-        self._health.overdue = overdue.state
+        self._health.beside["overdue"] = overdue.state
         self._beside.start(overdue.run())
         schedules = ScheduleKeeper(parts.store.schedules, self._workflows)
-        self._health.schedules = schedules.state
+        self._health.beside["schedules"] = schedules.state
         self._beside.start(schedules.run())
 
 

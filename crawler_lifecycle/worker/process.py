@@ -38,14 +38,14 @@ from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.ports import Observer, StoreHealth
 from crawler_lifecycle.ports.store.managers import ManagerReader
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
-from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
+from crawler_lifecycle.temporal.interceptors import tracing
+from crawler_lifecycle.temporal.operator.search_attributes import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
-from crawler_lifecycle.temporal.search_attributes import register_search_attributes, registration_command
-from crawler_lifecycle.temporal.task_queues import BEAT_S
 
 from .duties import Duties
 from .health import Health
@@ -281,14 +281,14 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside = await stack.enter_async_context(Beside())
         if parts:
             numbers = Numbers(store.run_numbers, build_numbers(settings, directory, list(parts)))
-            health.numbers = numbers.state
+            health.beside["numbers"] = numbers.state
             beside.start(numbers.run())
             await _unless(over, numbers.first.wait(), FIRST_S)
         plans = UsersCode(settings.plans, parts[PLANS].store.plans) if PLANS in parts else None
         if plans is not None:
             stack.callback(plans.close)
             parts[PLANS].hosts, parts[PLANS].functions = plans.hosts, plans.functions
-            health.plans = plans.state
+            health.beside["plans"] = plans.state
             beside.start(plans.registering())
         polling = Polling(client, settings, deployment, stack)
         await polling.roles(parts)

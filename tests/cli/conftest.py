@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import respx
 
-from crawler_lifecycle.cli import main, output, polling
+from crawler_lifecycle.cli import main, output
+from crawler_lifecycle.cli.client import polling
 from tests.cli.cli_support import GATEWAY, NOW, Crawlctl, Result
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import FaultProxy, fault_proxy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Places, query
 from tests.e2e.world import ENDLESS, QUICK, TERMINAL, World, until

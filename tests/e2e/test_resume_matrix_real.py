@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON

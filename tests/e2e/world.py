@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.stack import Stack

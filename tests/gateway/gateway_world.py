@@ -33,7 +33,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.ports.store.schedules import DueOrder
-from crawler_lifecycle.temporal.task_queues import Queue
+from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.support.routes import make_routes_cheap
 

@@ -26,7 +26,7 @@ from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
-from crawler_lifecycle.cli.doctor import cluster as doctor
+from crawler_lifecycle.cli.doctor.checks import cluster as doctor
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition

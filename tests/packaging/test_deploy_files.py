@@ -20,8 +20,8 @@ from crawler_lifecycle.adapters.kubernetes import labels, rbac
 from crawler_lifecycle.adapters.kubernetes.jobs.quantities import resources_of
 from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.admin import cluster_tidy
-from crawler_lifecycle.cli.doctor import component as place
-from crawler_lifecycle.cli.doctor.cluster_objects import EXPENDABLE
+from crawler_lifecycle.cli.doctor.checks import component as place
+from crawler_lifecycle.cli.doctor.checks.cluster_objects import EXPENDABLE
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions

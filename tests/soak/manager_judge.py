@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from crawler_lifecycle.cli.gateway import Document
+from crawler_lifecycle.cli.client.gateway import Document
 from tests.soak.journal import Process, clock, read_journals
 from tests.soak.strikes import Strike
 from tests.soak.world import SoakWorld

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from crawler_lifecycle.cli.gateway import Document
+from crawler_lifecycle.cli.client.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
 from examples.story_checks import Untrue, check_processes
 from tests.e2e.world import TERMINAL, until

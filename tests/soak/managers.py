@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 
-from crawler_lifecycle.cli.gateway import Document
+from crawler_lifecycle.cli.client.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.e2e.world import TERMINAL, until
 from tests.soak.manager_judge import Count, judge

@@ -16,8 +16,8 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import _workflow
 
+from crawler_lifecycle.temporal.operator.search_attributes import register_search_attributes
 from crawler_lifecycle.temporal.plugin import plugin
-from crawler_lifecycle.temporal.search_attributes import register_search_attributes
 
 #: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server reads its queues
 #: 20 times a second unless told otherwise; the rest is what virtual time needs.

@@ -19,8 +19,8 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
+from crawler_lifecycle.temporal.interceptors.retry_after import RetryAfterInterceptor, interval
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
-from crawler_lifecycle.temporal.retry_after import RetryAfterInterceptor, interval
 from tests.support.temporal import temporal_server
 
 POLICY = RetryPolicy(

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.interceptors import LINES_MAX
+from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab

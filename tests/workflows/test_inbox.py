@@ -9,7 +9,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.workflows.leaving import Interrupted
-from crawler_lifecycle.workflows.manager_state import ManagerInbox
+from crawler_lifecycle.workflows.plans.manager_state import ManagerInbox
 from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

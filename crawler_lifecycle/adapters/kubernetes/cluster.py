@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.jobs.deletion import Deletion
-from crawler_lifecycle.adapters.kubernetes.looks.details import DetailReader
 from crawler_lifecycle.adapters.kubernetes.looks.inventory import Inventory
 from crawler_lifecycle.adapters.kubernetes.looks.listing import Key
-from crawler_lifecycle.adapters.kubernetes.looks.log_tails import LogTails
 from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import CurrentNamespace, read_identity
 from crawler_lifecycle.adapters.kubernetes.looks.pipeline import Looks
 from crawler_lifecycle.domain.audits.audit import ClusterTask
@@ -18,6 +16,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Details, Look, TaskRecord, TaskRef
 
 from .looks import run_records
+from .looks.details.log_tails import LogTails
+from .looks.details.reader import DetailReader
 
 
 def _now() -> datetime:

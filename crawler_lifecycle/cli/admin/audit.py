@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import Column, Document, emit, moment, of, show_rows, span
-from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 #: How long an audit is waited for without ``--timeout``, in seconds.
 WAIT_S = 300.0

@@ -101,7 +101,18 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 
 
 def _checks() -> Sequence[Check]:
-    from . import cluster, database, files, machine, plans, run_numbers, schedules, services, temporal, webhooks
+    from .checks import (
+        cluster,
+        database,
+        files,
+        machine,
+        plans,
+        run_numbers,
+        schedules,
+        services,
+        temporal,
+        webhooks,
+    )
     from .report import Check
     from .sources import check_variables
 
@@ -132,7 +143,7 @@ def _checks() -> Sequence[Check]:
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """In a component's pod the checks of what that component uses, and a line that says so; elsewhere all of them."""
-    from . import component
+    from .checks import component
     from .line import Line
 
     mine = component.component(context.settings) if context.settings is not None else None

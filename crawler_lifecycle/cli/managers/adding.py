@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.client.polling import patiently
 from crawler_lifecycle.cli.output import Document, clean, emit, show_facts
-from crawler_lifecycle.cli.polling import patiently
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import Session, current
@@ -21,7 +21,7 @@ from .control import MANAGER
 from .items import Args, Format, Item, Source, format_of, pages
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 REQUEST_ID_MAX = 100
 

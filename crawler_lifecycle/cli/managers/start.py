@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import Document, as_json, clean, emit, show_facts
-from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.start import pairs
 from crawler_lifecycle.cli.session import current, user
@@ -21,7 +21,7 @@ from .control import MANAGER
 from .items import Format, Source, format_of
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 #: Seconds within which a worker takes up a manager that had ended.
 ATTEMPT_S = 120.0

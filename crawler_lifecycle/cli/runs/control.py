@@ -15,7 +15,7 @@ from crawler_lifecycle.cli.subjects import Goal, await_end, be_sure, each, show
 from .texts import RUN
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 
 def stop(

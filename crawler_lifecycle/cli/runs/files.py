@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import Document, clean, emit, number, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current

@@ -18,7 +18,7 @@ from .show import Limit, RunId
 from .start import pairs, read_tasks
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 #: Tasks in one request; more of them would not fit through Temporal.
 PAGE = 500

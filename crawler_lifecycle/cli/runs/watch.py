@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
-from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.states import TERMINAL
@@ -27,7 +27,7 @@ from .texts import RUN, counts_of, run_line, task_line
 from .tree import Seen, draw
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.cli.gateway import Gateway
+    from crawler_lifecycle.cli.client.gateway import Gateway
 
 LIVE = ("INITIALIZING", "PROCESSING", "STOPPING")
 #: What people still take for "at once".

@@ -40,7 +40,7 @@ def _serves(address: SplitResult, timeout_s: float) -> bool:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
-    from crawler_lifecycle.temporal.server import serves  # slow to load, and needed here alone
+    from crawler_lifecycle.temporal.operator.server import serves  # slow to load, and needed here alone
 
     # A thread of its own: the caller may have an event loop already.
     with ThreadPoolExecutor(1) as thread:

@@ -16,8 +16,8 @@ from typing import IO
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli import cluster_access
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 

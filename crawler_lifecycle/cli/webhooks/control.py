@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.named import By, Limit, Reason
 from crawler_lifecycle.cli.output import Document, clean, emit_list, say_note
-from crawler_lifecycle.cli.polling import Polling
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import current, user
 

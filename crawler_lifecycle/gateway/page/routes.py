@@ -10,9 +10,9 @@ from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.access.limits import Tries
 from crawler_lifecycle.gateway.access.logins import Logins
-from crawler_lifecycle.gateway.api.graphs import GraphViews
-from crawler_lifecycle.gateway.api.managers import ManagerViews
-from crawler_lifecycle.gateway.api.runs import RunViews
+from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
+from crawler_lifecycle.gateway.api.routes.managers import ManagerViews
+from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands

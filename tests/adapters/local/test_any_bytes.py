@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.database import open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
+from crawler_lifecycle.adapters.kubernetes.looks.details.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.details.termination_message import read_summary
 from crawler_lifecycle.adapters.local.cluster import LocalCluster
 from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
 from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles

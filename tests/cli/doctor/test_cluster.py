@@ -16,7 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle import compose
 from crawler_lifecycle.adapters.kubernetes import labels, rbac
-from crawler_lifecycle.cli.doctor import cluster, cluster_objects, component
+from crawler_lifecycle.cli.doctor.checks import cluster, cluster_objects, component
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources

@@ -25,18 +25,8 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, Describ
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
-from crawler_lifecycle.cli.doctor import (
-    clock,
-    database,
-    loading,
-    machine,
-    plans,
-    queues,
-    report,
-    services,
-    sources,
-    temporal,
-)
+from crawler_lifecycle.cli.doctor import loading, report, sources
+from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
@@ -44,9 +34,9 @@ from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.store.managers import PlanRow
 from crawler_lifecycle.settings import Settings
-from crawler_lifecycle.temporal import task_queues
-from crawler_lifecycle.temporal.server import Server
-from crawler_lifecycle.temporal.task_queues import Poller, Queue, Version
+from crawler_lifecycle.temporal.operator import task_queues
+from crawler_lifecycle.temporal.operator.server import Server
+from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version
 from tests.cli.cli_support import GATEWAY, Crawlctl, Result
 from tests.cli.cli_world import Served, serve
 from tests.support.mariadb import MariaDb

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import respx
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.gateway.runs.requests import StartRun

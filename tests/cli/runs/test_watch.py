@@ -15,7 +15,7 @@ import pytest
 import respx
 
 from crawler_lifecycle.cli import session
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.runs import tree, watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
 from tests.cli.cli_support import GATEWAY, Crawlctl

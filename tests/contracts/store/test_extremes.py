@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
-from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
+from crawler_lifecycle.adapters.kubernetes.looks.details.progress import last_progress
+from crawler_lifecycle.adapters.kubernetes.looks.details.termination_message import read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest

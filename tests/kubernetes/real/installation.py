@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from crawler_lifecycle.cli.gateway import Gateway
+from crawler_lifecycle.cli.client.gateway import Gateway
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster

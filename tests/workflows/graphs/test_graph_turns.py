@@ -17,7 +17,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.ports.store.graphs import StepWork
-from crawler_lifecycle.workflows import graph, leaving
+from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows.plans import graph
 from tests.contracts.store.graphing import chain, group, step
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab, laboratory

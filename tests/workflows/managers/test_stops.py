@@ -15,8 +15,8 @@ from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows import manager
-from crawler_lifecycle.workflows.manager import NO_WORKER
+from crawler_lifecycle.workflows.plans import manager
+from crawler_lifecycle.workflows.plans.manager import NO_WORKER
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
 

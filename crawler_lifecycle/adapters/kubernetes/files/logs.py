@@ -21,8 +21,8 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
+from crawler_lifecycle.adapters.kubernetes.looks.details.log_tails import began, is_removed
 from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
-from crawler_lifecycle.adapters.kubernetes.looks.log_tails import began, is_removed
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import LogPart, TaskRef

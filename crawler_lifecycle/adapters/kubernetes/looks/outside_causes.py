@@ -14,6 +14,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job,
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.ports import TaskRef
 
+from .details.termination_message import clean
 from .predicates import (
     asked_by_us,
     counted_at,
@@ -22,7 +23,6 @@ from .predicates import (
     deletion_is_dated,
     never_began,
 )
-from .termination_message import clean
 
 #: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
 STALE_AFTER = timedelta(minutes=2)

@@ -19,12 +19,12 @@ from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports import Look, TaskRef
 
 from . import proof_of_absence
+from .details.log_tails import LogTails
+from .details.progress import with_progress
 from .explanations import Events, read_events, with_namespace
 from .listing import Objects, TaskObjects, is_of, name_of, read_objects, run_uid_of, task_id_of
-from .log_tails import LogTails
 from .namespace_identity import CurrentNamespace
 from .predicates import deciding_pod
-from .progress import with_progress
 from .reading import read_task
 
 

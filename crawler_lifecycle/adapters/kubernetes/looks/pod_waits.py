@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.ports import TaskRef
 
+from .details.termination_message import clean
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
 from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
-from .termination_message import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
 TAKEN_UP = timedelta(seconds=60)

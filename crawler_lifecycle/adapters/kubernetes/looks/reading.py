@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
+from .details.termination_message import Summary
 from .endings import end_of_job, end_of_pod
 from .pod_waits import job_words, pod_words, warning_words
 from .predicates import (
@@ -29,7 +30,6 @@ from .predicates import (
     suspended_before_scheduling,
     verdict,
 )
-from .termination_message import Summary
 
 #: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
 GONE_AFTER = timedelta(seconds=30)

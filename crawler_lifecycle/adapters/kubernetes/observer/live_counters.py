@@ -15,9 +15,9 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
-from crawler_lifecycle.adapters.kubernetes.looks.log_tails import LOOK_BYTES, LOOK_LINES
+from crawler_lifecycle.adapters.kubernetes.looks.details.log_tails import LOOK_BYTES, LOOK_LINES
+from crawler_lifecycle.adapters.kubernetes.looks.details.progress import last_progress
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import executing, number
-from crawler_lifecycle.adapters.kubernetes.looks.progress import last_progress
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports import Counted

@@ -13,9 +13,9 @@ from fastapi import FastAPI, Query, Request
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.item_table import READ_MAX, is_items
-from crawler_lifecycle.gateway.api.files import TABLES, THREADS, items_of, missing, reading
 from crawler_lifecycle.gateway.api.paging import ItemsChoice
-from crawler_lifecycle.gateway.api.runs import RunId, RunViews, found
+from crawler_lifecycle.gateway.api.routes.files import TABLES, THREADS, items_of, missing, reading
+from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.files import FileList, RunFiles
 from crawler_lifecycle.ports import RunReader

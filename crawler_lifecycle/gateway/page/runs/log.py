@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.gateway.api.runs import RunId, RunViews, found
+from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.api.answers import RunDetail
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
-from crawler_lifecycle.gateway.api.runs import RunId, RunViews, found
+from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import tell

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import may
 from crawler_lifecycle.gateway.api.answers import RunPage
 from crawler_lifecycle.gateway.api.paging import RunFilters
-from crawler_lifecycle.gateway.api.runs import RunViews
+from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.page.parts.forms import read

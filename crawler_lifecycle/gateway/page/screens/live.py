@@ -24,7 +24,7 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.api.answers import Run
 from crawler_lifecycle.gateway.api.paging import RunFilters
-from crawler_lifecycle.gateway.api.runs import RunViews
+from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.page.parts.rendering import html
 from crawler_lifecycle.gateway.streams.feed import Feed, build
 from crawler_lifecycle.ports import RunReader, RunRow, RunTasks

@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.graph_answers import Graph, GraphFilters, StepFilters
-from crawler_lifecycle.gateway.api.graphs import GraphViews
 from crawler_lifecycle.gateway.api.paging import cut
+from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.graphs.commands import OPEN, GraphCommands
 from crawler_lifecycle.gateway.graphs.requests import CancelGraph, Reason, RetryGraph, StopGraphBody

@@ -15,10 +15,10 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.gateway.api.answers import WEEK
-from crawler_lifecycle.gateway.api.audit import FINDINGS_MAX, WAIT_S
-from crawler_lifecycle.gateway.api.corrections import summary_of
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
-from crawler_lifecycle.gateway.api.runs import RunViews
+from crawler_lifecycle.gateway.api.routes.audit import FINDINGS_MAX, WAIT_S
+from crawler_lifecycle.gateway.api.routes.corrections import summary_of
+from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell

@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import manager_subject
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.manager_answers import ENDED, JobFilters, ManagerDetail, ManagerFilters
-from crawler_lifecycle.gateway.api.managers import ManagerId, ManagerViews
 from crawler_lifecycle.gateway.api.paging import cut
+from crawler_lifecycle.gateway.api.routes.managers import ManagerId, ManagerViews
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import StopManager

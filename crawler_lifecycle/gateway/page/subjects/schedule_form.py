@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.definition import Overlap, TargetKind, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.schedules import put_form
+from crawler_lifecycle.gateway.api.routes.schedules import put_form
 from crawler_lifecycle.gateway.page.parts import fields
 from crawler_lifecycle.gateway.page.parts.forms import form
 from crawler_lifecycle.gateway.page.parts.rendering import answer, pretty

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.names import schedule_subject
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.paging import Moment, cut
-from crawler_lifecycle.gateway.api.schedules import DueFilters, Schedule, ScheduleName, put_form
+from crawler_lifecycle.gateway.api.routes.schedules import DueFilters, Schedule, ScheduleName, put_form
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell

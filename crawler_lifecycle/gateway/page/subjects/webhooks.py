@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.api.webhooks import DeliveryFilters, Webhook, WebhookName
+from crawler_lifecycle.gateway.api.routes.webhooks import DeliveryFilters, Webhook, WebhookName
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell

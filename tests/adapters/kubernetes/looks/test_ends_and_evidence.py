@@ -16,11 +16,11 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refuse
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
-from crawler_lifecycle.adapters.kubernetes.looks import log_tails
-from crawler_lifecycle.adapters.kubernetes.looks.memory import to_bytes
+from crawler_lifecycle.adapters.kubernetes.looks.details.memory import to_bytes
+from crawler_lifecycle.adapters.kubernetes.looks.details.progress import split_statistics
+from crawler_lifecycle.adapters.kubernetes.looks.details.reader import log_tails
 from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import kept_until
-from crawler_lifecycle.adapters.kubernetes.looks.progress import split_statistics
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase

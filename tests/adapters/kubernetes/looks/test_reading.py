@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod, decode
+from crawler_lifecycle.adapters.kubernetes.looks.details.termination_message import read_summary
 from crawler_lifecycle.adapters.kubernetes.looks.reading import read_task
-from crawler_lifecycle.adapters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import (
     Observation,

@@ -1,0 +1,1 @@
+"""The client of the gateway's HTTP API: calls, errors, polling."""

@@ -1,0 +1,320 @@
+"""The client of the gateway's HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from crawler_lifecycle.cli.problems import CommandFailed, Exit
+
+from .http_errors import refusal, unreachable
+
+Document = dict[str, Any]
+
+PAGE_SIZE = 200
+#: An archive comes from a disk or a bucket; when nothing comes for so long, nothing will.
+ARCHIVE_SILENCE_S = 120.0
+
+
+class Gateway:
+    """One connection to a gateway. Every method raises ``CommandFailed``."""
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        address = urlsplit(self.url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise CommandFailed(
+                Exit.USAGE, f"{url!r} is no address of a gateway", None, "give one such as http://127.0.0.1:8500"
+            )
+        self._timeout_s = timeout_s
+        self._seen: dict[str, tuple[str, Document]] = {}
+        # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
+        self._http = httpx.Client(
+            base_url=self.url,
+            timeout=timeout_s,
+            # The gateway keeps an idle connection for 5 s: a call must not go out just as it closes.
+            limits=httpx.Limits(keepalive_expiry=2.0),
+            headers={"User-Agent": "crawlctl"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            verify=address.scheme == "https",
+            trust_env=address.hostname not in ("127.0.0.1", "localhost", "::1"),
+        )
+
+    def __enter__(self) -> Gateway:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    def start(self, request: Mapping[str, object], request_id: str, what: str = "run") -> Document:
+        """Start a run or a manager; the same ``request_id`` again finds it."""
+        # A header takes plain ASCII only; the same id in the body means the same.
+        headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
+        body = dict(request) if headers else {**request, "request_id": request_id}
+        try:
+            return self._send("POST", f"/v1/{what}s", json=body, headers=headers)
+        except CommandFailed as failure:
+            if failure.code is Exit.UNREACHABLE:
+                failure.next_step = f"try again with --request-id {request_id}: it starts the {what} at most once"
+            raise
+
+    def runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
+        """Runs, newest first, at most ``limit``. Filters as the API spells them; several values mean any of them."""
+        rows: list[Document] = self.list_of_runs(limit=limit, **filters)["runs"]
+        return rows
+
+    def list_of_runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> Document:
+        """The same with what the gateway says beside them about all runs: how many looks are overdue."""
+        chosen = {name: value for name, value in filters.items() if value}
+        last: Document = {}
+        rows = self._pages("/v1/runs", chosen, limit, last)
+        return {"runs": rows} | {name: last[name] for name in ("overdue",) if name in last}
+
+    def run(self, run_id: int) -> Document:
+        """One run with everything that is known about it."""
+        return self._send("GET", f"/v1/runs/{run_id}")
+
+    def poll(self, path: str, **params: Any) -> Document:
+        """A document that is asked for again and again: where the gateway names its version, it is sent only once.
+
+        As long as it stays the same, the very same object is answered.
+        """
+        key = f"{path}?{sorted(params.items())}"
+        version, known = self._seen.get(key, ("", {}))
+        headers = {"If-None-Match": version} if version else {}
+        answer = self._request("GET", path, params=params, headers=headers)
+        if answer.status_code == httpx.codes.NOT_MODIFIED:
+            return known
+        document = self._document(answer, "GET", path)
+        if document != known:
+            known = document
+        self._seen[key] = (answer.headers.get("etag", ""), known)
+        return known
+
+    def tasks(self, run_id: int, *, limit: int | None = None, **filters: str | None) -> list[Document]:
+        """The tasks of a run."""
+        return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
+
+    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> Document:
+        """Append tasks to a live run; the same ``key`` again adds nothing and answers the same."""
+        body = {"tasks": [{"args": dict(one)} for one in args]}
+        return self._send("POST", f"/v1/runs/{run_id}/tasks", json=body, headers={"Idempotency-Key": key})
+
+    def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
+        """Every change of status, oldest first."""
+        return self.rows(f"/v1/runs/{run_id}/timeline", limit=limit)
+
+    def corrections(
+        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None, kind: str | None = None
+    ) -> list[Document]:
+        """Recorded statuses that were untrue, of one run or of all (from ``since`` on), of one kind or of all."""
+        path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
+        return self.rows(path, limit=limit, since=since, kind=kind)
+
+    def correction_summary(self, since: str | None = None) -> Document:
+        """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
+        return self._send("GET", "/v1/corrections/summary", params={"since": since} if since else {})
+
+    def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
+        """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""
+        return self._request("GET", f"/v1/runs/{run_id}/logs", params=_log_choice(task_id, tail)).text
+
+    def follow_logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+        """A task's log as it grows, in pieces of any length, until the task has ended."""
+        params = _log_choice(task_id, tail) | {"follow": "true"}
+        with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
+            yield from answer.iter_text()
+
+    def export(self, run_id: int, *, attempt: int | None, event: bool, files: bool) -> Document:
+        """Have the event and the supporting files of an attempt (default: the present one) sent again."""
+        body: dict[str, object] = {"event": event, "files": files}
+        if attempt is not None:
+            body["attempt"] = attempt
+        return self._send("POST", f"/v1/runs/{run_id}/export", json=body)
+
+    def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
+        """The bytes of an attempt's archive."""
+        with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
+            yield from answer.iter_bytes()
+
+    def files(self, run_id: int, task_id: int | None = None) -> Document:
+        """Supporting files of a run's tasks that the gateway can read now."""
+        return self._send("GET", f"/v1/runs/{run_id}/files", params={} if task_id is None else {"task": task_id})
+
+    def file(self, run_id: int, name: str) -> Generator[bytes]:
+        """The bytes of one of them."""
+        with self._streamed(f"/v1/runs/{run_id}/file", {"name": name}, silence_s=60.0) as answer:
+            yield from answer.iter_bytes()
+
+    def stop(
+        self, run_id: int, *, force: bool = False, reason: str | None = None, request_id: str | None = None,
+        requested_by: str | None = None,
+    ) -> Document:  # fmt: skip
+        """Ask a run to end; on a finished run nothing happens and its state is the answer."""
+        body = {"force": force, "reason": reason, "request_id": request_id, "requested_by": requested_by}
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._send("POST", f"/v1/runs/{run_id}/stop", json=given)
+
+    def resume(self, run_id: int, *, rerun: bool = False, requested_by: str | None = None) -> Document:
+        """Go on with a run that has ended."""
+        body: dict[str, object] = {"rerun": rerun}
+        if requested_by is not None:
+            body["requested_by"] = requested_by
+        return self._send("POST", f"/v1/runs/{run_id}/resume", json=body)
+
+    def look(self, run_id: int) -> Document:
+        """Have the cluster asked about a run now."""
+        return self._send("POST", f"/v1/runs/{run_id}/look")
+
+    # --- managers and graphs --------------------------------------------------------------------------------------
+
+    def get(self, path: str, /, **params: Any) -> Document:
+        """The document at this path."""
+        return self._send("GET", path, params=_given(params))
+
+    def text(self, path: str, /, **params: Any) -> str:
+        """The same of what is a text."""
+        return self._request("GET", path, params=_given(params)).text
+
+    def rows(self, path: str, /, *, limit: int | None = None, **filters: Any) -> list[Document]:
+        """The rows of a list, at most ``limit``; they have the name that the path ends with."""
+        return self._pages(path, _given(filters), limit)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
+        """Have something done; ``None`` in the body is left out. The same ``key`` again changes nothing."""
+        options = {} if body is None else {"json": {name: one for name, one in body.items() if one is not None}}
+        return self._send("POST", path, headers={"Idempotency-Key": key} if key else {}, **options)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Document:
+        """Have the document at this path be that."""
+        return self._send("PUT", path, json=dict(body))
+
+    def delete(self, path: str) -> Document:
+        """Have the document at this path removed."""
+        return self._send("DELETE", path)
+
+    def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
+        """Announce a graph, send its pages, and start it; the same graph again finds it."""
+        found = self.post("/v1/graphs", body)
+        if found.get("state") != "draft":
+            return found
+        path = f"/v1/graphs/{quote(found['id'], safe='')}"
+        for number, page in enumerate(pages):
+            headers = {"Content-Type": "application/json"}
+            self._send("PUT", f"{path}/pages/{number}", content=page, headers=headers)
+        return self.post(f"{path}/start")
+
+    # --- audits ---------------------------------------------------------------------------------------------------
+
+    def audit(self, *, repair: bool, unknown: str = "leave") -> Document:
+        """Have an audit made: its id, and its report unless it takes longer."""
+        return self._send("POST", "/v1/audit", json={"repair": repair, "unknown": unknown})
+
+    def audit_report(self, audit_id: str) -> Document | None:
+        """The report of this audit; ``None`` as long as it is going on."""
+        try:
+            found: Document | None = self._send("GET", "/v1/audit", params={"audit_id": audit_id}).get("report")
+        except CommandFailed as failure:
+            if failure.code is Exit.NOT_FOUND:
+                return None
+            raise
+        return found
+
+    # --- crawlers ------------------------------------------------------------------------------------------------
+
+    def crawlers(self) -> list[Document]:
+        """What can be run."""
+        found: list[Document] = self._send("GET", "/v1/crawlers").get("crawlers", [])
+        return found
+
+    # --- transport -----------------------------------------------------------------------------------------------
+
+    def _pages(
+        self,
+        path: str,
+        filters: Mapping[str, str | Sequence[str]],
+        limit: int | None,
+        last: Document | None = None,
+    ) -> list[Document]:
+        """All rows of all pages; ``last`` gets what else stands in the last one."""
+        found: list[Document] = []
+        name = path.rpartition("/")[2]
+        for page in self._each_page(path, filters, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)):
+            found += page.get(name, [])
+            if last is not None:
+                last |= page
+            if limit is not None and len(found) >= limit:
+                return found[:limit]
+        return found
+
+    def _each_page(self, path: str, filters: Mapping[str, str | Sequence[str]], size: int) -> Iterator[Document]:
+        params: dict[str, Any] = {**filters, "page_size": size}
+        while True:
+            page = self._send("GET", path, params=params)
+            yield page
+            token = page.get("next_page_token")
+            if not token:
+                return
+            params["page_token"] = token
+
+    def _send(self, method: str, path: str, **options: Any) -> Document:
+        return self._document(self._request(method, path, **options), method, path)
+
+    def _document(self, answer: httpx.Response, method: str, path: str) -> Document:
+        try:
+            document = answer.json() if answer.content else {}
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            why = f"{method} {path} was answered with {answer.headers.get('content-type', 'something unnamed')}"
+            raise CommandFailed(Exit.ERROR, f"{self.url} is no gateway of ours", why, "check --gateway")
+        return document
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        with self._transport():
+            answer = self._http.request(method, path, **options)
+        if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
+            return answer
+        raise refusal(answer, method, path)
+
+    @contextmanager
+    def _streamed(
+        self, path: str, params: Mapping[str, Any], silence_s: float | None = None
+    ) -> Iterator[httpx.Response]:
+        """An answer whose body is read while it comes; ``silence_s`` limits pauses."""
+        timeout = httpx.Timeout(self._timeout_s, read=silence_s)
+        with self._transport(), self._http.stream("GET", path, params=dict(params), timeout=timeout) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise refusal(answer, "GET", path)
+            yield answer
+
+    @contextmanager
+    def _transport(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            why = f"no answer within {self._timeout_s:g} s"
+            raise CommandFailed(Exit.UNREACHABLE, f"the gateway at {self.url} is silent", why, unreachable()) from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            what = f"the gateway at {self.url} cannot be reached"
+            if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
+                what = f"the connection to the gateway at {self.url} broke"
+            raise CommandFailed(Exit.UNREACHABLE, what, str(error), unreachable()) from None
+
+
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value}
+
+
+def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:
+    given = {"task": task_id, "tail": tail}
+    return {name: str(value) for name, value in given.items() if value is not None}

@@ -1,0 +1,1 @@
+"""The checks: a module a subject."""

@@ -1,0 +1,104 @@
+"""Checks of Temporal: reachable, with our search attributes, and with workers on every task queue."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+
+from crawler_lifecycle.cli.doctor.line import Line
+from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.temporal.errors import TemporalRefused
+from crawler_lifecycle.temporal.operator.search_attributes import registration_command
+from crawler_lifecycle.temporal.operator.server import Server
+from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
+
+from .queues import check_queues
+
+_UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
+
+
+def check_temporal(context: Context) -> Sequence[Line]:
+    """Connection, server, namespace, search attributes, task queues, clock."""
+    return asyncio.run(_check(context))
+
+
+async def _check(context: Context) -> Sequence[Line]:
+    try:
+        address = configured_address() or DEFAULT_ADDRESS
+    except Exception as error:
+        return [Line("temporal", "bad", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
+    try:
+        server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
+    except TimeoutError:
+        return [Line("temporal", "bad", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
+    except Exception as error:
+        return [Line("temporal", "bad", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
+    version = await server.version()
+    lines = [Line("temporal", "ok", f"{address} answers" + (f", server {version}" if version else ""))]
+    namespace = await _namespace(server)
+    lines.append(namespace)
+    if namespace.level == "bad":
+        return lines
+    lines.append(await _search_attributes(server, context.fix))
+    lines += await check_queues(server, _UNREACHABLE)
+    return lines
+
+
+async def _namespace(server: Server) -> Line:
+    name = server.namespace
+    try:
+        kept = await server.retention_s()
+    except TemporalRefused as error:
+        if error.forbidden:
+            return Line("namespace", "warn", f"{name!r} may not be described by this account", "ask for that right")
+        cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
+        return Line("namespace", "bad", f"{name!r}: {error}", cure)
+    except TemporalUnavailable as error:
+        return Line("namespace", "bad", f"{name!r}: {error}", _UNREACHABLE)
+    if 0 < kept < 86_400:
+        cure = f"temporal operator namespace update --namespace {name} --retention 72h"
+        return Line("namespace", "warn", f"{name!r} keeps closed workflows for {kept // 3600} h only", cure)
+    return Line("namespace", "ok", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
+
+
+async def _search_attributes(server: Server, fix: bool) -> Line:
+    check = "search attrs"
+    command = registration_command(server.namespace)
+    try:
+        added: Sequence[str] = ()
+        problem = attributes_problem(await server.search_attributes(), command)
+        if problem is not None and fix:
+            added = await server.register_search_attributes()
+            problem = attributes_problem(await server.search_attributes(), command)
+    except TemporalUnavailable as error:
+        cure = f"somebody with more rights: {command}"
+        return Line(check, "warn", f"they cannot be listed or registered: {error}", cure)
+    if problem is not None:
+        return problem
+    done = f"; registered {', '.join(added)}" if added else ""
+    return Line(check, "ok", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
+
+
+def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
+    """What is wrong with the search attributes that a namespace knows (name -> type)."""
+    needed = names.SEARCH_ATTRIBUTES.items()
+    wrong = [f"{name} is {known[name]}, needed is {kind}" for name, kind in needed if known.get(name, kind) != kind]
+    if wrong:
+        cure = "use another namespace: the type of a registered attribute cannot be changed"
+        return Line("search attrs", "bad", "; ".join(wrong), cure)
+    missing = [name for name in names.SEARCH_ATTRIBUTES if name not in known]
+    if missing:
+        return Line(
+            "search attrs", "bad", f"not registered: {', '.join(missing)}", f"crawlctl doctor --fix, or {command}"
+        )
+    return None
+
+
+def _why(error: BaseException) -> str:
+    """The SDK's texts wrap the reason in the names of its own types."""
+    text = str(error) or type(error).__name__
+    found = re.search(r'message: "([^"]+)"', text)
+    return found[1] if found else text.splitlines()[0][:300]

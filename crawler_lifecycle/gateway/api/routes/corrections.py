@@ -1,0 +1,131 @@
+"""The route of the summary of corrections, and the same as metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request
+from prometheus_client import Gauge
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway.api.answers import WEEK, CorrectionTotals, LedgerSummary, Overdue
+from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.paging import SummaryChoice
+from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, OverdueStore
+
+
+def add_ledger(
+    app: FastAPI,
+    corrections: CorrectionReader,
+    overdue: OverdueStore,
+    metrics: Metrics,
+    clock: Callable[[], datetime],
+) -> None:
+    """Add ``GET /v1/corrections/summary``, and the gauges that tell the same."""
+    figures = Figures(corrections, overdue, metrics, clock)
+    metrics.refreshed_by.append(figures.refresh)
+
+    @app.get(
+        "/v1/corrections/summary",
+        operation_id="summarizeCorrections",
+        response_model=LedgerSummary,
+        responses=NOT_MODIFIED,
+    )
+    def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
+        """For how long at most a recorded status was untrue by a correction, over all runs, and how often, by kind."""
+        now = clock()
+        since = choice.since or now - WEEK
+        summary, late = corrections.correction_summary(since), overdue.overdue_looks(overdue_before(now))
+        return conditional(request, summary_of(summary, late, now, week=choice.since is None))
+
+
+def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool) -> LedgerSummary:
+    """The answer, in numbers and in words."""
+    known = {kind.value: kind.meaning for kind in CorrectionKind}
+    overdue = Overdue.of(late, now)
+    period = "this week" if week else f"since {found.since:%Y-%m-%dT%H:%M:%SZ}"
+    words = wrong_words(found.worst_ms, {total.kind: total.count for total in found.kinds}, period)
+    return LedgerSummary(
+        since=found.since,
+        until=now,
+        count=found.count,
+        worst_s=_seconds(found.worst_ms),
+        kinds={
+            total.kind: CorrectionTotals(
+                count=total.count, worst_s=_seconds(total.worst_ms), meaning=known.get(total.kind)
+            )
+            for total in found.kinds
+        },
+        overdue=overdue,
+        # What no look has compared yet may be untrue as well.
+        text="; ".join(filter(None, [words, overdue.text])),
+    )
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+class Figures:
+    """Gauges of the last seven days and of overdue looks, asked of the database at a scrape."""
+
+    def __init__(
+        self,
+        corrections: CorrectionReader,
+        overdue: OverdueStore,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._corrections, self._late, self._clock = corrections, overdue, clock
+        self._count = Gauge(
+            "lifecycle_week_corrections",
+            "Corrections of the last seven days, by kind; NaN while the database does not answer",
+            ["kind"],
+            registry=metrics.registry,
+        )
+        self._worst = Gauge(
+            "lifecycle_week_wrong_seconds_max",
+            "For how long at most a recorded status was untrue in the last seven days, by kind of correction; no lag",
+            ["kind"],
+            registry=metrics.registry,
+        )
+        self._overdue = Gauge(
+            "lifecycle_looks_overdue",
+            "Looks that are overdue by 30 s or more; NaN while the database does not answer",
+            registry=metrics.registry,
+        )
+        self._overdue_s = Gauge(
+            "lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due", registry=metrics.registry
+        )
+        self._unknown()
+
+    def refresh(self) -> None:
+        """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
+        now = self._clock()
+        try:
+            found = self._corrections.correction_summary(now - WEEK)
+            late = self._late.overdue_looks(overdue_before(now))
+        except LifecycleError:
+            self._unknown()
+            return
+        self._overdue.set(late.count)
+        self._overdue_s.set((now - late.since).total_seconds() if late.since else 0)
+        totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
+        self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
+
+    def _unknown(self) -> None:
+        self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
+        self._overdue.set(math.nan)
+        self._overdue_s.set(math.nan)
+
+    def _set(self, totals: dict[str, tuple[float, float]]) -> None:
+        for kind, (count, worst) in totals.items():
+            self._count.labels(kind).set(count)
+            self._worst.labels(kind).set(worst)

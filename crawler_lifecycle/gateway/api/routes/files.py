@@ -1,0 +1,116 @@
+"""Routes of supporting files, also while their tasks execute."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import Annotated
+from urllib.parse import quote
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Query
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.item_table import ItemTable
+from crawler_lifecycle.gateway.api.answers import TaskFilePage
+from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice
+from crawler_lifecycle.gateway.runs.files import FileList, OpenedFile, RunFiles
+from crawler_lifecycle.gateway.streams.logs import find_task
+from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.ports import RunReader, TaskReader
+from crawler_lifecycle.web.problems import Problem, unavailable
+
+from .runs import RunId, found
+
+#: Files that are read at the same moment, and tables that are made, whatever the number of readers.
+THREADS, TABLES = 4, 2
+#: A crawler's files are not ours: no browser may take one for a page.
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Security-Policy": "sandbox"}
+
+
+def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
+    """Add ``GET /v1/runs/{run_id}/files``, ``…/file`` and ``…/items``."""
+    threads, tables = CapacityLimiter(THREADS), CapacityLimiter(TABLES)
+
+    @app.get("/v1/runs/{run_id}/files", operation_id="listFiles")
+    async def list_files(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> TaskFilePage:
+        """Supporting files of a run: as they lie in the folders of its tasks now, also while they are written, without
+        those of attempts that were replaced. Where this gateway cannot read these, as the newest archive has them."""
+
+        def read() -> FileList:
+            run = found(runs, run_id)
+            task = None if choice.task is None else find_task(tasks, run.ref, choice.task).ref
+            with reading(run_id):
+                return files.list(run, task)
+
+        listed = await to_thread.run_sync(read, limiter=threads)
+        return TaskFilePage(run_id=run_id, **{name: getattr(listed, name) for name in FileList.__dataclass_fields__})
+
+    @app.get("/v1/runs/{run_id}/items", operation_id="getItems")
+    async def get_items(run_id: RunId, choice: Annotated[ItemsChoice, Query()]) -> ItemTable:
+        """The first 200 items of a file (JSON Lines, JSON, CSV) as a table of texts: the columns that most of them
+        fill. Never more than 2 MiB of the file are read."""
+
+        return await to_thread.run_sync(items_of, files, runs, run_id, choice.name, limiter=tables)
+
+    @app.get(
+        "/v1/runs/{run_id}/file",
+        operation_id="getFile",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}, "description": "The bytes of the file"}},
+    )
+    async def get_file(run_id: RunId, choice: Annotated[FileChoice, Query()]) -> Streamed:
+        """One supporting file, byte by byte, as far as it is written now: by its ``name`` in the list, or by the path
+        that it has in the folder of a task."""
+
+        def begin() -> OpenedFile:
+            run = found(runs, run_id)
+            with reading(run_id):
+                if choice.path is None:
+                    opened, what = files.open(run, str(choice.name)), f"name: {choice.name!r}"
+                else:
+                    task = find_task(tasks, run.ref, choice.task).ref
+                    opened, what = (
+                        files.of_task(run.ref, task, choice.path),
+                        f"path: {choice.path!r} of task {task.task_id}",
+                    )
+            if opened is None:
+                raise missing(run_id, what)
+            return opened
+
+        opened = await to_thread.run_sync(begin, limiter=threads)
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            while (piece := await to_thread.run_sync(next, opened.pieces, None, limiter=threads)) is not None:
+                yield piece
+
+        named = choice.path or str(choice.name)
+        name = quote(named.rsplit("/", 1)[-1], safe="", errors="replace")
+        headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+        return Streamed(chunks(), "application/octet-stream", headers)
+
+
+def items_of(files: RunFiles, runs: RunReader, run_id: int, name: str) -> ItemTable:
+    """The first items of a file of the run. Blocks. Raises ``Problem`` when there is no such run or file."""
+    run = found(runs, run_id)
+    with reading(run_id):
+        table = files.table(run, name)
+    if table is None:
+        raise missing(run_id, f"name: {name!r}")
+    return table
+
+
+def missing(run_id: int, what: str) -> Problem:
+    """The answer for a file that is not there."""
+    told = f"{what} is no file that can be read here; GET /v1/runs/{run_id}/files lists what can"
+    return Problem(404, "file_not_found", told, run_id=run_id)
+
+
+@contextlib.contextmanager
+def reading(run_id: int) -> Iterator[None]:
+    """What an archive that cannot be read means for whoever asks. Raises ``Problem`` 503."""
+    try:
+        yield
+    except NotDelivered as error:
+        raise unavailable("archive_unavailable", str(error), run_id=run_id) from error

@@ -1,0 +1,217 @@
+"""Routes of crawl managers and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.manager_answers import (
+    ENDED,
+    AcceptedManager,
+    JobFilters,
+    JobPage,
+    Manager,
+    ManagerDetail,
+    ManagerFilters,
+    ManagerPage,
+    Plan,
+    PlanList,
+    waiting,
+)
+from crawler_lifecycle.gateway.api.paging import cut
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, not_found, workflow_id_of
+from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.runs.requests import same_id
+from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow, PlanStore
+from crawler_lifecycle.web.problems import JsonBody
+
+_START = JsonBody(StartManager)
+_STOP = JsonBody(StopManager, optional=True)
+_JOBS = JsonBody(AddJobs)
+_CAP = JsonBody(SetCap)
+
+ManagerId = Annotated[int, Path(ge=1, le=ID_MAX)]
+
+
+def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
+    """Add start, stop, pause, resume, cap and more jobs."""
+
+    def answer(done: Commanded[ManagerRow], response: Response) -> AcceptedManager:
+        response.status_code = 202 if done.fresh else 200
+        return AcceptedManager.of(done.row, note=done.note)
+
+    same: dict[int | str, dict[str, Any]] = {
+        200: {"model": AcceptedManager, "description": "It was so already; nothing was changed"}
+    }
+
+    @app.post("/v1/managers", operation_id="startManager", status_code=202, openapi_extra=_START.openapi)
+    async def start_manager(
+        body: Annotated[StartManager, Depends(_START)],
+        response: Response,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> AcceptedManager:
+        """Start a manager: of a registered class, or the built-in one, which runs a crawler once for each item.
+
+        Name and flow id say which manager it is: while it is live the same start finds it, after its end the same
+        start resumes it. Without `flow_id` one is made of the `Idempotency-Key`, and a repeat never resumes.
+        """
+        done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
+        response.headers["Location"] = f"/v1/managers/{done.row.manager_id}"
+        if not done.fresh:
+            response.headers["Idempotency-Replayed"] = "true"
+        return AcceptedManager.of(done.row, note=done.note)
+
+    @app.post(
+        "/v1/managers/{manager_id}/stop",
+        operation_id="stopManager",
+        status_code=202,
+        responses=same,
+        openapi_extra=_STOP.openapi,
+    )
+    async def stop_manager(
+        manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
+    ) -> AcceptedManager:
+        """Stop a manager and its runs, gracefully or by force; with `leave` its runs go on.
+
+        The stop is on record before this is answered: nothing more is picked, and nothing is retried.
+        """
+        return answer(await commands.stop(manager_id, signed(body)), response)
+
+    @app.post("/v1/managers/{manager_id}/pause", operation_id="pauseManager", status_code=202, responses=same)
+    async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
+        """Have a manager pick nothing more until it is resumed; what runs goes on."""
+        return answer(await commands.pause(manager_id), response)
+
+    @app.post("/v1/managers/{manager_id}/resume", operation_id="resumeManager", status_code=202, responses=same)
+    async def resume_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
+        """Let a paused manager go on; one that has ended goes on as its next attempt."""
+        return answer(await commands.resume(manager_id), response)
+
+    @app.post(
+        "/v1/managers/{manager_id}/cap",
+        operation_id="capManager",
+        status_code=202,
+        responses=same,
+        openapi_extra=_CAP.openapi,
+    )
+    async def cap_manager(
+        manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
+    ) -> AcceptedManager:
+        """Set how many jobs may be live at once; 0 is what the class says. A smaller cap ends nothing."""
+        return answer(await commands.cap(manager_id, body.cap), response)
+
+    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202, openapi_extra=_JOBS.openapi)
+    async def add_jobs(
+        manager_id: ManagerId,
+        body: Annotated[AddJobs, Depends(_JOBS)],
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> AddedJobs:
+        """Add a page of jobs to a live manager, at most 500; the same `Idempotency-Key` again adds nothing.
+
+        A job that is like an earlier one (spider and arguments) is left out. With `seal` no more will come, and the
+        built-in manager ends when all have run.
+        """
+        return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
+
+
+class ManagerViews:
+    """Managers as they are answered: a page of them, and one with everything about it."""
+
+    def __init__(self, managers: ManagerReader, blocked: Blocked) -> None:
+        self._managers, self._blocked = managers, blocked
+
+    def found(self, manager_id: int) -> ManagerRow:
+        """The manager. Blocks. Raises ``Problem`` 404."""
+        row = self._managers.get_manager(manager_id)
+        if row is None:
+            raise not_found(manager_id)
+        return row
+
+    def page(self, filters: ManagerFilters) -> ManagerPage:
+        """Managers, newest first, that fit. Blocks."""
+        filters.check()
+        before = decode("manager", filters.page_token)
+        if filters.flow_id is not None:
+            row = self._managers.find_manager(str(filters.name), filters.flow_id)
+            rows = [row] if row is not None and filters.status in (None, row.status) else []
+        else:
+            size = filters.page_size + 1
+            rows = self._managers.list_managers(before, size, status=filters.status, name=filters.name)
+        page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
+        left = self._runs_left(page)
+        answers = [
+            Manager.of(
+                row,
+                waiting=self._blocked.listed_workflow(workflow_id_of(row)) or waiting(row),
+                **left.get(row.manager_id, {}),
+            )
+            for row in page
+        ]
+        return ManagerPage(managers=answers, next_page_token=token)
+
+    async def detail(self, manager_id: int) -> ManagerDetail:
+        """One manager. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(self.found, manager_id)
+        is_open = row.status not in ENDED
+        why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
+        left = await run_in_threadpool(self._runs_left, [row])
+        more = left.get(row.manager_id, {})
+        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more)
+
+    def _runs_left(self, rows: Sequence[ManagerRow]) -> dict[int, dict[str, int]]:
+        """What is said of managers that have ended and left runs, which no cycle looks at any more."""
+        ended = [row for row in rows if row.status in ENDED and row.counts.live]
+        return {manager_id: {"live": runs} for manager_id, runs in self._managers.left_runs(ended).items()}
+
+
+def add_manager_readers(
+    app: FastAPI, managers: ManagerReader, plans: PlanStore, views: ManagerViews, clock: Callable[[], datetime]
+) -> None:
+    """Add lists and details of managers, and the list of plans."""
+    found = views.found
+
+    @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
+    def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
+        """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
+        return conditional(request, views.page(filters))
+
+    @app.get(
+        "/v1/managers/{manager_id}", operation_id="getManager", response_model=ManagerDetail, responses=NOT_MODIFIED
+    )
+    async def get_manager(manager_id: ManagerId, request: Request) -> Response:
+        """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
+        return conditional(request, await views.detail(manager_id))
+
+    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
+    def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
+        """Jobs of a manager, oldest row first, with their runs; `state=skipped` lists what was left out, and why."""
+        after = decode("job", filters.page_token)
+        if after is None:
+            found(manager_id)
+        rows = managers.list_jobs(manager_id, after or 0, filters.page_size + 1, states=filters.state)
+        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
+        return conditional(request, JobPage(jobs=page, next_page_token=token))
+
+    @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
+    def get_manager_log(manager_id: ManagerId) -> Response:
+        """What the class of a manager printed last: 16 KiB at most, over all its processes, as of its newest cycle."""
+        found(manager_id)
+        return PlainTextResponse(managers.manager_output(manager_id))
+
+    @app.get("/v1/plans", operation_id="listPlans", response_model=PlanList, responses=NOT_MODIFIED)
+    def list_plans(request: Request) -> Response:
+        """The modules and classes that plans workers have registered, with the options of their command lines."""
+        rows = plans.list_plans()
+        note = None if rows else NO_WORKER
+        return conditional(request, PlanList(plans=[Plan.of(row, clock()) for row in rows], note=note))

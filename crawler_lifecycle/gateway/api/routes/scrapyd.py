@@ -1,0 +1,133 @@
+"""Routes of scrapyd's dialect (docs/scrapyd.md). They are no part of the OpenAPI document: it is not our language."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crawler_lifecycle.gateway.api.paging import LINES_MAX
+from crawler_lifecycle.gateway.scrapyd.forms import Form, read_form, refused
+from crawler_lifecycle.gateway.scrapyd.jobs import Answer, Jobs, in_its_words
+from crawler_lifecycle.gateway.streams.logs import LogReader, find_task
+from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.ports import TaskReader
+from crawler_lifecycle.web.problems import MEDIA_TYPE
+
+from .logs import HEADERS, TEXT
+
+#: The same from every gateway: names of our machines are nobody's business.
+NODE = "crawler-lifecycle"
+READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
+WRITES = ("schedule", "cancel")
+UPLOADS = ("addversion", "delversion", "delproject")
+PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
+#: Errors that scrapyd answers with HTTP 200.
+_ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
+_NOT_HERE = (
+    "crawlers are not uploaded to this service, and not deleted here: they are entries of the catalogue "
+    "(crawlers.yaml, LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
+    "listspiders.json has those that there are"
+)
+
+
+def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) -> None:
+    """Add the dialect."""
+
+    def add(call: str, method: str, answer: Callable[[Form], Awaitable[Answer]]) -> None:
+        async def answered(request: Request) -> Response:
+            return _response({**await answer(await read_form(request)), "status": "ok"})
+
+        app.add_api_route(
+            f"/{call}.json",
+            answered,
+            methods=["GET", "HEAD"] if method == "GET" else [method],
+            operation_id=f"scrapyd{call.capitalize()}",
+            include_in_schema=False,
+        )
+
+    async def not_here(form: Form) -> Answer:
+        raise refused(_NOT_HERE)
+
+    for call in READS:
+        add(call, "GET", getattr(jobs, call))
+    for call in WRITES:
+        add(call, "POST", getattr(jobs, call))
+    for call in UPLOADS:
+        add(call, "POST", not_here)
+
+    @app.get(
+        "/logs/{project}/{spider}/{job:path}.log",
+        operation_id="scrapydLog",
+        response_class=PlainTextResponse,
+        include_in_schema=False,
+    )
+    async def log(project: str, spider: str, job: str) -> Streamed:
+        row = await jobs.run_of(project, spider, job)
+        task = await run_in_threadpool(find_task, tasks, row.ref, None)
+        chunks = await reader.read(task, LINES_MAX, follow=False)
+        told = {"entered": reader.entered, "left": reader.left, "dropped": reader.dropped}
+        return Streamed(chunks, TEXT, HEADERS, **told)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(_document(answer), media_type="application/json")
+
+
+def _document(answer: Answer) -> bytes:
+    return json.dumps({**answer, "node_name": NODE}).encode() + b"\n"
+
+
+class Dialect:
+    """ASGI middleware around all others: what goes wrong on a path of the dialect is told as scrapyd tells it.
+
+    Clients look for ``message`` in an answer with HTTP 200; 401, 403, 429 and 5xx keep their status.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in PATHS:
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = bytearray()
+
+        async def told(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_problem(message):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                body.extend(message.get("body", b""))
+                if not message.get("more_body", False):
+                    content = _told(start, json.loads(bytes(body)), scope["path"])
+                    await send(start)
+                    await send({"type": "http.response.body", "body": content})
+
+        await self._app(scope, receive, told)
+
+
+def _is_problem(message: Message) -> bool:
+    return MutableHeaders(scope=message).get("content-type") == MEDIA_TYPE
+
+
+def _told(start: Message, problem: dict[str, Any], path: str) -> bytes:
+    """The body in the dialect; ``start`` is changed to fit."""
+    detail = in_its_words(str(problem["detail"]))
+    if start["status"] == 413 and path.removesuffix(".json")[1:] in UPLOADS:
+        detail = _NOT_HERE
+    content = _document({"status": "error", "message": detail})
+    headers = MutableHeaders(scope=start)
+    headers["content-type"], headers["content-length"] = "application/json", str(len(content))
+    if start["status"] in _ITS_OWN:
+        start["status"] = 200
+    return content

@@ -1,0 +1,183 @@
+"""Routes of webhooks and their deliveries, and the bodies of their answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
+from crawler_lifecycle.gateway.webhooks.requests import AskTest, PauseWebhook, PutWebhook, ResumeWebhook
+from crawler_lifecycle.ports import WebhookReader
+from crawler_lifecycle.ports.store.webhooks import WebhookDelivery, WebhookRow
+from crawler_lifecycle.web.problems import JsonBody
+
+_PUT = JsonBody(PutWebhook)
+_PAUSE = JsonBody(PauseWebhook, optional=True)
+_RESUME = JsonBody(ResumeWebhook, optional=True)
+_TEST = JsonBody(AskTest, optional=True)
+
+WebhookName = Annotated[str, Path(max_length=NAME_MAX)]
+DeliveryStatus = Literal["delivered", "failed", "skipped"]
+
+
+class DeliveryFilters(Paging):
+    """Filters of ``GET /v1/webhooks/{name}/deliveries``."""
+
+    status: DeliveryStatus | None = None
+
+
+class Webhook(BaseModel):
+    """One webhook."""
+
+    name: str
+    definition: Mapping[str, Any]
+    """As it may be put again."""
+    revision: int
+    state: Literal["active", "failing", "paused"]
+    failing_since: datetime | None
+    """Since when the event behind ``through_seq`` is not taken; after 24 hours it is paused."""
+    error: str | None
+    """Why the last try failed that did, while it fails."""
+    delivered_at: datetime | None
+    """When something was delivered last."""
+    through_seq: int
+    """Every event up to this number is delivered, left out, or does not fit its filters; what a webhook fails with is
+    the next one."""
+    paused_at: datetime | None
+    pause_reason: str | None
+    requested_by: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, row: WebhookRow, **more: Any) -> Self:
+        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        return cls(**same, **more)
+
+
+class AcceptedWebhook(Webhook):
+    """The webhook after a command; ``note`` says what a person should know about what happens next."""
+
+    note: str | None
+
+
+class WebhookPage(BaseModel):
+    """Webhooks, in the order in which they were made."""
+
+    webhooks: list[Webhook]
+    next_page_token: str | None
+
+
+class Delivery(BaseModel):
+    """One event that was told, or tried to be."""
+
+    seq: int
+    """The number of the event, its ``sequence``."""
+    type: str
+    subject: str
+    created_at: datetime
+    status: DeliveryStatus
+    """``failed`` is tried again; ``skipped``: a person left it out."""
+    tries: int
+    error: str | None
+    """Why the last try failed: the beginning of the answer."""
+    delivered_at: datetime | None
+
+    @classmethod
+    def of(cls, row: WebhookDelivery) -> Self:
+        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+
+
+class DeliveryPage(BaseModel):
+    """Deliveries to a webhook, the latest event first."""
+
+    deliveries: list[Delivery]
+    next_page_token: str | None
+
+
+class AskedTest(BaseModel):
+    """An event that is for one webhook alone, and waits for its turn."""
+
+    seq: int
+    """Its number among the deliveries."""
+    note: str | None
+
+
+def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader) -> None:
+    """Add everything about webhooks."""
+
+    def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
+        return AcceptedWebhook.of(done.row, note=done.note)
+
+    @app.put("/v1/webhooks/{name}", operation_id="putWebhook", openapi_extra=_PUT.openapi)
+    async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
+        """Make a webhook, or give it this definition instead of its present one; again the same changes nothing.
+
+        A new one is told what happens from now on.
+        """
+        return answer(await commands.put(name, signed(body)))
+
+    @app.delete("/v1/webhooks/{name}", operation_id="deleteWebhook")
+    async def delete_webhook(name: WebhookName) -> AcceptedWebhook:
+        """Delete a webhook: nothing is told any more. Its deliveries stay on record."""
+        return answer(await commands.delete(name))
+
+    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook", openapi_extra=_PAUSE.openapi)
+    async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
+        """Have nothing told until it is resumed."""
+        return answer(await commands.pause(name, signed(body)))
+
+    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook", openapi_extra=_RESUME.openapi)
+    async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
+        """Let a webhook go on that was paused, with what happened meanwhile; `skip` leaves all of that out, and
+        `skip_seq` one event that fails again and again.
+        """
+        return answer(await commands.resume(name, body))
+
+    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202, openapi_extra=_TEST.openapi)
+    async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
+        """Tell it of an event `webhook.test`, behind what waits for it. `deliveries` has what became of that."""
+        event, note = await commands.test(name, signed(body).requested_by)
+        return AskedTest(seq=event.seq, note=note)
+
+    @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
+    def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
+        """Webhooks, in the order in which they were made."""
+        rows = webhooks.list_webhooks(decode("webhook", filters.page_token) or 0, filters.page_size + 1)
+        page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
+        return conditional(request, WebhookPage(webhooks=[Webhook.of(row) for row in page], next_page_token=token))
+
+    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", response_model=Webhook, responses=NOT_MODIFIED)
+    async def get_webhook(name: WebhookName, request: Request) -> Response:
+        """One webhook: its definition, and how it stands."""
+        return conditional(request, Webhook.of(await commands.find(name)))
+
+    @app.get(
+        "/v1/webhooks/{name}/deliveries",
+        operation_id="listWebhookDeliveries",
+        response_model=DeliveryPage,
+        responses=NOT_MODIFIED,
+    )
+    async def list_deliveries(
+        name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
+    ) -> Response:
+        """What was told to a webhook, or tried to be, the latest event first."""
+        row, before = await commands.find(name), decode("delivery", filters.page_token)
+        read = webhooks.list_webhook_deliveries
+        rows = await run_in_threadpool(
+            functools.partial(read, row.webhook_id, before, filters.page_size + 1, filters.status)
+        )
+        page, token = cut("delivery", rows, filters.page_size, lambda one: one.seq)
+        return conditional(request, DeliveryPage(deliveries=[Delivery.of(one) for one in page], next_page_token=token))

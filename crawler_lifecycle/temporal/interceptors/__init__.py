@@ -1,0 +1,1 @@
+"""Interceptors of activities and workflows: heartbeats, retry-after, log fields, metrics, traces."""

@@ -1,0 +1,183 @@
+"""Pollers of task queues: which workers live, and whether Temporal gives work to their version.
+
+A poll stays on the server's list for minutes after its worker was killed. So a worker is believed to live by its
+heartbeat, which our workers send every two seconds. One of which no heartbeat is known is believed by its last poll:
+it has just begun, or died before its first heartbeat, or the server takes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus, WorkerVersioningMode
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue, TaskQueueVersioningInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+    ListWorkersRequest,
+)
+from temporalio.client import Client
+
+from crawler_lifecycle.domain.errors import TemporalUnavailable
+from crawler_lifecycle.temporal.errors import answering
+
+#: How often a worker tells the server that it lives, seconds: by this, and not by its polls, others know when it died.
+BEAT_S = 2.0
+#: A worker that sent no heartbeat for so long is gone, or stands still.
+SILENT_S = 4 * BEAT_S
+#: Where the server takes no heartbeats: a worker asks for work at least once a minute, so one that did not for so long
+#: is gone.
+POLLED_S = 120.0
+#: Pages of the server's list of workers that are read, with so many workers each.
+PAGES, PAGE = 10, 500
+
+#: Deployment and build; ``None`` for workers without a build id.
+Version = tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Poller:
+    """Somebody who asked a task queue for work."""
+
+    version: Version
+    seen_s: float
+    """Seconds since it was heard of."""
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is known about a task queue."""
+
+    name: str
+    kind: str
+    pollers: Sequence[Poller] = ()
+    backlog: int = 0
+    backlog_age_s: float = 0.0
+    current: Version = None
+    """The version that work is given to."""
+    ramping: Version = None
+    """Another one that some of it is given to."""
+    ahead_s: float = 0.0
+    """How far the latest poll lies in the future: the server's clock wrote it, so ours is behind."""
+    problem: str | None = None
+    """Why the server does not describe it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The latest heartbeat of a worker: when it was sent by the worker's clock, and whether it was the last one."""
+
+    at: float
+    leaving: bool
+
+
+Beats = dict[tuple[str, str], Beat]
+
+
+async def describe_queues(
+    client: Client, workflows: Sequence[str], activities: Sequence[str], call_s: float
+) -> list[Queue]:
+    """What is known about these queues of workflows and of activities. One that cannot be described says why."""
+    wanted = [(queue, "workflows", TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) for queue in workflows]
+    wanted += [(queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities]
+    calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    told = await _beats(client, call_s)
+    beats = told or {}
+    polled_s = SILENT_S if told is not None and await _takes_beats(client, call_s) else POLLED_S
+    now = time.time()
+    silent = {one for one, beat in beats.items() if SILENT_S <= now - beat.at < POLLED_S and not beat.leaving}
+    again: Beats = {}
+    if silent:
+        # Our clocks may differ, and machines may be slow: whoever beats once more lives.
+        await asyncio.sleep(2 * BEAT_S)
+        again = await _beats(client, call_s) or {}
+    living = {one for one, beat in beats.items() if not beat.leaving and now - beat.at < SILENT_S}
+    living |= {one for one in silent if one in again and again[one].at > beats[one].at}
+    found = []
+    for (queue, word, _), answer in zip(wanted, answers, strict=True):
+        if isinstance(answer, BaseException):
+            found.append(Queue(queue, word, problem=str(answer)))
+            continue
+        ahead = (poller.last_access_time.ToMicroseconds() / 1e6 - now for poller in answer.pollers)
+        found.append(
+            Queue(
+                queue,
+                word,
+                [_poller(queue, poller, beats, living, now, polled_s) for poller in answer.pollers],
+                answer.stats.approximate_backlog_count,
+                answer.stats.approximate_backlog_age.ToMicroseconds() / 1e6,
+                *_routes(answer.versioning_info),
+                ahead_s=max([0.0, *ahead]),
+            )
+        )
+    return found
+
+
+async def _describe(
+    client: Client, queue: str, kind: TaskQueueType.ValueType, call_s: float
+) -> DescribeTaskQueueResponse:
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind, report_stats=True
+    )
+    async with answering(call_s):
+        return await client.workflow_service.describe_task_queue(request)
+
+
+async def _takes_beats(client: Client, call_s: float) -> bool:
+    """Whether the server keeps heartbeats of workers; older ones do not."""
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        async with answering(call_s):
+            answer = await client.workflow_service.describe_namespace(request)
+    except TemporalUnavailable:
+        return False
+    return answer.namespace_info.capabilities.worker_heartbeats
+
+
+async def _beats(client: Client, call_s: float) -> Beats | None:
+    """Task queue and identity of every worker that sends heartbeats -> its latest one; ``None``: nobody tells."""
+    found: Beats = {}
+    request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)
+    for _ in range(PAGES):
+        try:
+            async with answering(call_s):
+                answer = await client.workflow_service.list_workers(request)
+        except TemporalUnavailable:
+            return None
+        for info in answer.workers_info:
+            beat = info.worker_heartbeat
+            key = (beat.task_queue, beat.worker_identity)
+            leaving = beat.status == WorkerStatus.WORKER_STATUS_SHUTDOWN
+            at = beat.heartbeat_time.ToMicroseconds() / 1e6
+            if key not in found or found[key].at < at:
+                found[key] = Beat(at, leaving)
+        if not answer.next_page_token:
+            break
+        request.next_page_token = answer.next_page_token
+    return found
+
+
+def _poller(
+    queue: str, poller: PollerInfo, beats: Beats, living: set[tuple[str, str]], now: float, polled_s: float
+) -> Poller:
+    options = poller.deployment_options
+    versioned = options.worker_versioning_mode == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+    version = (options.deployment_name, options.build_id) if versioned else None
+    key = (queue, poller.identity)
+    if key in beats:
+        return Poller(version, max(0.0, now - beats[key].at), key in living)
+    ago = max(0.0, now - poller.last_access_time.ToMicroseconds() / 1e6)
+    return Poller(version, ago, ago < polled_s)
+
+
+def _routes(info: TaskQueueVersioningInfo) -> tuple[Version, Version]:
+    found: list[Version] = []
+    for one in (info.current_deployment_version, info.ramping_deployment_version):
+        found.append((one.deployment_name, one.build_id) if one.build_id else None)
+    return found[0], found[1]

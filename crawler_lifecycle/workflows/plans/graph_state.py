@@ -1,0 +1,163 @@
+"""The state of a graph's workflow, as one value that travels over continue-as-new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.activities.graphs.graphs import Advanced, GraphOpened
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
+from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
+
+from .manager_state import NAME, ManagerInbox, OwnedState
+
+#: Seconds after which a graph looks into its rows whatever anybody told it.
+LEVEL_S = 300.0
+#: Seconds from the beginning of a step forward to that of the next one, and how often the time that it took: a large
+#: graph is not read all the time while there are more ends to come.
+GAP_S, GAP_FACTOR = 0.2, 3.0
+#: Seconds that functions have to end after a stop; then they are killed.
+STOP_S = 60.0
+
+
+@dataclass
+class GraphInbox(ManagerInbox):
+    """Everything that reached the graph from outside and has not been carried out yet."""
+
+    answered: list[int] = field(default_factory=list)
+    """Calls of functions that have answered."""
+
+    def signal(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+    ) -> None:
+        """Take one signal, whatever it carries."""
+        if name != names.SIGNAL_BATCH_ENDED:
+            super().signal(name, args, converter, now, new_id)
+            return
+        try:
+            number = converter.from_payload(args[0].payload)
+        except Exception:  # whatever a stranger sends to a decoder
+            number = None
+        if type(number) is int:
+            self.answered = [*self.answered, number]
+        else:
+            self.woken = True
+
+
+@dataclass
+class GraphWork(OwnedState):
+    """The graph as its workflow knows it."""
+
+    graph_id: int = 0
+    key: str = ""
+    name: str | None = None
+    state: GraphState = GraphState.EXECUTING
+    counts: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    """The highest number of a call of functions that was started."""
+    apart: list[int] = field(default_factory=list)
+    """Calls in workflows of their own that have not answered."""
+    advanced_at: datetime | None = None
+    """When the last step forward began; it took ``took_s``."""
+    took_s: float = 0.0
+    checked_at: datetime | None = None
+    """When it was last asked whether the workflows of ``apart`` are there."""
+    wanted: int = 0
+    """How often it was said that runs are to be begun; ``begun``: the last time that this was done."""
+    begun: int = 0
+    ending: int = 0
+    """Crawls and managers that were cancelled and may still run."""
+    stopping: str | None = None
+    """What came of stopping them."""
+    stop_at: datetime | None = None
+    """When a stop was put on record."""
+    unrecorded: bool = False
+    """Whether a stop is carried out that could not be recorded."""
+    killed: bool = False
+    """Whether calls of functions were cancelled since."""
+    ended: bool = False
+    """Whether the end is on record."""
+    inbox: GraphInbox = field(default_factory=GraphInbox)
+
+    @property
+    def fence(self) -> GraphFence:
+        return GraphFence(self.graph_id, self.attempt, self.owner_run_id)
+
+    def adopt(self, opened: GraphOpened) -> None:
+        """Take over what the database says about the graph that we now own."""
+        if self.ended and opened.state is GraphState.EXECUTING:  # a command reopened it
+            self.inbox.stop, self.inbox.changed, self.stop_at, self.killed = None, False, None, False
+            self.next_at, self.parent_told = None, False
+        self.key, self.name, self.attempt, self.parent = opened.key, opened.name, opened.attempt, opened.parent
+        self.state, self.cause = opened.state, opened.cause
+        self.ended = self.inbox.closed = opened.state is not GraphState.EXECUTING
+        self.inbox.recorded(opened.stop, False)
+
+    def took(self, advanced: Advanced, answered: Sequence[int], now: datetime) -> None:
+        """Take over what a step forward led to."""
+        told = set(answered)
+        self.inbox.answered = [number for number in self.inbox.answered if number not in told]
+        self.apart = [number for number in self.apart if number not in told]
+        self.state, self.counts, self.cause = advanced.state, advanced.counts, advanced.cause
+        self.wanted += advanced.begin
+        self.ending, self.took_s = advanced.ending, advanced.seconds
+        self.stopping = self.stopping if advanced.ending else None
+        self.waiting = self.stopping or advanced.waiting
+        self.seen = max([self.seen, *(batch.number for batch in advanced.batches)])
+        self.inbox.recorded(advanced.stop, False)
+        at = now + timedelta(seconds=LEVEL_S)
+        if self.stop_at is not None and not self.killed:
+            at = min(at, max(now, self.stop_at + timedelta(seconds=STOP_S)))
+        self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether functions are to be killed that a stop did not end."""
+        if self.stop_at is None or self.killed:
+            return False
+        return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
+
+    def gap_left(self, now: datetime) -> float:
+        if self.advanced_at is None:
+            return 0.0
+        return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
+
+    def least_left(self, now: datetime) -> float:
+        """Seconds until the next step forward when no more ends come soon."""
+        return 0.0 if self.advanced_at is None else GAP_S - (now - self.advanced_at).total_seconds()
+
+    def why(self) -> str | None:
+        """One sentence: why the graph ended as it did."""
+        return self.cause if self.inbox.stop is None else self.stopped()
+
+    def result(self) -> GraphResult:
+        """What the workflow returns."""
+        return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
+
+    def snapshot(self, calls: int) -> GraphSnapshot:
+        """The answer of the query ``status``."""
+        told = (self.graph_id, self.key, self.name, self.attempt, self.state, self.counts, calls, self.inbox.stop)
+        return GraphSnapshot(*told, self.cause, self.waiting, self.inbox.told())
+
+    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+        """What the graph is found by in Temporal."""
+        return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
+
+    def details(self) -> str:
+        """The graph in Markdown, for the Temporal UI."""
+        counts = ", ".join(f"{n} {state}" for state, n in self.counts.items()) or "no step seen yet"
+        rows = [
+            f"### Graph {self.graph_id}: {self.name or self.key}, attempt {self.attempt}",
+            f"- **{self.state}**{f': {self.cause}' if self.cause else ''}",
+            f"- {counts}",
+        ]
+        rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.ended else []
+        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
+        return "\n".join(rows)

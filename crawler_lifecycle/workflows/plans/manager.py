@@ -1,0 +1,315 @@
+"""``CrawlManagerWorkflow``: keeps a stream of runs going.
+
+1. Claim the manager's row.
+2. In turns: one cycle of its class, in a worker of the role ``plans``; then the runs that it picked are begun.
+3. Wait until something wakes it: a run that ended, a command, or the time that the class asked for. Signals only wake:
+   what happened is read from the rows by the next cycle, so a signal that is lost, doubled or foreign changes nothing.
+4. The end: because the class wants it, or by a stop, which leads to it over the proof that no run lives any more.
+
+Every step below does one thing and returns; which step comes next depends on nothing but the state, so continue-as-new
+may come between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from pydantic import TypeAdapter
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
+from crawler_lifecycle.activities.managers.managing import (
+    AddManagerJobs,
+    EndManager,
+    ManagingActivities,
+    NoteManager,
+    OpenManager,
+    RecordManagerStop,
+    StopRuns,
+)
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.managers.manager import ManagerOrder, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.workflows.calls import NotTaken, call, pause, reason
+from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave, may_leave
+from crawler_lifecycle.workflows.requests import read_jobs, read_order
+from crawler_lifecycle.workflows.state import REASON_MAX
+from crawler_lifecycle.workflows.steps import publish, tell
+
+from .manager_state import PASS_LEAST_S, ManagerState, Verdict
+from .owned import OwnedWorkflow, refused
+
+#: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
+#: and any other one, before people are told that there is none.
+TAKEN_S = 10.0
+#: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
+CLOSE_S = 180.0
+NO_WORKER = (
+    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or each is busy with other "
+    "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in LIFECYCLE_PLANS__MODULES"
+)
+
+_STATE = TypeAdapter(ManagerState)
+
+
+@workflow.defn(name=names.MANAGER_WORKFLOW)
+class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
+    """One attempt of one manager. Returns a ``ManagerResult`` however the manager ended."""
+
+    @workflow.init
+    def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
+        self._begin(_STATE, ManagerState(), carried, surplus, "next cycle")
+
+    @workflow.run
+    async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
+        """Keep the manager going to its end. Fails only for an order that is invalid or a manager it may not own.
+
+        ``order`` is a ``ManagerOrder`` and all that is sent.
+        """
+        order = read_order(ManagerOrder, order)
+        beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
+        result = await self._keep(self._live(order), *beside)
+        if result is None:
+            workflow.continue_as_new(args=[order, self._s])
+        return result
+
+    @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
+    async def add_job(self, page: Any = None) -> int:
+        """Add jobs, laid over what the manager was started with; how many are new."""
+        s, order = self._s, read_jobs(page)
+
+        def add(key: str) -> Awaitable[int]:
+            jobs = AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
+            return call(ManagingActivities.add_manager_jobs, jobs)
+
+        return await self._command(order.request_id, add)
+
+    @add_job.validator
+    def _check_jobs(self, page: Any = None) -> None:
+        read_jobs(page)
+        if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
+            raise refused(
+                f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
+            )
+
+    @workflow.query(name=names.QUERY_STATUS, description="The manager as its workflow sees it now")
+    def status(self) -> ManagerSnapshot:
+        """The manager as its workflow sees it now."""
+        return self._s.snapshot()
+
+    async def _live(self, order: ManagerOrder) -> ManagerResult | None:
+        """Step by step to the result; ``None`` asks for continue-as-new."""
+        try:
+            return await self._steps(order)
+        except MustLeave:
+            # What was left in the middle is seen by the next cycle: it begins at once.
+            self._s.inbox.woken = True
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    async def _steps(self, order: ManagerOrder) -> ManagerResult | None:
+        s = self._s
+        while s.outcome is None:
+            try:
+                if not s.attempt:
+                    await self._open(order)
+                elif may_leave():
+                    return None
+                elif self._stop_wanted():
+                    await self._stop()
+                elif s.over is not None:
+                    await self._end(s.over)
+                else:
+                    await self._turn()
+            except Interrupted:
+                continue
+            publish(s)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if not s.parent_told:
+            await tell(s.parent, names.SIGNAL_MANAGER_ENDED, s.result(), s.inbox)
+            s.parent_told = True
+        return s.result()
+
+    async def _open(self, order: ManagerOrder) -> None:
+        s = self._s
+        s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
+        s.adopt(await call(ManagingActivities.open_manager, self._owning()))
+        if s.status.terminal:
+            self._ended_before()
+
+    def _owning(self) -> OpenManager:
+        return OpenManager(self._s.manager_id, self._owner())
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
+        s = self._s
+        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or may_leave())
+        s.inbox.woken, s.cycle_at = False, workflow.now()
+        try:
+            answer = await self._cycle()
+        except ApplicationError as error:
+            if error.type in (Fenced.code, NotInThisState.code):
+                await self._own_still()
+                return
+            if error.type != InvalidRequest.code:
+                raise
+            s.over = Verdict(RunStatus.FAILED, "failed", f"What its class decided cannot be: {error.message}")
+            return
+        s.took(answer, workflow.now())
+        publish(s)
+        # A cycle that died after its last commit is answered for by another one, which knows of no picks.
+        more = answer.picked > 0 or answer.over
+        while more:
+            begun = await call(ManagingActivities.begin_manager_runs, s.fence, wake=self._stop_wanted)
+            more = begun.more
+            s.inbox.woken = s.inbox.woken or begun.refused > 0
+        if answer.over:
+            s.ends_by(answer)
+
+    async def _own_still(self) -> None:
+        """A cycle was refused: another process holds the object now, which is no harm; or the manager has ended; or
+        it is another's. Raises ``ApplicationError`` in the last case.
+        """
+        s = self._s
+        row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
+        if row.attempt != s.attempt:
+            text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
+            raise ApplicationError(text, type=Fenced.code, non_retryable=True)
+        if row.status.terminal:
+            s.status = row.status
+            self._ended_before()
+        s.queue, s.idle, s.inbox.woken = None, True, True
+
+    def _ended_before(self) -> None:
+        """This execution is one that somebody reset: the manager has ended, and stays as it is on record."""
+        s = self._s
+        s.inbox.stop, s.inbox.closed, s.over = None, True, Verdict(s.status, "", "")
+
+    async def _keep_reading(self) -> None:
+        """Read the row after every wake-up, beside whatever is waited for: a stop may stand there."""
+        s = self._s
+        while s.outcome is None:
+            await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
+            asked = s.inbox.asked
+            try:
+                row = await call(ManagingActivities.open_manager, self._owning(), control=True, summary="a command")
+            except (ActivityError, ApplicationError) as error:
+                self.note(f"its row could not be read: {reason(error)}")
+            else:
+                s.inbox.recorded(row.stop, row.leave)
+            s.inbox.asked -= asked
+            s.inbox.woken = True
+
+    async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
+        """One cycle, where the object of the class is, or by any other worker that makes it anew.
+
+        Without a worker people are told, and the cycle waits. ``closing``: raises ``NotTaken`` instead.
+        """
+        s = self._s
+        order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
+        wake, seconds = (lambda: s.inbox.changed, CLOSE_S) if closing else (self._stop_wanted, None)
+
+        async def ask(queue: str | None, taken_s: float | None) -> CycleAnswer:
+            method = ManagerActivities.run_manager_cycle
+            return await call(method, order, wake=wake, seconds=seconds, queue=queue, taken_s=taken_s)
+
+        if s.inbox.moved:
+            s.queue, s.inbox.moved = None, False
+        if s.queue is not None:
+            try:
+                return await ask(s.queue, TAKEN_S)
+            except NotTaken:
+                s.queue = None
+        try:
+            return await ask(None, TAKEN_S)
+        except NotTaken:
+            if closing:
+                raise
+        s.waiting = NO_WORKER
+        publish(s)
+        await call(ManagingActivities.note_manager, NoteManager(s.fence, NO_WORKER, s.error), wake=wake)
+        return await ask(None, None)
+
+    # --- stop ------------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """One turn of a stop: record it, stop the runs, wait until none lives, let the class close, end."""
+        s = self._s
+        if s.inbox.changed:
+            await self._record_stop(must=False)
+        elif not s.inbox.leave and not s.gone:
+            await self._stop_runs()
+        elif s.unrecorded is not None:
+            await self._record_stop(must=True)
+        elif not s.closed:
+            await self._close()
+        else:
+            await self._end(s.stopped_by())
+
+    async def _record_stop(self, *, must: bool) -> None:
+        """``must``: nothing is left to do but the record, so a row that another hand spoilt is waited for."""
+        s = self._s
+        intent = s.inbox.stop
+        assert intent is not None
+        order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
+        wake = self._stop_changed if must else None
+        told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
+        s.unrecorded = told.unreadable
+        if told.status.terminal:
+            self._too_late()
+            s.over = s.over or Verdict(told.status, "", "")
+            return
+        s.inbox.recorded(told.stop, told.leave)
+        s.status, s.waiting = RunStatus.STOPPING, None
+
+    async def _stop_runs(self) -> None:
+        """Stop what lives, and wait until a run tells its end, or for a while."""
+        s, intent = self._s, self._s.inbox.stop
+        assert intent is not None
+        s.status, s.inbox.woken = RunStatus.STOPPING, False
+        order = StopRuns(s.manager_id, intent)
+        left = await call(ManagingActivities.stop_manager_runs, order, wake=self._stop_changed)
+        s.live, s.gone = left.live, not left.live
+        s.waiting = f"{left.live} runs that are asked to end" + (f"; {left.trouble}" if left.trouble else "")
+        if s.gone or left.more:
+            return
+        publish(s)
+        s.passes += 1
+        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or may_leave())
+
+    async def _close(self) -> None:
+        """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
+        s = self._s
+        s.waiting = "on_close"
+        try:
+            if s.cycles:
+                s.unclosed = (await self._cycle(closing=True)).unclosed
+        except NotTaken:
+            s.unclosed = "on_close was not called: no worker of the role plans is there"
+        except Interrupted:
+            s.unclosed = "on_close was not called: it took too long, or another stop came"
+        except (ActivityError, ApplicationError) as error:
+            s.unclosed = f"on_close was not called: {reason(error)[:REASON_MAX]}"
+        s.closed = True
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    async def _end(self, verdict: Verdict) -> None:
+        """Set the verdict. A run that came to life meanwhile takes a stop back to the runs."""
+        s = self._s
+        stopped = self._stop_wanted()
+        leave = s.inbox.leave if stopped else True
+        order = EndManager(s.fence, verdict.status, verdict.outcome, verdict.cause[:1000], leave)
+        wake = self._stop_changed if stopped else self._stop_wanted
+        ended = await self._ended(ManagingActivities.end_manager, order, wake)
+        if ended is None:
+            s.gone, s.passes = False, 0
+            await pause(PASS_LEAST_S, wake, "runs that came to life")
+            return
+        s.status, s.outcome, s.cause = ended.status, ended.outcome, ended.cause
+        s.waiting, s.inbox.closed = None, True

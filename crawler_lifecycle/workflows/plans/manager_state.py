@@ -1,0 +1,246 @@
+"""The state of a manager's workflow, as one value that travels over continue-as-new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.activities.managers.cycles import CycleAnswer
+from crawler_lifecycle.activities.managers.managing import ManagerOpened
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES, FINISHED, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, TOO_LATE, Inbox
+
+NAME = SearchAttributeKey.for_keyword("CrawlName")
+
+#: Signals that have the next cycle begin. What they carry is not read.
+WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
+#: Seconds after which a manager looks into its rows whatever anybody told it, when its class wants no cycle before.
+LEVEL_S = 300.0
+#: Seconds from the beginning of a cycle to that of the next one that something woke: a moment for a small window, and
+#: longer for a large one, so that one cycle takes many ends. After a cycle in which nothing happened a second.
+GAP_S, GAP_PER_LIVE_S, GAP_MOST_S, IDLE_GAP_S = 0.05, 0.005, 0.5, 1.0
+#: Seconds between two passes over the runs of a stop: the first, and the most; and after a run has told its end.
+PASS_S, PASS_MOST_S, PASS_LEAST_S = 5.0, 60.0, 1.0
+
+
+@dataclass
+class ManagerInbox(Inbox):
+    """Everything that reached the manager from outside and has not been carried out yet."""
+
+    woken: bool = False
+    asked: int = 0
+    """Wake-ups after which the manager's row was not read: a command stands there, perhaps a stop."""
+    leave: bool = True
+    """Whether every stop so far lets the runs go on."""
+    moved: bool = False
+    """Whether the worker that held the object has left since the last cycle."""
+
+    def signal(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, new_id: str
+    ) -> None:
+        """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
+        if name in WAKING:
+            self.woken = True
+            self.asked += name == names.SIGNAL_WAKE
+        elif name == names.SIGNAL_MOVED:
+            self.moved = True
+        elif name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
+            known = ("request_id", "requested_by", "reason", "force", "leave")
+            told = self.fields(name, args, converter, known)
+            force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
+            by, reason = _text(told.get("requested_by")), _text(told.get("reason"))
+            self.want(StopIntent(now, force, by, reason), leave=not force and told.get("leave") is True)
+        else:
+            self.unknown += 1
+            if self.unknown == 1:
+                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(WAKING)}")
+
+    def want(self, intent: StopIntent, *, leave: bool = False) -> None:
+        """A stop that is not on record yet."""
+        if self.closed:
+            if TOO_LATE not in self.notes:
+                self.note(TOO_LATE)
+            return
+        before, stricter = self.stop, self.leave and not leave
+        self.stop = intent if before is None else before.merged(intent)
+        self.leave = self.leave and leave
+        if before is None or stricter or replace(self.stop, requested_at=before.requested_at) != before:
+            self.changed = True
+
+    def recorded(self, stop: StopIntent | None, leave: bool) -> None:
+        """A stop that is in the database already, perhaps past us (through the gateway)."""
+        if stop is not None:
+            self.leave = leave and (self.leave or self.stop is None)
+            self.recorded_stop(stop)
+
+
+def _text(value: object) -> str | None:
+    return value[:255] if isinstance(value, str) and value else None
+
+
+@dataclass
+class Verdict:
+    """How the manager is to end, when its class wants no further cycle."""
+
+    status: RunStatus
+    outcome: str
+    cause: str
+
+
+@dataclass
+class OwnedState:
+    """What a workflow knows of the row that it owns. Fields are only ever added, with defaults: old histories must
+    load."""
+
+    attempt: int = 0
+    owner_run_id: str = ""
+    parent: str | None = None
+    next_at: datetime | None = None
+    """When the next turn begins at the latest; ``None``: at once."""
+    waiting: str | None = None
+    cause: str | None = None
+    parent_told: bool = False
+    inbox: ManagerInbox = field(default_factory=ManagerInbox)
+    published: dict[str, str] = field(default_factory=dict)
+    """Search attributes as they were last set."""
+
+    def gap_left(self, now: datetime) -> float:
+        """Seconds until a turn may begin that something woke."""
+        raise NotImplementedError
+
+    def stopped(self) -> str:
+        """Who stopped it, and why."""
+        stop = self.inbox.stop
+        who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
+        return f"Stopped{who}" + (f": {stop.reason}" if stop is not None and stop.reason else "")
+
+
+@dataclass
+class ManagerState(OwnedState):
+    """The manager as its workflow knows it."""
+
+    manager_id: int = 0
+    name: str = ""
+    flow_id: str = ""
+    status: RunStatus = RunStatus.INITIALIZING
+    queue: str | None = None
+    """The task queue of the worker that holds the object of the class; ``None``: any worker may make it."""
+    cycles: int = 0
+    cycle_at: datetime | None = None
+    """When the last cycle began."""
+    idle: bool = False
+    """Whether nothing happened in it."""
+    live: int = 0
+    error: str | None = None
+    over: Verdict | None = None
+    passes: int = 0
+    """Passes over the live runs of a stop."""
+    unrecorded: str | None = None
+    """Why a stop is carried out that could not be recorded."""
+    gone: bool = False
+    """Whether a stop has found no live run any more."""
+    closed: bool = False
+    """Whether ``on_close`` had its chance after a stop."""
+    unclosed: str | None = None
+    """Why it was not called, or what it did wrong."""
+    outcome: str | None = None
+
+    @property
+    def fence(self) -> ManagerFence:
+        return ManagerFence(self.manager_id, self.attempt, self.owner_run_id)
+
+    def adopt(self, opened: ManagerOpened) -> None:
+        """Take over what the database says about the manager that we now own."""
+        self.name, self.flow_id, self.attempt = opened.name, opened.flow_id, opened.attempt
+        self.status, self.parent = opened.status, opened.parent
+        self.inbox.recorded(opened.stop, opened.leave)
+
+    def took(self, answer: CycleAnswer, now: datetime) -> None:
+        """Take over what a cycle led to."""
+        self.queue, self.live, self.waiting, self.error = answer.queue, answer.live, answer.waiting, answer.error
+        self.cycles += 1
+        if answer.stopped and self.inbox.stop is None:  # whoever put it on record could not tell
+            self.inbox.asked += 1
+        self.idle = not (answer.ended or answer.picked)
+        again = LEVEL_S if answer.again_s is None else min(max(answer.again_s, 0.0), LEVEL_S)
+        self.next_at = now + timedelta(seconds=again)
+        if self.status is RunStatus.INITIALIZING:
+            self.status = RunStatus.PROCESSING
+
+    def ends_by(self, answer: CycleAnswer) -> None:
+        """The class wants no further cycle."""
+        if answer.error is not None:
+            self.over = Verdict(RunStatus.FAILED, "failed", answer.error)
+            return
+        reason = answer.close_reason or FINISHED
+        bad = answer.failed or reason in FAILED_OUTCOMES
+        status = RunStatus.FAILED if bad else RunStatus.COMPLETED
+        close = f"; {answer.unclosed}" if answer.unclosed else ""
+        self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
+
+    def gap_left(self, now: datetime) -> float:
+        if self.cycle_at is None or not self.inbox.woken:
+            return 0.0
+        gap = IDLE_GAP_S if self.idle else min(GAP_S + GAP_PER_LIVE_S * self.live, GAP_MOST_S)
+        return gap - (now - self.cycle_at).total_seconds()
+
+    def stopped_by(self) -> Verdict:
+        """The verdict of a stop."""
+        left = "; its runs go on" if self.inbox.leave else ""
+        close = f"; {self.unclosed}" if self.unclosed else ""
+        return Verdict(RunStatus.FAILED, "cancelled", f"{self.stopped()}{left}{close}")
+
+    def result(self) -> ManagerResult:
+        """What the workflow returns."""
+        told = (self.manager_id, self.name, self.flow_id, self.attempt)
+        return ManagerResult(*told, self.status, self.outcome or "", self.cause or "")
+
+    def snapshot(self) -> ManagerSnapshot:
+        """The answer of the query ``status``."""
+        return ManagerSnapshot(
+            manager_id=self.manager_id,
+            name=self.name,
+            flow_id=self.flow_id,
+            attempt=self.attempt,
+            status=self.status if self.outcome is not None else None,
+            outcome=self.outcome,
+            cause=self.cause,
+            live=self.live,
+            cycles=self.cycles,
+            stop=self.inbox.stop,
+            leave=self.inbox.stop is not None and self.inbox.leave,
+            waiting=self.waiting,
+            error=self.error,
+            notes=self.inbox.told(),
+        )
+
+    def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
+        """What the manager is found by in Temporal."""
+        return [
+            (NAME, self.name),
+            (FLOW, self.flow_id),
+            (STATUS, str(self.status)),
+            (OUTCOME, self.outcome),
+            (PARENT, self.parent),
+        ]
+
+    def details(self) -> str:
+        """The manager in Markdown, for the Temporal UI."""
+        ended = f", {self.outcome}: {self.cause}" if self.outcome else ""
+        rows = [
+            f"### Manager {self.manager_id}: {self.name}, flow {self.flow_id}, attempt {self.attempt}",
+            f"- **{self.status}**{ended}",
+            f"- {self.live} live jobs after {self.cycles} cycles",
+        ]
+        rows += [f"- waiting: {self.waiting}"] if self.waiting and not self.outcome else []
+        rows += [f"- error: {self.error}"] if self.error else []
+        rows += [f"- note: {note}" for note in self.inbox.told()[-5:]]
+        return "\n".join(rows)

@@ -1,0 +1,142 @@
+"""What the workflows of managers and of graphs share: each keeps one row going that has runs of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from crawler_lifecycle.activities.graphs.graphs import GraphStopped
+from crawler_lifecycle.activities.managers.managing import ManagerStopped
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.workflows.alarm import Alarm
+from crawler_lifecycle.workflows.calls import Beside, call, pause
+from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave
+from crawler_lifecycle.workflows.requests import read_carried
+from crawler_lifecycle.workflows.state import TOO_LATE
+from crawler_lifecycle.workflows.steps import heeding
+
+from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
+
+S = TypeVar("S", bound=OwnedState)
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T", GraphStopped, ManagerStopped)
+
+
+def refused(text: str) -> ApplicationError:
+    """The error for a command that comes too late."""
+    return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+
+
+class OwnedWorkflow(Generic[S]):
+    """One workflow of one row, which it claims, keeps going, stops and ends."""
+
+    _s: S
+    _refused: ApplicationError | None = None
+    """Why its input cannot be carried out."""
+
+    def _begin(self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str) -> None:
+        """Take over what a former execution carried here. ``wakes``: what the alarm is for."""
+        self._s = new
+        try:
+            self._s = read_carried(state, carried, surplus) or new
+        except ApplicationError as error:
+            if workflow.info().continued_run_id:
+                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
+            self._refused = error
+        self._alarm = Alarm(lambda: self._s.next_at, wakes)
+        self._beside = Beside()
+
+    async def _keep(self, life: Coroutine[Any, Any, R], *beside: Coroutine[Any, Any, None]) -> R:
+        """What its life comes to, with what goes on beside it."""
+        if self._refused is not None:
+            raise self._refused
+        living = asyncio.create_task(life)
+        for one in beside:
+            self._beside.start(one)
+        return await heeding(living, self._s.inbox.want)
+
+    @workflow.signal(dynamic=True, description="stop, force_stop (StopRequest or nothing), run_ended, wake")
+    def _on_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        self._s.inbox.signal(name, args, workflow.payload_converter(), workflow.now(), "")
+
+    def note(self, text: str) -> None:
+        """Show people a remark, in the snapshot and in Temporal's UI."""
+        self._s.inbox.note(text)
+
+    def _stop_wanted(self) -> bool:
+        return self._s.inbox.stop is not None
+
+    def _stop_changed(self) -> bool:
+        """Whether more is asked for than is on record."""
+        return self._s.inbox.changed
+
+    def _owner(self) -> Owner:
+        return Owner(workflow.info().workflow_id, self._s.owner_run_id)
+
+    async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
+        """What an update comes to; its own id makes a repeat harmless where it gives none."""
+        update = workflow.current_update_info()
+        key = request_id or (update.id if update is not None else str(workflow.uuid4()))
+        try:
+            await pause(None, lambda: self._s.attempt != 0)
+            done = await carry_out(key)
+        except MustLeave:
+            raise refused(
+                f"the history is full and goes on in a new one; send it again with request_id {key!r}"
+            ) from None
+        self._s.inbox.woken = True
+        return done
+
+    async def _wait(
+        self, woken: Callable[[], bool], elsewhere: Callable[[], bool], soon: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for the alarm, or until something wakes it and a moment more, which is over when ``soon()`` holds.
+        Raises ``Interrupted`` when something else is to be done."""
+        s, self._alarm.rang = self._s, self._s.next_at is None
+        await pause(None, lambda: self._alarm.rang or woken() or elsewhere())
+        if not elsewhere():
+            await pause(s.gap_left(workflow.now()), lambda: elsewhere() or soon(), "more ends")
+        if elsewhere():
+            raise Interrupted
+
+    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] | None = None) -> T:
+        """Put the stop on record that was heard."""
+        inbox = self._s.inbox
+        inbox.changed = False
+        try:
+            told = await call(method, order, wake=wake)
+        except MustLeave:
+            inbox.changed = True
+            raise
+        if told.unreadable is not None:
+            self.note(f"the stop is not on record yet: {told.unreadable}")
+        return told
+
+    def _too_late(self) -> None:
+        """The stop came after the end."""
+        self._s.inbox.stop, self._s.inbox.closed = None, True
+        self.note(TOO_LATE)
+
+    async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Callable[[], bool]) -> R | None:
+        """Put the end on record; ``None``: something came to life meanwhile."""
+        try:
+            return await call(method, order, control=self._stop_wanted(), wake=wake)
+        except ApplicationError as error:
+            if error.type != NotInThisState.code:
+                raise
+            return None
+
+    async def _await_proof(
+        self, passes: int, changed: Callable[[], bool], woken: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait after a pass over runs that are to end: a moment, then longer from pass to pass."""
+        await pause(PASS_LEAST_S, changed, "runs that end")
+        await pause(min(PASS_S * 2 ** min(passes, 10), PASS_MOST_S), lambda: changed() or woken(), "proof of the stop")
