@@ -33,6 +33,7 @@ def must_leave() -> bool:
     return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
 
 
-def may_leave() -> bool:
-    """Whether to continue as new now. While an update hangs, looks, deployments and stops go on where they are."""
-    return history_full() and workflow.all_handlers_finished()
+def may_leave(most: int | None = None) -> bool:
+    """Whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments and stops
+    go on where they are."""
+    return history_full(most) and workflow.all_handlers_finished()

@@ -45,6 +45,9 @@ from .owned import OwnedWorkflow, refused
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
 TAKEN_S = 10.0
+#: Events after which an execution goes on as another one. A manager lives long, and its worker forgets it now and then:
+#: to replay these takes some 50 ms of processor at most.
+HISTORY_MAX = 250
 #: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
 CLOSE_S = 180.0
 NO_WORKER = (
@@ -116,7 +119,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             try:
                 if not s.attempt:
                     await self._open(order)
-                elif may_leave():
+                elif may_leave(HISTORY_MAX):
                     return None
                 elif self._stop_wanted():
                     await self._stop()
@@ -148,7 +151,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def _turn(self) -> None:
         """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
         s = self._s
-        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or may_leave())
+        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or may_leave(HISTORY_MAX))
         s.inbox.woken, s.cycle_at = False, workflow.now()
         try:
             answer = await self._cycle()
@@ -280,7 +283,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             return
         publish(s)
         s.passes += 1
-        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or may_leave())
+        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or may_leave(HISTORY_MAX))
 
     async def _close(self) -> None:
         """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows import leaving, lifecycle
+from crawler_lifecycle.workflows import lifecycle
 from crawler_lifecycle.workflows.plans import manager
 from crawler_lifecycle.workflows.plans.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.plans.manager_state import ManagerState, Verdict
@@ -272,7 +272,7 @@ async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
 async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "HISTORY_MAX", 30)
+    monkeypatch.setattr(manager, "HISTORY_MAX", 30)
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
         m = manager_lab(lab, source=[quick(n) for n in range(8)])
