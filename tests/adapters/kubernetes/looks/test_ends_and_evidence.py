@@ -16,9 +16,9 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refuse
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+from crawler_lifecycle.adapters.kubernetes.looks.details import log_tails
 from crawler_lifecycle.adapters.kubernetes.looks.details.memory import to_bytes
 from crawler_lifecycle.adapters.kubernetes.looks.details.progress import split_statistics
-from crawler_lifecycle.adapters.kubernetes.looks.details.reader import log_tails
 from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import kept_until
 from crawler_lifecycle.domain import bounds

@@ -14,7 +14,7 @@ import pytest
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused, Throttled
-from crawler_lifecycle.adapters.kubernetes.looks.details.reader import log_tails
+from crawler_lifecycle.adapters.kubernetes.looks.details import log_tails
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase
 from tests.adapters.kubernetes.looks.world import RUN, World
