@@ -20,7 +20,7 @@ SOURCES = sorted(Path(workflows.__file__).parent.rglob("*.py"))
 
 #: Whole modules that a workflow may import. Of the others only these names.
 WHOLE = ("collections.abc", "contextlib", "dataclasses", "functools", "typing", "pydantic", "temporalio")
-OURS = ("crawler_lifecycle.domain", "crawler_lifecycle.ports", "crawler_lifecycle.activities")
+OURS = tuple(f"crawler_lifecycle.{room}" for room in ("domain", "ports", "activities", "workflows"))
 NAMES = {
     "__future__": {"annotations"},
     "asyncio": {"CancelledError", "Task", "create_task"},
