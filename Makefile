@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-troubles test-servers test-e2e test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-troubles test-servers test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -55,7 +55,7 @@ run-kubernetes: env
 dev: $(RUNS)
 	@.venv/bin/crawlctl dev
 
-# The stacks of tests/e2e and tests/dev are killed and have many processes: one at a time.
+# The stacks of tests/e2e and tests/dev are killed and have many processes: in each folder one at a time.
 TOGETHER := -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
 # The one that `make test` plays: every command that the README tells a newcomer to type.
 STACK := tests/e2e/test_readme.py
@@ -82,10 +82,17 @@ test-troubles: env
 test-servers: env
 	@$(PY) -m pytest -q -m "servers and not slow and not soak" $(TOGETHER)
 
-# By file: several of these bring a stack up for all tests of their module.
+# By file: several of these bring a stack up for all tests of their module. Then two stacks at once, each of which waits
+# more than it works.
 test-e2e: env
 	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile
-	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e tests/dev --ignore $(STACK)
+	@$(MAKE) --no-print-directory -j2 test-stacks test-embedded
+
+test-stacks: env
+	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
+
+test-embedded: env
+	@told=$$($(PY) -m pytest -q -m "not slow and not soak" tests/dev 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
 
 # One browser and one stack, which some of the tests kill: one at a time.
 test-page: env

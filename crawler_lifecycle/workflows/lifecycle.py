@@ -323,9 +323,7 @@ class CrawlerLifecycleWorkflow:
         s.stop_log += heard
         s.status = RunStatus.STOPPING
         publish(s)
-        if s.stop_rung == 0 or s.counts.queued:
-            s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence)
-        await self._logging(ask_to_end(s))
+        await self._logging(self._end_tasks())
         if s.stop_rung == 0 or heard:
             await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
             s.stop_log = []
@@ -349,6 +347,21 @@ class CrawlerLifecycleWorkflow:
         if s.inbox.look_now:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
         s.inbox.look_now = False
+
+    async def _end_tasks(self) -> None:
+        """Cancel what waits, and ask what executes to end: different tasks, so neither waits for the other."""
+        s = self._s
+        if s.stop_rung and not s.counts.queued:
+            await ask_to_end(s)
+        elif s.counts.active:
+            await asyncio.gather(ask_to_end(s), self._cancel_queued())
+        else:  # what executes may be known only then
+            await self._cancel_queued()
+            await ask_to_end(s)
+
+    async def _cancel_queued(self) -> None:
+        s = self._s
+        s.counts = await call(CancellationActivities.cancel_queued_tasks, s.fence, wake=s.stop_changed)
 
     async def _logging(self, step: Coroutine[Any, Any, R], *, leave: bool = True) -> R:
         """Take a step of a stop, and beside it put on record the stops that ask for nothing more.

@@ -23,7 +23,7 @@ WHOLE = ("collections.abc", "contextlib", "dataclasses", "functools", "typing", 
 OURS = tuple(f"crawler_lifecycle.{room}" for room in ("domain", "ports", "activities", "workflows"))
 NAMES = {
     "__future__": {"annotations"},
-    "asyncio": {"CancelledError", "Task", "create_task"},
+    "asyncio": {"CancelledError", "Task", "create_task", "gather"},
     "datetime": {"date", "datetime", "time", "timedelta", "timezone", "UTC"},
     "json": {"dumps", "loads"},
 }
