@@ -191,6 +191,7 @@ def add_graph_readers(app: FastAPI, graphs: GraphReader, views: GraphViews, feed
     """Add lists, details, steps, results and what is waited for."""
     _add_graphs(app, graphs, views, feed)
     _add_steps(app, graphs)
+    _add_results(app, graphs)
 
 
 def _found(graphs: GraphReader, key: str) -> GraphRow:
@@ -278,14 +279,16 @@ def _drawn(graphs: GraphReader, graph_id: int) -> Iterator[StepRow]:
         after = rows[-1].number
 
 
-def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
-    def step_of(row: GraphRow, path: str) -> StepRow:
-        found = graphs.list_steps(row.graph_id, limit=1, paths=[path])
-        if not found:
-            detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"
-            raise Problem(404, "step_not_found", detail)
-        return found[0]
+def _step(graphs: GraphReader, row: GraphRow, path: str) -> StepRow:
+    """Raises ``Problem``."""
+    found = graphs.list_steps(row.graph_id, limit=1, paths=[path])
+    if not found:
+        detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"
+        raise Problem(404, "step_not_found", detail)
+    return found[0]
 
+
+def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
     @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", response_model=StepPage, responses=NOT_MODIFIED)
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """Steps of a graph in the order in which they were added, with what they do and how they ended."""
@@ -303,11 +306,13 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
         """One step: what it does, what it waits for, how its executions failed, how it ended."""
         graph = _found(graphs, id)
-        row = step_of(graph, path)
+        row = _step(graphs, graph, path)
         final = row.unreadable or row.state not in ("suspended", "scheduled", "available", "retryable")
         waits = None if final else graphs.load(graph.graph_id).waiting(row.number)
         return conditional(request, RootModel(StepDetail(**asdict(told(row)), waiting=waits)))
 
+
+def _add_results(app: FastAPI, graphs: GraphReader) -> None:
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
         """What a step recorded, as JSON; of a crawl how it ended. What JSON has no word for is tagged: `{"$date":
@@ -315,7 +320,7 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
 
         def found() -> tuple[int, Given]:
             graph = _found(graphs, id)
-            row = step_of(graph, path)
+            row = _step(graphs, graph, path)
             given = next(one for one in graphs.given(graph.graph_id, [row.number]) if one.number == row.number)
             if given.result_bytes is None and (given.run is None or not given.state.final):
                 raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
@@ -353,7 +358,7 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
         """What the cascades of a graph, or of the graph within it that ``path`` names, get beside results."""
         graph = _found(graphs, id)
-        number = step_of(graph, path).number if path else None
+        number = _step(graphs, graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
         return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
 

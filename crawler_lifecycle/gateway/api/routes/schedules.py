@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
@@ -153,6 +153,10 @@ class AskedDue(BaseModel):
     note: str | None
 
 
+#: What an answer about one schedule says beside its row.
+Detail = Callable[[ScheduleRow], Awaitable[dict[str, Any]]]
+
+
 def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
     return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
 
@@ -167,6 +171,11 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleR
         days = [OddDayAnswer(day=one.day, oddity=one.oddity, local_time=one.local_time) for one in odd]
         return {"next_due": due, "odd_days": days}
 
+    _add_commands(app, commands, detail)
+    _add_readers(app, commands, schedules, detail)
+
+
+def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> None:
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await detail(done.row))
 
@@ -223,6 +232,8 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleR
         lines, note = await commands.backfill(name, signed(body))
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
+
+def _add_readers(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, detail: Detail) -> None:
     @app.get("/v1/schedules", operation_id="listSchedules", response_model=SchedulePage, responses=NOT_MODIFIED)
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Schedules, in the order in which they were made."""

@@ -117,7 +117,11 @@ class AskedTest(BaseModel):
 
 def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader) -> None:
     """Add everything about webhooks."""
+    _add_commands(app, commands)
+    _add_readers(app, commands, webhooks)
 
+
+def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
@@ -152,6 +156,8 @@ def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReade
         event, note = await commands.test(name, signed(body).requested_by)
         return AskedTest(seq=event.seq, note=note)
 
+
+def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader) -> None:
     @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Webhooks, in the order in which they were made."""
