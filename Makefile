@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-troubles test-servers test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -15,8 +15,7 @@ help:
 	@echo "make run-kubernetes  the same with real pods on a real Kubernetes that it starts on this machine (root)"
 	@echo "make dev        keep the same stack up (Ctrl-C ends it)"
 	@echo "make test       ruff, mypy, pytest on SQLite and fakes, and one whole stack; says in words what it had to skip"
-	@echo "make test-troubles  runs in the laboratory under faults, floods, limits, unreadable payloads and audits"
-	@echo "make test-servers  what needs a database server (MariaDB, MySQL)"
+	@echo "make test-more  runs in the laboratory under faults, floods, limits and audits; all that needs a MariaDB or MySQL"
 	@echo "make test-e2e   services, crawls and whole stacks as real processes: what the README promises"
 	@echo "make test-page  the page in a real Chromium, on a whole stack: what a person does there"
 	@echo "make test-deps  install what some tests need (root): MariaDB, MySQL, curl, jq, unzip, runc, CNI plugins, Graphviz, Chromium"
@@ -76,11 +75,8 @@ $(COMPILED): $(TESTED)
 	@told=$$($(PY) -m pytest -qq --collect-only --snapshot-warn-unused 2>&1) || { printf '%s\n' "$$told"; exit 1; }
 	@touch $(COMPILED)
 
-test-troubles: env
-	@$(PY) -m pytest -q -m "troubles and not servers and not slow and not soak" $(TOGETHER)
-
-test-servers: env
-	@$(PY) -m pytest -q -m "servers and not slow and not soak" $(TOGETHER)
+test-more: env
+	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER)
 
 # By file: several of these bring a stack up for all tests of their module. Then two stacks at once, each of which waits
 # more than it works.
