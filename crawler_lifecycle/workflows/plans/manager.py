@@ -45,8 +45,7 @@ from .owned import OwnedWorkflow, refused
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
 TAKEN_S = 10.0
-#: Events after which an execution goes on as another one. A manager lives long, and its worker forgets it now and then:
-#: to replay these takes some 50 ms of processor at most.
+#: Events after which an execution goes on as another one. A manager lives long, and its worker forgets it now and then.
 HISTORY_MAX = 250
 #: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
 CLOSE_S = 180.0
