@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
@@ -167,6 +167,20 @@ async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(short
     await left_in_time(lab, handle)
 
 
+AGAIN = "send the page again with request_id 'p1'"
+
+
+async def sent_again(handle: Handle, page: dict[str, Any]) -> Any:
+    """As a caller who was told so: what comes before the last of the flood is refused once more."""
+    while True:
+        try:
+            return await handle.execute_update("add_tasks", page)
+        except WorkflowUpdateFailedError as error:
+            if AGAIN not in str(error.cause):
+                raise
+        await asyncio.sleep(0.2)
+
+
 async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
@@ -178,8 +192,8 @@ async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_la
         await lab.until(begun.is_set)
         await flood(handle, short)
         error = (await asyncio.gather(update, return_exceptions=True))[0]
-    assert "send the page again with request_id 'p1'" in str(getattr(error, "cause", error))
-    added = await handle.execute_update("add_tasks", page)
+    assert AGAIN in str(getattr(error, "cause", error))
+    added = await sent_again(handle, page)
     assert len(added["tasks"]) == 1
     await lab.until(lambda: set(lab.tasks(1)) == {0, 1})
     await left_in_time(lab, handle)
