@@ -78,11 +78,12 @@ $(COMPILED): $(TESTED)
 test-more: env
 	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER)
 
-# By file: several of these bring a stack up for all tests of their module. Then two stacks at once, each of which waits
-# more than it works.
+# By file: several of these bring a stack up for all tests of their module. Then two stacks at once, as each of them waits
+# for half of its time; one where something else works beside them.
+STACKS ?= 2
 test-e2e: env
 	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile
-	@$(MAKE) --no-print-directory -j2 test-stacks test-embedded
+	@$(MAKE) --no-print-directory -j$(STACKS) test-stacks test-embedded
 
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
