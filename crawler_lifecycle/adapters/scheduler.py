@@ -80,7 +80,8 @@ class HttpSchedulerClient:
     ) -> None:
         self._url = url.rstrip("/")
         # Messages go into the database and to callers; a password in the address stays here.
-        self._at = str(httpx.URL(self._url).copy_with(userinfo=b""))
+        address = httpx.URL(self._url)
+        self._at = str(address.copy_with(userinfo=b""))
         self._timeout_s = timeout_s
         self._http = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 5.0)),
@@ -91,7 +92,7 @@ class HttpSchedulerClient:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             transport=transport,
             # Loading certificates takes 20 ms that plain HTTP does not need.
-            verify=self._url.startswith("https:"),
+            verify=address.scheme == "https",
             # The service is ours to name; a proxy of the environment has no business between the two.
             trust_env=False,
         )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -264,3 +265,18 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
             client.crawlers()
         client.close()
         thread.join(60)
+
+
+@pytest.mark.parametrize(("scheme", "checked"), [("https", True), ("HTTPS", True), ("http", False)])
+def test_certificates_are_checked_however_the_scheme_is_written(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, checked: bool
+) -> None:
+    made, real = list[object](), httpx.Client
+
+    def client(**options: Any) -> httpx.Client:
+        made.append(options["verify"])
+        return real(**options)
+
+    monkeypatch.setattr(httpx, "Client", client)
+    HttpSchedulerClient(f"{scheme}://scheduler.example.com").close()
+    assert made == [checked]
