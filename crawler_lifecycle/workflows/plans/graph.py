@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.graph.commands import (
 )
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.workflows.calls import call, pause, reason
-from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave, history_full
+from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave, history_full, may_leave
 from crawler_lifecycle.workflows.requests import read_command, read_order
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
@@ -180,7 +180,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     def _may_leave(self) -> bool:
         """Whether to continue as new now: no call ends by that."""
-        return self._full() and not self._calls.ends_with_us() and workflow.all_handlers_finished()
+        return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:
         s = self._s

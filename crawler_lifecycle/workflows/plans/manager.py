@@ -118,7 +118,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             try:
                 if not s.attempt:
                     await self._open(order)
-                elif may_leave(HISTORY_MAX):
+                elif self._may_leave():
                     return None
                 elif self._stop_wanted():
                     await self._stop()
@@ -150,7 +150,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def _turn(self) -> None:
         """Rest until something is to be done; then one cycle, and the runs that it picked begin."""
         s = self._s
-        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or may_leave(HISTORY_MAX))
+        await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or self._may_leave())
         s.inbox.woken, s.cycle_at = False, workflow.now()
         try:
             answer = await self._cycle()
@@ -206,6 +206,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
                 s.inbox.recorded(row.stop, row.leave)
             s.inbox.asked -= asked
             s.inbox.woken = True
+
+    def _may_leave(self) -> bool:
+        return may_leave(HISTORY_MAX)
 
     async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
         """One cycle, where the object of the class is, or by any other worker that makes it anew.
@@ -282,7 +285,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             return
         publish(s)
         s.passes += 1
-        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or may_leave(HISTORY_MAX))
+        await self._await_proof(s.passes - 1, self._stop_changed, lambda: s.inbox.woken or self._may_leave())
 
     async def _close(self) -> None:
         """``on_close`` after a stop, where an object was made and a worker of the role ``plans`` is there."""
