@@ -59,6 +59,9 @@ TOGETHER := -n $(JOBS) --dist worksteal --ignore tests/e2e --ignore tests/dev
 # The one that `make test` plays: every command that the README tells a newcomer to type.
 STACK := tests/e2e/test_readme.py
 
+# What plays beside something else tells its output when it is over.
+held = told=$$($(1) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
+
 # What waits or has one processor's work to do runs beside what has more: types and compiling, then the tests and the stack.
 test: lint
 	@$(MAKE) --no-print-directory -j2 types $(COMPILED)
@@ -68,7 +71,7 @@ test-together: env
 	@$(PY) -m pytest -q $(TOGETHER)
 
 test-stack: env
-	@told=$$($(PY) -m pytest -q $(STACK) 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
+	@$(call held,$(PY) -m pytest -q $(STACK))
 
 # pytest compiles each module of the tests anew on a fresh machine, and its processes begin at once: each would do it.
 $(COMPILED): $(TESTED)
@@ -89,7 +92,7 @@ test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
 
 test-embedded: env
-	@told=$$($(PY) -m pytest -q -m "not slow and not soak" tests/dev 2>&1); code=$$?; printf '\n%s\n' "$$told"; exit $$code
+	@$(call held,$(PY) -m pytest -q -m "not slow and not soak" tests/dev)
 
 # One browser and one stack, which some of the tests kill: one at a time.
 test-page: env
