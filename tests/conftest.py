@@ -28,8 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a database server has the marker ``servers``; the longest come first, so that none is the last."""
-    items.sort(key=lambda item: "workflows" not in item.path.parts)
+    """Whatever needs a database server has the marker ``servers``."""
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
