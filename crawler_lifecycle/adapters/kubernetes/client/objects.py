@@ -123,14 +123,16 @@ class Job(_Struct, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
-        return _holding(self.status.conditions, kind)
+        return _holding(self.status_, kind)
 
 
-def _holding(conditions: Sequence[Condition], kind: str) -> Condition | None:
-    # Asked nine times for each task of a look, by a loop in half of the time that a generator takes.
-    for condition in conditions:
-        if condition.type == kind and condition.true:
-            return condition
+def _holding(status: JobStatus | PodStatus | None, kind: str) -> Condition | None:
+    # Asked nine times for each of 10,000 tasks of a look: a loop over fields takes a third of what properties and a
+    # generator take.
+    if status is not None and status.conditions_ is not None:
+        for condition in status.conditions_:
+            if condition.type == kind and condition.status == "True":
+                return condition
     return None
 
 
@@ -271,7 +273,7 @@ class Pod(_Struct, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
-        return _holding(self.status.conditions, kind)
+        return _holding(self.status_, kind)
 
     def denied(self, kind: str) -> Condition | None:
         """The condition of that type when it is on the pod and not true: false, or nobody knows."""
@@ -279,9 +281,10 @@ class Pod(_Struct, frozen=True):
 
     def container(self, name: str) -> ContainerStatus | None:
         """What the kubelet said about the container of that name."""
-        for status in self.status.container_statuses:  # as often
-            if status.name == name:
-                return status
+        if self.status_ is not None and self.status_.container_statuses_ is not None:  # asked as often
+            for status in self.status_.container_statuses_:
+                if status.name == name:
+                    return status
         return None
 
 

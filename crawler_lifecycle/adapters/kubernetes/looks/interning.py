@@ -2,13 +2,14 @@
 
 The pods of a run differ by little more than their names: their labels, conditions and containers say the same thousands
 of times. Kept as they are decoded, 10,000 Jobs and their pods take 59 MiB; with equal parts shared 26 MiB. Nothing here
-changes what an object says, and nobody changes an object afterwards, so that nobody can tell the difference.
+changes what an object says, and nobody changes an object afterwards, so that nobody can tell the difference. What each pod has for itself, as its owner,
+is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr
 
@@ -21,7 +22,9 @@ class Interner:
     """What the objects of one reading have in common. Forget it with the reading; not thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Hashable] = {}
+        known: dict[Any, Any] = {}
+        # Bound once and called by ``map``: no Python is executed for the millions of strings of a large run.
+        self._one = known.setdefault
 
     def job(self, job: Job) -> Job:
         """The same Job."""
@@ -44,19 +47,13 @@ class Interner:
             force_setattr(meta, "annotations_", self._strings(meta.annotations_))
         if meta.finalizers_:
             force_setattr(meta, "finalizers_", self._each(meta.finalizers_))
-        if meta.owner_references_:
-            force_setattr(meta, "owner_references_", self._each(meta.owner_references_))
 
     def _conditions(self, status: JobStatus | PodStatus | None) -> None:
         if status is not None and status.conditions_:
             force_setattr(status, "conditions_", self._each(status.conditions_))
 
     def _strings(self, of: Mapping[str, str]) -> Mapping[str, str]:
-        return {self._one(name): self._one(value) for name, value in of.items()}
+        return dict(zip(map(self._one, of, of), map(self._one, of.values(), of.values()), strict=True))
 
     def _each(self, parts: Sequence[H]) -> tuple[H, ...]:
-        return tuple(map(self._one, parts))
-
-    def _one(self, part: H) -> H:
-        known: H = self._known.setdefault(part, part)  # type: ignore[assignment] # equal, and so of the same type
-        return known
+        return tuple(map(self._one, parts, parts))

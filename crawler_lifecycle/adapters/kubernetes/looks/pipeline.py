@@ -63,17 +63,8 @@ class Looks:
 
     def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
         """What the objects say, with the events of those that wait and do not say for what."""
-        events = read_events(self._api, found, now)
-        return [self._read_one(run, one, events, now) for one in found]
-
-    def _read_one(self, run: RunRef, one: TaskObjects, events: Events, now: datetime) -> Observation:
-        if one.task.uid is None:
-            return _never_deployed(run, one, now)
-        if not one.pods and (one.job is None or one.namespace_gone):
-            return proof_of_absence.judge(one, now)
-        seen = read_task(one.task, one.job, one.pods, events.of(one.uids()), now)
-        # The other phases held at some time since the look began; an end was read only now, after it happened.
-        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
+        events, read_at = read_events(self._api, found, now), self._clock()
+        return [_read_one(run, one, events, now, read_at) for one in found]
 
     def _explain(
         self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
@@ -87,6 +78,14 @@ class Looks:
         for index, progress in self._tails.progress(run.run_id, pods).items():
             seen[executing[index]] = with_progress(seen[executing[index]], progress)
         return seen
+
+
+def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime) -> Observation:
+    if one.task.uid is None:
+        return _never_deployed(run, one, now)
+    if not one.pods and (one.job is None or one.namespace_gone):
+        return proof_of_absence.judge(one, now)
+    return read_task(one.task, one.job, one.pods, events.of(one.uids()), now, read_at)
 
 
 def _with_uid(run: RunRef, task: TaskRef, listed: Objects) -> TaskRef:

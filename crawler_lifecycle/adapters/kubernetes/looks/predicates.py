@@ -141,23 +141,28 @@ def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
         age = created.timestamp() if created is not None else 0.0
         return stage, pod.metadata.deletion_timestamp is None, age, pod.metadata.name, pod.metadata.uid
 
-    return max(pods, key=rank, default=None)
+    found = list(pods)
+    return max(found, key=rank) if len(found) > 1 else found[0] if found else None
 
 
 def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
     """The condition by which the Job has ended, or (not ``final``) is bound to end once its pods have."""
     if job is None:
         return None
-    kinds = ("Failed", "Complete") if final else ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
-    return next((found for kind in kinds if (found := job.condition(kind)) is not None), None)
+    for kind in ("Failed", "Complete") if final else ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet"):
+        if (found := job.condition(kind)) is not None:
+            return found
+    return None
 
 
 def deadline_of(job: Job | None) -> Condition | None:
     """The condition that says that the Job's own deadline passed: the earlier one, which comes before its pods end."""
     if job is None:
         return None
-    found = (job.condition(kind) for kind in ("FailureTarget", "Failed"))
-    return next((c for c in found if c is not None and c.reason == "DeadlineExceeded"), None)
+    for kind in ("FailureTarget", "Failed"):
+        if (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
+            return found
+    return None
 
 
 def counted_at(job: Job | None) -> datetime | None:

@@ -36,14 +36,21 @@ GONE_AFTER = timedelta(seconds=30)
 
 
 def read_task(
-    task: TaskRef, job: Job | None, pods: Sequence[Pod], events: Sequence[Event] | None, now: datetime
+    task: TaskRef,
+    job: Job | None,
+    pods: Sequence[Pod],
+    events: Sequence[Event] | None,
+    now: datetime,
+    read_at: datetime | None = None,
 ) -> Observation:
     """One observation from one complete look: the Job under the task's name, pods and events of any Job.
 
     Pods of another uid are passed over, events about other objects too; ``None`` are events that were not read. Total,
     and the order of the lists is of no consequence. What is in neither list is ``ABSENT``, which proves nothing yet.
+
+    ``now``: when the look began; ``read_at``: when it had read the objects, by default the same.
     """
-    return _Reading(task, job, pods, events, now).observe()
+    return _Reading(task, job, pods, events, now, read_at or now).observe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class _Reading:
     pods: Sequence[Pod]
     events: Sequence[Event] | None
     now: datetime
+    read_at: datetime
 
     def observe(self) -> Observation:
         uid = self._uid()
@@ -141,7 +149,8 @@ class _Reading:
             index=self.task.index,
             attempt=self.task.attempt,
             phase=Phase.ENDED,
-            observed_at=self.now,
+            # The other phases held at some time since the look began; an end was read later, after it had happened.
+            observed_at=self.read_at,
             name=name,
             uid=uid,
             node=node,
