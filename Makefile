@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -131,11 +131,18 @@ test-all: lint types
 kube-binaries: env
 	@$(PY) -m tests.kubernetes.cluster binaries
 
+# A real node waits for its containers, so what needs none is played beside it, on a cluster of its own.
 MARKS ?= not slow and not soak
 test-kubernetes: env
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
 	@$(MAKE) --no-print-directory kube-binaries
-	@$(PY) -m pytest -q -m "$(MARKS)" tests/kubernetes
+	@$(MAKE) --no-print-directory -j2 test-kubelet test-kwok
+
+test-kubelet: env
+	@$(PY) -m pytest -q -m "$(MARKS) and kubelet" tests/kubernetes
+
+test-kwok: env
+	@$(call held,$(PY) -m pytest -q -m "$(MARKS) and not kubelet" tests/kubernetes)
 
 # Has it ever lied to us? The same seed is the same plan; RUNS limits how many runs it starts.
 MINUTES ?= 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.support.examples import load_profile
 from tests.support.servers import SERVERS, mariadb
 
 __all__ = ["mariadb"]
+
+CONTRACT = Path(__file__).parent / "contracts/store"
 
 load_profile()
 make_databases_cheap()
@@ -28,12 +31,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a database server has the marker ``servers``."""
+    """Whatever needs a database server has the marker ``servers``.
+
+    The contract of the store is played on MariaDB, and on MySQL before a release; what is about a database, on both.
+    """
     for item in items:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
         if named & set(SERVERS):
             item.add_marker(pytest.mark.servers)
+        if "mysql" in named and item.path.is_relative_to(CONTRACT):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

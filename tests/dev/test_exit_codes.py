@@ -35,7 +35,7 @@ leave(asyncio.run(main()))
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
 #: How often: enough to see a fault that strikes every third time, and the whole thirty in the long run of the suite.
-TIMES = [pytest.param(6), pytest.param(30, marks=pytest.mark.slow)]
+TIMES = [pytest.param(2), pytest.param(30, marks=pytest.mark.slow)]
 
 
 def _environment(running: Dev) -> dict[str, str]:

@@ -25,8 +25,13 @@ def _unable(reason: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A cluster may have to start, and each thing that a test waits for has a minute or two."""
+    """A cluster may have to start, and each thing that a test waits for has a minute or two.
+
+    What asks for a real kubelet has the marker ``kubelet``, as it may be played beside the rest.
+    """
     for item in items:
+        if "real_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kubelet)
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
 

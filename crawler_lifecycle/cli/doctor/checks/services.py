@@ -95,7 +95,10 @@ def check_gateway(context: Context) -> Sequence[Line]:
     url = gateway_url(context.known).rstrip("/")
     headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
     try:
-        with httpx.Client(base_url=url, timeout=context.call_s, headers=headers, trust_env=False) as http:
+        checked = httpx.URL(url).scheme == "https"
+        with httpx.Client(
+            base_url=url, timeout=context.call_s, headers=headers, trust_env=False, verify=checked
+        ) as http:
             before = time.time()
             ready = http.get("/readyz")
             after = time.time()
