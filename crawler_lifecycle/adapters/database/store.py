@@ -29,7 +29,7 @@ from crawler_lifecycle.adapters.database.writes.runs.initiation import SqlInitia
 from crawler_lifecycle.adapters.database.writes.runs.live_counters import SqlLiveCounters
 from crawler_lifecycle.adapters.database.writes.runs.looks import SqlLooks
 from crawler_lifecycle.adapters.database.writes.runs.stops import SqlStops
-from crawler_lifecycle.adapters.database.writes.schedules import SqlSchedules
+from crawler_lifecycle.adapters.database.writes.schedules.schedules import SqlSchedules
 from crawler_lifecycle.adapters.database.writes.troubles import SqlTroubles
 from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
 from crawler_lifecycle.adapters.database.writes.webhooks import SqlWebhooks

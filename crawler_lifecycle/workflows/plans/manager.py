@@ -46,7 +46,7 @@ from .owned import OwnedWorkflow, refused
 #: and any other one, before people are told that there is none.
 TAKEN_S = 10.0
 #: Events after which an execution goes on as another one. A manager lives long, and its worker forgets it now and then.
-HISTORY_MAX = 250
+HISTORY_MAX = 150
 #: Seconds that a stop grants to ``on_close``, with making the object anew where its process is gone.
 CLOSE_S = 180.0
 NO_WORKER = (

@@ -58,7 +58,7 @@ from .owned_pruning import (
     remove_owned,
     rows_of_owner,
 )
-from .schedules import BEGINS, OVER, status_column
+from .schedules.due_lines import BEGINS, OVER, status_column
 from .unit_of_work import Clock, utc_now
 
 _OVER = [status.value for status in RunStatus if status.terminal]

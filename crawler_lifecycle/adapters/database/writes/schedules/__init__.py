@@ -1,0 +1,1 @@
+"""Schedules, and the line that each due time has."""
