@@ -1,5 +1,5 @@
 # Two commands matter: `make run` (see it work) and `make test`. Both make the environment when it is missing.
-.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
+.PHONY: help env run run-kubernetes dev test test-together test-stack test-deps test-more test-e2e test-services test-stacks test-embedded test-page test-all kube-binaries test-kubernetes test-kubelet test-kwok test-kubernetes-37 soak soak-manager soak-graphs fuzz lint fmt types image-lint lock lock-check wheel image crawler-image openapi picture page-pictures bench clean
 
 PY := .venv/bin/python
 RUNS := .venv/.made-to-run
@@ -81,12 +81,13 @@ $(COMPILED): $(TESTED)
 test-more: env
 	@$(PY) -m pytest -q -m "(troubles or servers) and not slow and not soak" $(TOGETHER)
 
-# By file: several of these bring a stack up for all tests of their module. Then two stacks at once, as each of them waits
-# for half of its time; one where something else works beside them.
-STACKS ?= 2
-test-e2e: env
+# Two stacks at once, as each of them waits for half of its time.
+test-e2e: test-services
+	@$(MAKE) --no-print-directory -j2 test-stacks test-embedded
+
+# By file: several of these bring a stack up for all tests of their module.
+test-services: env
 	@$(PY) -m pytest -q -m "processes and not servers and not slow and not soak" $(TOGETHER) --dist loadfile
-	@$(MAKE) --no-print-directory -j$(STACKS) test-stacks test-embedded
 
 test-stacks: env
 	@$(PY) -m pytest -q -m "not slow and not soak" tests/e2e --ignore $(STACK)
