@@ -47,13 +47,16 @@ async def _quiet_day(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=24 * 3600)
     handle = await lab.start({"crawler": "books"})
     await handle.result()
-    history = await handle.fetch_history()
-    total, kinds = _count(history.events)
+    executions = await lab.chain(handle)
+    events = [event for one in executions for event in one.events]
+    total, kinds = _count(events)
     actions = sum(kinds[name] for name in ACTIONS)
-    looks = (await lab.events(handle)).count("get_history_statuses_to_sync")
-    size = sum(e.ByteSize() for e in history.events)
+    asked = (event.activity_task_scheduled_event_attributes.activity_type.name for event in events)
+    looks = sum(name == "get_history_statuses_to_sync" for name in asked)
+    size = sum(e.ByteSize() for e in events)
     print(
-        f"quiet run of 24 h: {looks} looks, {total} events (reach: <= 2000), {actions} actions (reach: <= 330), ",
+        f"quiet run of 24 h: {looks} looks, {total} events (reach: <= 2000) in {len(executions)} executions, "
+        f"{actions} actions (reach: <= 330), ",
         end="",
     )
     print(f"{size / 1024:.0f} KiB; baseline, the looks' own two activities and timer: {looks * 3} actions")
@@ -64,7 +67,7 @@ async def _hour_of_waiting(lab: Lab) -> None:
         lab.cluster.behaviour = Behaviour(waits=hours * 3600, executes=1)
         handle = await lab.start({"crawler": "books"})
         await handle.result()
-        return _count((await handle.fetch_history()).events)[0]
+        return sum(_count(execution.events)[0] for execution in await lab.chain(handle))
 
     none, one = await events_after(0), await events_after(1)
     print(f"an hour of waiting for a saturated cluster: {one - none} more events than no wait ", end="")
