@@ -34,7 +34,8 @@ leave(asyncio.run(main()))
 """
 CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
-#: How often: enough to see a fault that strikes every third time, and the whole thirty in the long run of the suite.
+#: How often: how a program leaves is proved by thirty of them, so these two show that each command leaves that way; and
+#: the whole thirty in the long run of the suite.
 TIMES = [pytest.param(2), pytest.param(30, marks=pytest.mark.slow)]
 
 
