@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from crawler_lifecycle.adapters.database.schema.tables import manager
+
 #: When the first of these runs was created; each later one came a minute after the one before.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)
 CRAWLERS = 50
@@ -17,6 +19,10 @@ WORKS = 997
 """After so many runs the same work is done again."""
 FLOW_OF = 200
 """Every fourth run belongs to a flow, and a flow has so many consecutive runs at most."""
+PARENT_OF = 10_000
+"""Every fifth run has a parent, and a parent its runs among so many consecutive ones: more than a page of them."""
+NAMES = 10
+"""Names of managers, and of graphs."""
 RARE_TAG = "rare"
 COMMON_TAG = "nightly"
 
@@ -77,6 +83,7 @@ def fill_runs(connection: sa.Connection, count: int) -> int:
         "request": """'{"crawler":"x","args":{},"settings":{},"tags":["nightly"],"limits":{},"priority":3}'""",
         "multi": "1",
         "flow_id": f"CASE WHEN n % 4 = 0 THEN {_name(connection, 'flow-', f'n - n % {FLOW_OF}')} END",
+        "parent": f"CASE WHEN n % 5 = 2 THEN {_name(connection, 'manager/', f'n - n % {PARENT_OF}')} END",
         "stop_force": "0",
         "stop_escalated": "0",
         "pages": "1000",
@@ -158,12 +165,43 @@ def fill_events(connection: sa.Connection, first_run: int, runs: int) -> None:
     connection.execute(sa.text("UPDATE outbox_counter SET seq = (SELECT MAX(seq) FROM outbox_event)"))
 
 
+def fill_managers(connection: sa.Connection, count: int) -> None:
+    """Insert so many managers that ended, one a minute."""
+    needed = [column.name for column in manager.c if not column.nullable and not column.primary_key]
+    unique, at = _name(connection, "f", "n"), _minute(connection, "n")
+    columns = {
+        **dict.fromkeys(needed, "0"),
+        "name": _name(connection, "m", f"n % {NAMES}"),
+        "status": "'COMPLETED'",
+        **dict.fromkeys(("manager_uid", "flow_id"), unique),
+        **dict.fromkeys(("options", "state", "stats"), "'{}'"),
+        **dict.fromkeys(("former_owners", "tags", "flow_tags"), "'[]'"),
+        **dict.fromkeys(("created_at", "updated_at", "ended_at"), at),
+    }
+    _insert(connection, "manager", columns, f"{_numbers(count)} AS numbers")
+
+
+def fill_findings(connection: sa.Connection) -> None:
+    """One finding about each run that there is, which is gone since that run ended."""
+    columns = {
+        "run_id": "run_id",
+        "subject": _name(connection, "filled/", "run_id"),
+        "kind": "'orphan'",
+        "status": "'gone'",
+        "detail": "'x'",
+        "evidence": "'{}'",
+        **dict.fromkeys(("first_seen", "last_seen"), "ended_at"),
+    }
+    _insert(connection, "audit_finding", columns, "run_history")
+
+
 def fill_graphs(connection: sa.Connection) -> None:
     """A graph that ended when it did for each run that there is, with a step for each task, and a draft of a page."""
     columns = {
         "graph_id": "run_id * 2",
         "graph_uid": "run_uid",
         "graph_key": _name(connection, "g", "run_id"),
+        "name": _name(connection, "g", f"run_id % {NAMES}"),
         "fingerprint": "'0'",
         "pages": "1",
         "options": "'{}'",

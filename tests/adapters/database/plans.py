@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,10 @@ class Fault:
 class Plans:
     """The plans of everything that was sent while ``watching``; ``doing`` names what sends it."""
 
+    database: str
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
+    indexes: set[str] = field(default_factory=set)
+    """Those that a statement was answered out of; their names are unique."""
     statements: set[str] = field(default_factory=set)
     doing: str = ""
 
@@ -45,7 +49,9 @@ class Plans:
             if statement.startswith(("BEGIN", "PRAGMA", "DESCRIBE")):
                 return
             self.statements.add(statement)
-            for fault in explain(conn, statement, parameters[0] if many else parameters):
+            faults, indexes = explain(conn, statement, parameters[0] if many else parameters)
+            self.indexes |= indexes
+            for fault in faults:
                 if fault.table not in SMALL:
                     self.faults.setdefault((self.doing, fault.kind, fault.table), fault)
 
@@ -56,11 +62,15 @@ class Plans:
             sa.event.remove(engine, "before_cursor_execute", note)
 
 
-def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> list[Fault]:
+def _of_mysql(conn: sa.Connection, statement: str, parameters: Any) -> tuple[list[Fault], set[str]]:
     with conn.connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN FORMAT=JSON {statement}", parameters)
-        plan = json.loads(cursor.fetchone()[0])
-    return [Fault(kind, table, rows, statement) for kind, table, rows in _walk(plan) if rows > PAGE]
+        text = cursor.fetchone()[0]
+    faults = [Fault(kind, table, rows, statement) for kind, table, rows in _walk(json.loads(text)) if rows > PAGE]
+    return faults, set(_KEY.findall(text))
+
+
+_KEY = re.compile(r'"key": "(\w+)"')
 
 
 _ROWS = "rows_examined_per_scan"
@@ -92,15 +102,16 @@ def _walk(node: object, around: str | None = None) -> Iterator[tuple[str, str, i
             yield from _walk(value, around)
 
 
-def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> list[Fault]:
+def _of_sqlite(conn: sa.Connection, statement: str, parameters: Any) -> tuple[list[Fault], set[str]]:
     """SQLite tells no numbers, so every scan counts as one of very many rows; what is sorted is seen on the others."""
     if statement.startswith("INSERT") and "SELECT" not in statement:
-        return []
+        return [], set()
     cursor = conn.connection.cursor()
     try:
-        steps = [row[3].split() for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()]
+        told = [row[3] for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()]
     finally:
         cursor.close()
     # Names that begin with "page" are of subqueries that end with their page.
-    scanned = [words[1] for words in steps if words[0] == "SCAN" and not words[1].startswith("page")]
-    return [Fault("scan", table, MANY, statement) for table in scanned]
+    scanned = [words[1] for words in map(str.split, told) if words[0] == "SCAN" and not words[1].startswith("page")]
+    indexes = {name for line in told for name in re.findall(r"INDEX (\w+)", line)}
+    return [Fault("scan", table, MANY, statement) for table in scanned], indexes

@@ -16,7 +16,16 @@ from crawler_lifecycle.adapters.database.engine import Database, open_engine, pa
 from crawler_lifecycle.adapters.database.schema.tables import metadata, task_log
 from crawler_lifecycle.domain.retention import Stays
 from tests.adapters.database.plans import Plans
-from tests.support.filling import FILLED_FROM, analyze, fill_events, fill_graphs, fill_records, fill_runs, fill_tasks
+from tests.support.filling import (
+    FILLED_FROM,
+    analyze,
+    fill_events,
+    fill_findings,
+    fill_graphs,
+    fill_records,
+    fill_runs,
+    fill_tasks,
+)
 from tests.support.servers import EXPLAINED, empty_database
 
 RUNS, EACH = 2_000, 3
@@ -51,18 +60,14 @@ def _fill(url: str) -> None:
         conn.execute(
             sa.text(f"INSERT INTO task_finding ({columns}) SELECT run_id, task_id, {finding} FROM task_history")
         )
-        closed = "'orphan', 'gone', 'x', '{}'"
-        columns = "run_id, subject, first_seen, last_seen, kind, status, detail, evidence"
-        subject = "'run/' || run_id" if conn.dialect.name == "sqlite" else "CONCAT('run/', run_id)"
-        source = f"SELECT run_id, {subject}, ended_at, ended_at, {closed} FROM run_history"
-        conn.execute(sa.text(f"INSERT INTO audit_finding ({columns}) {source}"))
+        fill_findings(conn)
         fill_graphs(conn)
         analyze(conn, list(metadata.tables))
 
 
 def _explain(url: str) -> Explained:
     _fill(url)
-    done = Explained(Plans())
+    done = Explained(Plans(url))
     with closing(open_pruner(url)) as pruner, done.plans.watching(pruner._db.engine):
         for table in pruner.tables:
             _explain_table(pruner, table, done)

@@ -61,9 +61,8 @@ schedule_due = Table(
     UniqueConstraint("schedule_id", "due_at"),
     UniqueConstraint("schedule_id", "request_key"),
     Index(None, "schedule_id", "decision", "decided_at"),
-    # What is still to be begun, and what is old.
+    # What is still to be begun.
     Index(None, "decision", "target_id", "due_id"),
-    Index(None, "decided_at"),
     **OPTIONS,
 )
 
