@@ -19,3 +19,17 @@ def job(
         "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {"backoffLimit": 0, "podReplacementPolicy": "Failed", "template": template},
     }
+
+
+_FILE = "/var/log/pods/crawls_crawl-7-0-1-8d6h7_2d778a3b-6693-47df-b127-f4c7474ffe7f/crawler/0.log"
+#: What a real kubelet says, with status 200, in place of a log that it does not find. The first two were recorded.
+NO_LOGS = tuple(
+    said.encode()
+    for said in (
+        "unable to retrieve container logs for containerd://0d61d912e1fd3cca",
+        f'failed to try resolving symlinks in path "{_FILE}": lstat {_FILE}: no such file or directory',
+        f'failed to open log file "{_FILE}": open {_FILE}: no such file or directory',
+        f'failed to tail 200 lines of log file "{_FILE}": read {_FILE}: input/output error',
+        f'failed to seek in log file "{_FILE}": seek {_FILE}: invalid argument\n',
+    )
+)

@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef
 from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness
 from tests.support.kube_api import Garbage
+from tests.support.kube_objects import NO_LOGS
 from tests.support.run_refs import run_ref
 
 
@@ -237,18 +238,20 @@ def test_a_missing_right_is_no_empty_log(tmp_path: Path) -> None:
         harness.close()
 
 
-def test_a_log_that_was_removed_with_its_container_is_not_what_the_node_says_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", NO_LOGS, ids=lambda words: words[:20].decode())
+def test_a_log_that_the_node_does_not_find_is_not_what_it_says_of_it(tmp_path: Path, words: bytes) -> None:
     """The node answers with status 200 and a sentence."""
     harness = PodHarness(tmp_path)
     try:
         harness.write(b"x\n")
-        said = Garbage(b"unable to retrieve container logs for containerd://0d61d912e1fd3cca", "text/plain")
+        said = Garbage(words, "text/plain")
         harness.server.faults.add("GET", "/log", said, times=None)
         assert harness.read(None) is None
         harness.end()
         assert harness.read(None) == LogPart(b"", 0, True) == harness.read(2)
         harness.server.faults.clear()
-        harness.write(said.body + b" is what the crawler says\n")
-        assert harness.read(0) == LogPart(b"x\n" + said.body + b" is what the crawler says\n", 95, True)
+        harness.write(words.strip() + b"\nis what the crawler says\n")
+        printed = b"x\n" + words.strip() + b"\nis what the crawler says\n"
+        assert harness.read(0) == LogPart(printed, len(printed), True)
     finally:
         harness.close()

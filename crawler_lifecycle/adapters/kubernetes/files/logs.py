@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
-from crawler_lifecycle.adapters.kubernetes.looks.details.log_tails import began, is_removed
+from crawler_lifecycle.adapters.kubernetes.looks.details.log_tails import began, is_no_log
 from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -119,8 +119,8 @@ class PodLogs:
                 limitBytes=ask,
                 sinceTime=begin.second,
             )
-            if is_removed(raw):
-                raise NotFound("its node has removed the container, and the log with it")
+            if is_no_log(raw):
+                raise NotFound("its node has no log of the container (any more)")
             piece = _without_stamps(raw, begin.place, whole=len(raw) < ask)
             if piece.whole or len(piece.data) >= wanted or ask >= ASK_MAX:
                 return piece

@@ -28,6 +28,7 @@ from tests.adapters.kubernetes.looks.world import RUN, World
 from tests.support.examples import examples
 from tests.support.kube_api import Answer, Garbage, LostAnswer, Reset, Silence
 from tests.support.kube_api.store import PODS
+from tests.support.kube_objects import NO_LOGS
 from tests.support.run_refs import run_ref
 
 
@@ -234,10 +235,10 @@ def test_whatever_a_crawler_prints_is_no_more_than_statistics(before: bytes, bod
     assert bounds.statistics(told or {}) == (told or {})
 
 
-REMOVED = Garbage(b"unable to retrieve container logs for containerd://0d61d912e1fd3cca02949", "text/plain")
+SAID = [Garbage(words, "text/plain") for words in NO_LOGS]
 
 
-@pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), REMOVED], ids=repr)
+@pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), *SAID], ids=repr)
 def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept before the stop must not be replaced by nothing."""
     monkeypatch.setattr(log_tails, "KEPT_S", 0.2)

@@ -41,8 +41,15 @@ MORE_LINES, MORE_BYTES = 240, 32 * 1024
 KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
 #: Of lines so long that the limit cuts their end off, fewer are asked for.
 FEWER = (16, 4, 1)
-#: What a node answers, with status 200, in place of the log of a container that it has removed.
-_REMOVED = re.compile(rb"unable to retrieve container logs for [a-z-]+://[0-9a-f]+\s*\Z")
+#: What a node answers, with status 200, in place of a log: it has removed the container, or does not find its file (the
+#: errors of ``ReadLogs`` in kubelet's package ``cri-client/pkg/logs``, before it has read anything).
+_NO_LOG = re.compile(
+    rb"(unable to retrieve container logs for [a-z-]+://[0-9a-f]+"
+    rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file|seek in log file)"
+    rb' "/[^"\n]+": [^\n]+)\s*'
+)
+#: Bytes of such a sentence. It has the path once or twice: namespace, pod, its uid, and the container.
+NO_LOG_MAX = 2000
 #: Runs of which is remembered where the rotation stands.
 REMEMBERED = 4096
 
@@ -141,7 +148,7 @@ class LogTails:
             self._ail(pod, error)
             return None
         self._trouble = None
-        return None if is_removed(tail) else tail
+        return None if is_no_log(tail) else tail
 
     def _all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
         calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
@@ -158,9 +165,9 @@ class LogTails:
             logger.info("the log of pod %s is not read: %s", pod.metadata.name, error)
 
 
-def is_removed(answer: bytes) -> bool:
-    """Whether this is no log, but the word that there is none any more."""
-    return len(answer) < 300 and _REMOVED.match(answer) is not None
+def is_no_log(answer: bytes) -> bool:
+    """Whether this is no log, but the node's word that it has none."""
+    return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 
 def began(container: ContainerStatus) -> bool:
