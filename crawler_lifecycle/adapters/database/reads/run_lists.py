@@ -108,7 +108,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
         if filters.before_run_id is not None:
             query = query.where(tagged.run_id < filters.before_run_id)
     # A range of ids says the same as a range of time, and in the right order.
-    indexes = _OTHER_ORDER if filters.statuses else _OTHER_ORDER + _OF_STATUS
+    indexes = _OTHER_ORDER if filters.statuses or filters.attention else _OTHER_ORDER + _OF_STATUS
     ignored = ", ".join(f"ix_run_history_{name}" for name in indexes)
     query = query.with_hint(run_history, f"IGNORE INDEX ({ignored})", "mysql")
     return query.where(*conditions).limit(limit)
