@@ -248,6 +248,14 @@ def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: p
     assert world.cluster.details(run_ref(RUN), [world.ref()]) == []
 
 
+def test_a_crawlers_own_word_about_its_log_file_is_kept(world: World) -> None:
+    words = 'failed to open log file "/data/crawl.log": permission denied'
+    world.deploy()
+    world.server.pod_prints(world.name(), words.encode() + b"\n")
+    [details] = world.cluster.details(run_ref(RUN), [world.ref()])
+    assert words in (details.log_tail or "")
+
+
 def test_a_task_that_waits_has_no_log_and_none_is_asked_for(world: World) -> None:
     world.deploy(started=False)
     world.server.pod_waits(world.name(), "ImagePullBackOff")

@@ -43,10 +43,11 @@ KEPT_LINES, KEPT_BYTES = 200, 8 * LOG_TAIL_BYTES
 FEWER = (16, 4, 1)
 #: What a node answers, with status 200, in place of a log: it has removed the container, or does not find its file (the
 #: errors of ``ReadLogs`` in kubelet's package ``cri-client/pkg/logs``, before it has read anything).
+#: Its file is known by the pod's uid, the container and a number: a crawler's own error names another file.
 _NO_LOG = re.compile(
     rb"(unable to retrieve container logs for [a-z-]+://[0-9a-f]+"
     rb"|failed to (try resolving symlinks in path|open log file|tail -?\d+ lines of log file|seek in log file)"
-    rb' "/[^"\n]+": [^\n]+)\s*'
+    rb' "/[^"\n]+_[0-9a-f-]{36}/[^"/\n]+/\d+\.log": [^\n]+)\s*'
 )
 #: Bytes of such a sentence. It has the path once or twice: namespace, pod, its uid, and the container.
 NO_LOG_MAX = 2000
