@@ -42,6 +42,17 @@ VARIABLES = {
     "image": "LIFECYCLE_CLUSTER__IMAGE",
 }
 
+#: Whoever sets one of these says by themselves where our parts are, and no stack is looked for.
+NAMING = (
+    *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
+    *("LIFECYCLE_SCHEDULER__URL", "TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE"),
+)
+
+
+def is_told(environment: Mapping[str, str]) -> bool:
+    """Whether this environment says by itself where our parts are."""
+    return any(environment.get(name) for name in NAMING)
+
 
 class SetAside(Exception):
     """There is such a file and it does not count; the text says which, why, and what to do."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.admin import nearby
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
@@ -21,11 +22,11 @@ from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """A stack that delivers to folders of ours."""
+    """A stack that delivers to folders of ours, of which an option names one and the environment the other."""
     folder = tmp_path_factory.mktemp("beside")
     (folder / "crawlers.yaml").write_text("- {name: quick, kind: command, command: ['true']}\n")
-    places = ("--archive", (folder / "zips").as_uri(), "--events", (folder / "told.jsonl").as_uri())
-    dev = Dev(folder / ".crawl", ("--ports", "free", "--services", "4", *places))
+    options = ("--ports", "free", "--services", "4", "--events", (folder / "told.jsonl").as_uri())
+    dev = Dev(folder / ".crawl", options, env={"LIFECYCLE_ARCHIVE__URL": (folder / "zips").as_uri()})
     yield dev.start()
     dev.close()
 
@@ -105,7 +106,7 @@ def test_a_gateway_in_its_folder_joins_it_and_says_so(stack: Dev) -> None:
 def test_beside_a_stack_that_does_not_run_a_service_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str
 ) -> None:
-    for name in nearby.NAMING:
+    for name in dev_json.NAMING:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / ".crawl"

@@ -13,19 +13,13 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.cli.session import current
 
-#: Whoever sets one of these says by themselves which system a service belongs to.
-NAMING = (
-    *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
-    *("LIFECYCLE_SCHEDULER__URL", "TEMPORAL_ADDRESS", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE"),
-)
-
 
 def join(service: str) -> None:
     """Give this process the settings of the nearest stack, where nothing else names a system for it.
 
     Raises ``CommandFailed`` when that stack does not run: its Temporal server and database would not be found.
     """
-    if any(os.environ.get(name) for name in NAMING):
+    if dev_json.is_told(os.environ):
         return
     stack = dev_json.nearest(current().say)
     if stack is None:

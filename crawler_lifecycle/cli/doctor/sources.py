@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
-from crawler_lifecycle.cli.stack import layout
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
 
@@ -58,6 +57,8 @@ class Sources:
     tree: Mapping[str, Any] = field(default_factory=dict)
     dev_json: Path | None = None
     of_dev: frozenset[str] = frozenset()
+    alone: bool = False
+    """A gateway was named and nothing says where its other parts are: those of this folder are another system's."""
 
     def of(self, variable: str) -> str:
         """The source of a setting, by its variable's name."""
@@ -86,6 +87,11 @@ def collect(state_dir: Path | None) -> Sources:
         except (OSError, ValueError):
             tree = {}  # Settings.load says what is wrong with it
     stack = _stack(state_dir, environment)
+    named = current().gateway_url or environment.get("LIFECYCLE_GATEWAY__URL")
+    if state_dir is None and named and not dev_json.is_told(environment):
+        known = stack.known.get("gateway") if stack is not None else None
+        if str(known).rstrip("/") != named.rstrip("/"):
+            return Sources(environment, alone=True)
     if stack is None:
         return Sources(environment, file, tree)
     given = stack.variables()
@@ -108,7 +114,7 @@ def _listening(address: str, variable: str) -> dict[str, str]:
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        return None if layout.is_told(environment) else dev_json.nearest(current().say)
+        return None if dev_json.is_told(environment) else dev_json.nearest(current().say)
     file = state_dir / dev_json.NAME
     try:
         found = dev_json.read(file)

@@ -142,17 +142,19 @@ def _checks() -> Sequence[Check]:
 
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
-    """In a component's pod the checks of what that component uses, and a line that says so; elsewhere all of them."""
+    """The checks of what a component uses in its pod, or of a gateway that was named, and a line that says so;
+    elsewhere all of them."""
     from .checks import component
     from .line import Line
 
     mine = component.component(context.settings) if context.settings is not None else None
-    if mine is None:
+    if context.sources.alone:
+        wanted, who = component.NAMED, "a gateway was named, and not its other parts: checked is what it tells"
+    elif mine is not None:
+        wanted, who = component.OWN | component.USES[mine], f"this is {mine}: checked is what it uses"
+    else:
         return checks, ()
-    wanted = component.OWN | component.USES[mine]
-    text = (
-        f"this is {mine}: checked is what it uses, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
-    )
+    text = f"{who}, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
     return [check for check in checks if check.name in wanted], (Line("component", "ok", text),)
 
 

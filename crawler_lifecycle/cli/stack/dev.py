@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -18,11 +19,14 @@ from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.settings import PREFIX
 
 from . import layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
+#: Settings that the stack decides itself, and the options that choose them.
+_OPTIONS = {"LIFECYCLE_DATABASE__URL": "--database", "LIFECYCLE_CLUSTER__KIND": "--cluster"}
 #: How often the working directory is looked at for new modules. Seconds.
 _LOOK_S = 2.0
 
@@ -71,8 +75,10 @@ def dev(
     hide()
     place = _place(cluster, ClusterAccess(kubeconfig, context, namespace, image, address or LOOPBACK))
     folder = None if site is None else _site_folder(site)
+    _take_settings({"--database": database, "--cluster": cluster})
+    archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
+    events = events or os.environ.get("LIFECYCLE_EVENTS__URL") or None
     _check_places(archive, events)
-    _say_what_is_ignored({"--database": database, "--cluster": cluster, "--archive": archive, "--events": events})
     stack = Stack(
         state_dir,
         services=services,
@@ -193,19 +199,29 @@ def _check_places(archive: str | None, events: str | None) -> None:
         raise CommandFailed(Exit.USAGE, str(error), None, "give --archive and --events such addresses") from None
 
 
-def _say_what_is_ignored(chosen: Mapping[str, str | None]) -> None:
-    """``chosen``: option -> what was given."""
-    options = {
-        "LIFECYCLE_DATABASE__URL": "--database",
-        "LIFECYCLE_CLUSTER__KIND": "--cluster",
-        "LIFECYCLE_ARCHIVE__URL": "--archive",
-        "LIFECYCLE_EVENTS__URL": "--events",
-    }
-    for name in layout.OWN:
-        option = options.get(name)
-        if name in os.environ and (option is None or os.environ[name] != chosen[option]):
-            cure = f"; {option} chooses another" if option else ""
-            current().say(f"{name} is not used: dev keeps everything in its state directory{cure}")
+def _take_settings(chosen: Mapping[str, str | None]) -> None:
+    """Refuse settings that the stack decides itself, unless an option says the same; those that it takes are written as
+    variables of their own, however they were given. ``chosen``: option -> what was given. Raises ``CommandFailed``.
+    """
+    wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
+    tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
+    for name in (*layout.OWN, *layout.TAKEN, layout.MODULES, layout.LOOPBACK_WEBHOOKS):
+        value: object = tree
+        for part in name.removeprefix(PREFIX).lower().split("__"):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None:
+            continue
+        if name not in layout.OWN:
+            os.environ[name] = str(value) if isinstance(value, str | Path) else json.dumps(value)
+        elif value != chosen.get(_OPTIONS.get(name, "")):
+            wrong.append(name)
+    if wrong:
+        options = "".join(f"; {_OPTIONS[name]} chooses another" for name in wrong if name in _OPTIONS)
+        what = f"{', '.join(wrong)}: crawlctl dev decides this itself, so the environment may not"
+        raise CommandFailed(Exit.USAGE, what, None, f"unset {' '.join(wrong)}{options}")
+    for name in sorted(os.environ):
+        if name.startswith("TEMPORAL_"):
+            current().say(f"{name} is not used: dev has a Temporal server of its own")
 
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:

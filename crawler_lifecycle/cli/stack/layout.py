@@ -59,15 +59,9 @@ OWN = (
     # A version gets no work until somebody makes it current.
     "LIFECYCLE_WORKER__BUILD_ID",
     "LIFECYCLE_WORKER__DEPLOYMENT",
-    "LIFECYCLE_ARCHIVE__URL",
-    "LIFECYCLE_EVENTS__URL",
-    "LIFECYCLE_MORE_CRAWLERS",
 )
-
-
-def is_told(environment: Mapping[str, str]) -> bool:
-    """Whether this environment says by itself where our parts are, so that no stack is looked for."""
-    return any(environment.get(name) for name in (*OWN, "TEMPORAL_ADDRESS") if name != "LIFECYCLE_GATEWAY__URL")
+#: Settings that the stack takes from its environment, and passes on in its own way.
+TAKEN = ("LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_EVENTS__URL", "LIFECYCLE_CRAWLERS", "LIFECYCLE_MORE_CRAWLERS")
 
 
 def examples_dir() -> Path | None:
@@ -76,6 +70,8 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
+#: The setting whether webhooks may lead to this machine; here they may, unless it says otherwise.
+LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 #: The setting with the modules that hold users' managers and functions.
 MODULES = "LIFECYCLE_PLANS__MODULES"
 #: A line that a module with a crawl manager or a graph has. Anything that is only about them may be no module at all.
@@ -169,7 +165,8 @@ class Layout:
 
     def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
         """The environment of the parts: ours, less everything that would lead them to another system."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k not in OWN}
+        ours = {*OWN, *TAKEN}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_") and k.upper() not in ours}
         known = self.addresses()
         env |= {
             "TEMPORAL_ADDRESS": str(known["temporal"]),
@@ -189,7 +186,6 @@ class Layout:
             "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
-            "LIFECYCLE_WEBHOOKS__LOOPBACK": "true",
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
             # Crawlers say `python` and `scrapy` and mean those of this environment.
@@ -197,6 +193,7 @@ class Layout:
             "PYTHONUNBUFFERED": "1",
             "LIFECYCLE_CRAWLERS": str(crawlers),
         }
+        env.setdefault(LOOPBACK_WEBHOOKS, "true")
         env.setdefault(MODULES, json.dumps(modules_with_plans(Path.cwd())))
         if "metrics" in self.ports:
             env |= {

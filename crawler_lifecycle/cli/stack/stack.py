@@ -259,8 +259,15 @@ class Stack:
         generic = self.state_dir / "site-crawler.yaml"
         if self._site is not None:
             write_site_crawler(generic, plan.url("site"))
+        more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
+        if more and self._site is not None:
+            cure = "name the catalogue with --crawlers, or leave --site out"
+            raise CommandFailed(
+                Exit.USAGE, "LIFECYCLE_MORE_CRAWLERS: the crawler of --site takes its place", None, cure
+            )
+        beside = generic if self._site is not None else Path(more).absolute() if more else None
         if file.is_file():
-            return file, generic if self._site is not None else None
+            return file, beside
         if self._site is not None and not chosen:
             return generic, None
         if chosen or examples is None:
@@ -272,7 +279,7 @@ class Stack:
         self.has_examples = True
         target = self.state_dir / "crawlers.yaml"
         write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=self._kubernetes is not None)
-        return target, None
+        return target, beside
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         command = (sys.executable, "-m", "crawler_lifecycle.cli", "db", "upgrade")

@@ -64,6 +64,13 @@ def doctor(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     return call
 
 
+#: Variables of the fixture that say where parts are.
+NAMED = (
+    *("LIFECYCLE_DATABASE__URL", "LIFECYCLE_SCHEDULER__URL", "LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_GATEWAY__URL"),
+    *("TEMPORAL_ADDRESS", "TEMPORAL_CONFIG_FILE"),
+)
+
+
 def found(result: Result, check: str) -> list[tuple[str, str]]:
     """Level and text of the findings of a check."""
     return [(one["level"], one["text"]) for one in result.json["checks"] if one["check"] == check]
@@ -185,13 +192,41 @@ def test_a_stack_of_dev_is_found_and_named(doctor: Any, tmp_path: Path, monkeypa
     known = {"database": f"sqlite:///{tmp_path}/other.db", "temporal": "127.0.0.1:9", "archive": None}
     (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
     assert "lifecycle.db" not in json.dumps(doctor().json["settings"]), "settings that name parts come first"
-    for name in ("DATABASE__URL", "SCHEDULER__URL", "ARCHIVE__URL"):
-        monkeypatch.delenv(f"LIFECYCLE_{name}")
-    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    for name in NAMED:
+        monkeypatch.delenv(name)
     result = doctor()
     source = {one["name"]: one["source"] for one in result.json["settings"]}["LIFECYCLE_DATABASE__URL"]
     assert source == str(tmp_path / ".crawl" / "dev.json")
     assert "127.0.0.1:9 cannot be reached" in found(result, "temporal")[0][1]
+
+
+@pytest.mark.parametrize("stack", [True, False])
+def test_a_gateway_of_elsewhere_is_not_checked_with_the_database_of_this_folder(
+    doctor: Any, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: bool
+) -> None:
+    """Neither that of a stack that is here, nor the one that would be made here."""
+    if stack:
+        (tmp_path / ".crawl").mkdir()
+        known = {"database": f"sqlite:///{tmp_path}/other.db", "gateway": "http://127.0.0.1:9"}
+        (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known))
+    for name in NAMED:
+        monkeypatch.delenv(name)
+    for words, env in ((("--gateway", served.url), {}), ((), {"LIFECYCLE_GATEWAY__URL": served.url})):
+        result = doctor("--fix", *words, **env)
+        assert {one["check"] for one in result.json["checks"]} >= {"gateway", "versions"}
+        assert not {one["check"] for one in result.json["checks"]} & {
+            "database",
+            "archive",
+            "disk",
+            "ports",
+            "temporal",
+        }
+        assert "and not its other parts" in found(result, "component")[0][1]
+    assert not list(tmp_path.rglob("*.db"))
+    if stack:
+        (tmp_path / ".crawl" / "dev.json").write_text(json.dumps(known | {"gateway": served.url}))
+
+        assert found(doctor("--gateway", served.url), "schema"), "it is that stack's gateway"
 
 
 def test_it_looks_where_this_stack_is(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Checks of the process itself and of its place; every component has them.
 OWN = frozenset({"environment", "versions", "limits", "disk", "cluster"})
+#: Checks of a gateway whose other parts nobody named.
+NAMED = frozenset({"environment", "versions", "gateway"})
 _STORES = frozenset({"temporal", "database"})
 
 #: Service account -> what else it uses. ``deploy/base/services/network.yaml`` lets it reach this and nothing else.
