@@ -288,7 +288,6 @@ def main() -> int:
     os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
-    page = None
     with View() as view:
         stack = Stack(
             options.state_dir,
@@ -301,7 +300,6 @@ def main() -> int:
             view.say("stack", "starting Temporal, scheduler service, gateway, worker and a website of ours")
             stack.start()
             view.say("stack", f"ready after {span(time.monotonic() - begun)}: gateway {stack.addresses['gateway']}")
-            page = None if options.free_ports else f"{stack.addresses['gateway']}/"
             failed = _over(stack, view)
         except (CommandFailed, PartFailed) as error:
             failed = [str(error)]
@@ -311,7 +309,7 @@ def main() -> int:
         finally:
             view.freeze()
             stack.stop()
-        for line in farewell(options.state_dir, failed, time.monotonic() - begun, page):
+        for line in farewell(options.state_dir, failed, time.monotonic() - begun):
             view.plain(line)
     return 1 if failed else 0
 
@@ -334,8 +332,8 @@ def _over(stack: Stack, view: View) -> list[str]:
         return failed
 
 
-def farewell(state_dir: Path, failed: list[str], seconds: float, page: str | None) -> list[str]:
-    """What came out, and what works as it stands: commands here and in a second terminal, and the page."""
+def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
+    """What came out, and what works as it stands: commands here and in a second terminal."""
     ours = Path(sys.executable).parent / "crawlctl"
     known = shutil.which("crawlctl")
     program = "crawlctl"
@@ -352,7 +350,7 @@ def farewell(state_dir: Path, failed: list[str], seconds: float, page: str | Non
     else:
         then = f"{program} list · {program} corrections · {program} start services --wait"
         lines.append(f"then      in a second terminal, in {Path.cwd()}: {then}")
-    return [f"every check held, in {span(seconds)}", *lines, f"page      {page or 'the first address that it names'}"]
+    return [f"every check held, in {span(seconds)}", *lines, "page      the first address that it names"]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -144,7 +144,7 @@ def each(
     wait: bool = False,
     then: str = "describe {}",
 ) -> int:
-    """Do the same to several: one that cannot be steered does not keep the others from it.
+    """Do the same to several: one that cannot be steered does not keep the others from it, nor one that has ended.
 
     ``wait``: until all have ended. ``then``: what to do next, after the verbs, with ``{}`` for the number.
     """
@@ -155,6 +155,9 @@ def each(
         for number in dict.fromkeys(numbers):
             try:
                 answers.append(ask(gateway, number))
+                if not gateway.accepted and status_of(answers[-1])[0] in TERMINAL:
+                    what, after = f"{kind.noun} {number} had ended already", kind.call("describe", number)
+                    failures.append(CommandFailed(Exit.NOT_IN_THIS_STATE, what, None, after))
             except CommandFailed as failure:
                 failures.append(failure)
         if wait:
@@ -163,7 +166,7 @@ def each(
             answers = [{**end, **note} for end, note in zip(ends, notes, strict=True)]
     if answers:
         show(kind, answers)
-        if not wait:
+        if not wait and not failures:
             session.say(f"next: {kind.call(then.format(shlex.quote(str(kind.number(answers[-1])))))}")
     for told in failures[:-1]:
         session.say(f"crawlctl: {told}")

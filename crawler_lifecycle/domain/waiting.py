@@ -16,6 +16,8 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 #: How a wait that activities write down begins: who does not answer, then a colon and the error.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
+#: What to do where no worker takes something up, in words for somebody who has just begun; and after how long.
+ASK_DOCTOR, UNTAKEN_S = "; crawlctl doctor tells whether there is one", 10
 #: Stands before and behind a moment of which a reader counts the age.
 MARK = "\x1f"
 #: Tasks that are named before the rest is only counted.
@@ -137,7 +139,8 @@ def _start(s: Standing) -> str | None:
         if s.status != "INITIALIZING":
             return None
         if not s.owned:
-            return f"no workflow has taken the run up{_for(s, s.created_at)}; it needs a worker"
+            late = s.now is None or s.created_at is None or (s.now - s.created_at).total_seconds() >= UNTAKEN_S
+            return f"waiting for a worker{_for(s, s.created_at)}" + (ASK_DOCTOR if late else "")
         return "its first tasks are being deployed"
     since = _for(s, s.waiting_since)
     if s.waiting_for.startswith(SCHEDULER_WAIT):

@@ -59,7 +59,10 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         "waiting for the main task's start for 3 s",
     ),
     "nothing yet": (NEW, "its first tasks are being deployed"),
-    "no workflow": (replace(NEW, owned=False), "no workflow has taken the run up for 1 min; it needs a worker"),
+    "no workflow": (
+        replace(NEW, owned=False),
+        "waiting for a worker for 1 min; crawlctl doctor tells whether there is one",
+    ),
     "max_parallel_tasks": (
         replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),
         "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",

@@ -33,6 +33,8 @@ class Gateway:
             )
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
+        self.accepted = False
+        """Whether the last answer was that something is done now; else it was so already."""
         # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
         self._http = httpx.Client(
             base_url=self.url,
@@ -281,6 +283,7 @@ class Gateway:
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._transport():
             answer = self._http.request(method, path, **options)
+        self.accepted = answer.status_code == httpx.codes.ACCEPTED
         if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
             return answer
         raise refusal(answer, method, path)

@@ -51,6 +51,7 @@ def describe(
         state = None if listed == "all" else listed
         path = GRAPH.path(graph, "/steps")
         rows = gateway.rows(path, limit=limit, state=state, path=below) if listed else []
+        runs = gateway.runs(limit=1, parent=found.get("workflow_id"))
 
     def table() -> None:
         show_facts(session, tables.facts(found))
@@ -60,9 +61,10 @@ def describe(
 
     emit(session, {**found, "steps": rows} if listed else found, names=[graph], table=table)
     ended = status_of(found)[0] in TERMINAL
-    runs = f"crawlctl list --parent '{found.get('workflow_id')}'"
+    steps_of = [] if listed else [GRAPH.call("describe", graph) + " --steps all"]
+    runs_of = [f"crawlctl list --parent '{found.get('workflow_id')}'"] if runs else []
     then = GRAPH.call("retry", graph) if ended else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
-    session.say(f"next: {'' if listed else GRAPH.call('describe', graph) + ' --steps all · '}{runs} · {then}")
+    session.say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
     return Exit.DONE
 
 

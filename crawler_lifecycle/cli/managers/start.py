@@ -16,6 +16,7 @@ from crawler_lifecycle.cli.session import current, user
 from crawler_lifecycle.cli.subjects import is_news
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
 
+from . import tables
 from .adding import Each, FormatOption, Sender, checked_id, checker
 from .control import MANAGER
 from .items import Format, Source, format_of
@@ -83,7 +84,8 @@ def start(
             from crawler_lifecycle.cli.watching import follow
 
             return follow(MANAGER, gateway, manager_id, watch=watch, after=before)
-    facts = [(field, str(started.get(field))) for field in ("manager_id", "workflow_id", "status")]
+    facts = [(field, str(started.get(field))) for field in ("manager_id", "workflow_id")]
+    facts += [("status", tables.state_word(started))]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
     emit(session, started, names=[manager_id], table=lambda: show_facts(session, facts))
     more = "" if not crawler or (each and not keep_open) else f"crawlctl manager add {manager_id} --each FILE --seal · "

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.output import Document, clean, emit, number, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.cli.states import status_word
 
 from . import tables
 from .downloads import fetch
@@ -53,7 +54,7 @@ def export(
 
 
 def _resent(session: Session, run: int, answer: Document) -> int:
-    lines = [("run", str(run)), ("status", str(answer.get("status"))), ("note", clean(answer.get("note")))]
+    lines = [("run", str(run)), ("status", status_word(answer)), ("note", clean(answer.get("note")))]
     shown = [(name, value) for name, value in lines if value]
     emit(session, answer, names=[run], table=lambda: show_facts(session, shown))
     session.say(f"next: crawlctl export {run}")

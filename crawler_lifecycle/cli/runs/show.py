@@ -139,7 +139,7 @@ def describe(run: RunId, /) -> int:
             show_rows(session, wrong, tables.CORRECTIONS, empty="")
 
     emit(session, {**found, "task_rows": rows, "corrections": wrong}, names=[run], table=table)
-    session.say(f"next: {' · '.join(next_steps(found))}")
+    session.say(f"next: {' · '.join(next_steps(found, rows))}")
     return Exit.DONE
 
 

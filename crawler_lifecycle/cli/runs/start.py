@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.states import TERMINAL, status_word
 from crawler_lifecycle.cli.subjects import await_end
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
@@ -124,9 +125,11 @@ def start(
         if wait:
             session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
             return await_end(RUN, gateway, run_id)
-    facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id", "status") if started.get(name)]
+    facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id") if started.get(name)]
+    facts += [("status", status_word(started))]
     emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
-    session.say(f"next: crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}")
+    then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
+    session.say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
     return Exit.DONE
 
 

@@ -206,12 +206,15 @@ def export_words(export: Document) -> str:
     return f"{clean(export.get('status'))} {clean(export['url'])}{size}"
 
 
-def next_steps(run: Document) -> list[str]:
+def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
+    """Commands that have something to say about a run with these tasks."""
     run_id, status = run.get("run_id"), run.get("status")
-    if status == "COMPLETED":
-        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id} --rerun"]
-    if status == "FAILED":
-        return [f"crawlctl logs {run_id}", f"crawlctl resume {run_id}"]
+    if status in TERMINAL:
+        # A main task that never executed has printed nothing.
+        main = min(rows, key=lambda row: int(row.get("task_index") or 0), default={})
+        told = "logs" if main.get("started_at") else "timeline"
+        again = " --rerun" if status == "COMPLETED" else ""
+        return [f"crawlctl {told} {run_id}", f"crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
     return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
@@ -268,7 +271,7 @@ def _state_line(run: Document) -> str:
     # Until it is looked at again it may have ended, and nobody here knows.
     at = run.get("next_look_at")
     then = f", {words}" if words else f", looked at next at {str(at)[11:19]} UTC" if at else ""
-    return f"run {run.get('run_id')} {run.get('status')}, {run.get('stage')}{then}"
+    return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"
 
 
 RUN = Kind("run", STATE, _state_line)

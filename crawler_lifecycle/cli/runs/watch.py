@@ -18,7 +18,7 @@ from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.states import TERMINAL
+from crawler_lifecycle.cli.states import TERMINAL, status_word
 from crawler_lifecycle.cli.subjects import gave_up, look_further, show_state, verdict
 from crawler_lifecycle.domain.waiting import ageless
 
@@ -72,7 +72,7 @@ def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int =
             if code is not None:
                 break
         else:
-            raise gave_up(RUN, run_id, f"{seen.run.get('status')}, {seen.run.get('stage')}")
+            raise gave_up(RUN, run_id, f"{status_word(seen.run)}, {seen.run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
         return show_state(RUN, dict(seen.run), code)
     return look_further(RUN, run_id, code)
@@ -145,7 +145,7 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
             if code is not None:
                 break
         else:
-            raise gave_up(RUN, run_id, f"{run.get('status')}, {run.get('stage')}")
+            raise gave_up(RUN, run_id, f"{status_word(run)}, {run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
         output.emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
     return code

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.graphs.commands import OPEN
 from crawler_lifecycle.ports.store.graphs import GraphRow, StepRow
 
@@ -104,7 +105,7 @@ def waiting(row: GraphRow) -> str | None:
     if row.state is GraphState.DRAFT:
         return f"its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then its start"
     if row.owner_run_id is None:
-        return "a workflow takes it up as soon as Temporal and a worker are there"
+        return f"waiting for a worker{ASK_DOCTOR}"
     if row.stop:
         return row.waiting_for or "the end of what it executes: it is being stopped"
     given = row.counts.get(StepState.AVAILABLE, 0)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.ports.store.managers import JobRow, ManagerRow, PlanRow
 
 from .answers import Stop
@@ -145,7 +146,7 @@ def waiting(row: ManagerRow) -> str | None:
     if row.status is RunStatus.STOPPING:
         return "its runs go on without it" if row.leave else f"{runs} to be stopped" if live else "its end"
     if row.owner_run_id is None:
-        return "a workflow takes it up as soon as Temporal and a worker are there"
+        return f"waiting for a worker{ASK_DOCTOR}"
     if row.paused:
         return f"it is paused; {runs} go on" if live else "it is paused"
     return row.waiting_for

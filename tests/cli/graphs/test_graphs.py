@@ -128,8 +128,12 @@ def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: C
     assert "1 executing" in crawlctl("graph", "list", "--state", "executing").out
     gateway.get(AT).respond(json=GRAPH)
     listed = gateway.get(f"{AT}/steps").respond(json={"steps": [step], "next_page_token": None})
+    runs = gateway.get("/v1/runs", params={"parent": "graph/nightly 1"}).respond(json={"runs": [{"run_id": 7}]})
     result = crawlctl("graph", "describe", "nightly 1", "--below", "g")
     assert "g/a" in result.out
+    assert "crawlctl list --parent" in result.err
+    runs.respond(json={"runs": []})
+    assert "crawlctl list" not in crawlctl("graph", "describe", "nightly 1").err, "there is nothing to list"
     assert listed.calls.last.request.url.params["path"] == "g"
     gateway.get(f"{AT}/step").respond(json=step)
     shown = crawlctl("graph", "step", "nightly 1", "g/a")

@@ -15,7 +15,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.gateway.runs.requests import StartRun
-from tests.cli.cli_answers import COMPLETED, FAILED, RESUMED, RUN, STOPPED, problem
+from tests.cli.cli_answers import COMPLETED, FAILED, MANAGER_ENDED, RESUMED, RUN, STOPPED, problem
 from tests.cli.cli_support import Crawlctl
 
 ACCEPTED = {"run_id": 7, "workflow_id": "crawl/operations/k", "status": "INITIALIZING"}
@@ -262,20 +262,58 @@ def test_resume_waits_for_the_new_attempt(gateway: respx.MockRouter, crawlctl: C
     assert _body(route)["rerun"] is True
 
 
-def test_a_note_of_the_gateway_is_told(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    gateway.post("/v1/runs/7/stop").respond(json=COMPLETED | {"note": "It had ended already; nothing was stopped."})
-    result = crawlctl("stop", "7")
-    assert result.code == 0
-    assert "nothing was stopped" in result.err
-
-
-def test_a_note_is_told_after_the_waiting_too(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+@pytest.mark.parametrize(
+    ("noun", "number", "words", "row"),
+    [
+        ("run", 7, (), COMPLETED),
+        ("manager", 3, ("manager",), MANAGER_ENDED),
+        ("graph", "g", ("graph",), {"id": "g", "state": "cancelled", "total": 1}),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--wait",)])
+def test_a_stop_of_what_had_ended_keeps_no_other_from_it_and_says_so_with_its_exit_code(
+    gateway: respx.MockRouter,
+    crawlctl: Crawlctl,
+    noun: str,
+    number: object,
+    words: tuple[str, ...],
+    row: dict[str, Any],
+    more: tuple[str, ...],
+) -> None:
+    """The code of docs/cli.md; one that this stop itself has ended is 0, as is the second stop of one that is live."""
     note = {"note": "It had ended already; nothing was stopped."}
-    gateway.post("/v1/runs/7/stop").respond(json=COMPLETED | note)
-    gateway.get("/v1/runs/7").respond(json=COMPLETED)
-    result = crawlctl("stop", "7", "--wait")
-    assert result.code == 0
+    if more:
+        gateway.get(f"/v1/{noun}s/{number}").respond(json=row)
+    route = gateway.post(f"/v1/{noun}s/{number}/stop").respond(200, json=row | note)
+    result = crawlctl(*words, "stop", str(number), *more)
+    assert result.code == Exit.NOT_IN_THIS_STATE
     assert "nothing was stopped" in result.err
+    assert f"{noun} {number} had ended already" in result.err
+    assert "describe" in result.err
+    assert "wait" not in result.err
+    route.respond(202, json=row)
+    assert crawlctl(*words, "stop", str(number), *more).code == 0
+    live = RUN | {"status": "STOPPING"} if noun != "graph" else row | {"state": "executing"}
+    route.respond(200, json=row | live)
+    assert crawlctl(*words, "stop", str(number), *more).code == 0
+
+
+def test_every_verb_calls_a_stopped_run_the_same(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    gateway.get("/v1/runs/7").mock(side_effect=[httpx.Response(200, json=STOPPED)] * 3)
+    gateway.get("/v1/runs").respond(json={"runs": [STOPPED]})
+    for path in ("tasks", "corrections"):
+        gateway.get(f"/v1/runs/7/{path}").respond(json={path: []})
+    gateway.post("/v1/runs").respond(202, json=STOPPED)
+    for path in ("stop", "export"):
+        gateway.post(f"/v1/runs/7/{path}").respond(200, json=STOPPED)
+    for words in (("list",), ("wait", "7"), ("stop", "7"), ("export", "7", "--resend"), ("start", "x"), ("watch", "7")):
+        result = crawlctl(*words)
+        assert "stopped" in result.out, words
+        assert "FAILED" not in result.out + result.err, words
+    before = httpx.Response(200, json=STOPPED)  # the attempt before the one that is waited for
+    gateway.get("/v1/runs/7").mock(side_effect=[before, httpx.Response(200, json=COMPLETED | {"attempt": 2})])
+    gateway.post("/v1/runs/7/resume").respond(202, json=RESUMED)
+    assert "run 7 stopped" in crawlctl("resume", "7", "--wait").err
 
 
 def test_a_resume_shows_the_attempt_that_was_accepted(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

@@ -11,7 +11,7 @@ import respx
 import yaml
 
 from crawler_lifecycle.cli.output import as_yaml
-from tests.cli.cli_answers import COMPLETED, CORRECTION, CRAWLER, RUN, TASKS
+from tests.cli.cli_answers import COMPLETED, CORRECTION, CRAWLER, FAILED, RUN, STOPPED, TASKS
 from tests.cli.cli_support import Crawlctl
 
 
@@ -159,3 +159,15 @@ def test_a_run_that_somebody_stopped_looks_like_no_failure(
     assert (status in shown) == (word == status)
     (told,) = json.loads(crawlctl("list", "-o", "json").out)["runs"]
     assert (told["status"], told["outcome"]) == (status, outcome)
+
+
+@pytest.mark.parametrize("run", [COMPLETED, FAILED, STOPPED])
+def test_what_never_executed_has_no_log_to_look_at(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, run: dict[str, object]
+) -> None:
+    """The main task is the first by its index, whatever its id is after a resume."""
+    tasks = [TASKS[1] | {"task_index": 1}, TASKS[0] | {"task_id": 90, "task_index": 0}]
+    _run_page(gateway, run)
+    for started, offered in (("2026-11-20T11:50:04Z", "crawlctl logs 7"), (None, "crawlctl timeline 7")):
+        gateway.get("/v1/runs/7/tasks").respond(json={"tasks": [tasks[0], tasks[1] | {"started_at": started}]})
+        assert f"next: {offered} · crawlctl resume 7" in crawlctl("describe", "7").err

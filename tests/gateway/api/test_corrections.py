@@ -123,7 +123,7 @@ def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> N
     row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(90)
     run = client.get(f"/v1/runs/{row.run_id}").json()
-    assert run["waiting"] == "no workflow has taken the run up for 1 min; it needs a worker"
+    assert run["waiting"] == "waiting for a worker for 1 min; crawlctl doctor tells whether there is one"
 
 
 def test_since_when_it_waits_survives_another_number(world: World, client: TestClient) -> None:

@@ -42,7 +42,7 @@ def test_the_attempt_is_on_record_before_temporal_hears_of_it(world: World, clie
     assert seen == [("INITIALIZING", 2)]
     assert (answer["status"], answer["attempt"]) == ("INITIALIZING", 2)
     world.clock.forward(5)
-    assert "no workflow has taken the run up for 5 s" in client.get(f"/v1/runs/{run_id}").json()["waiting"]
+    assert client.get(f"/v1/runs/{run_id}").json()["waiting"] == "waiting for a worker for 5 s"
 
 
 @pytest.mark.parametrize("force", [False, True])
