@@ -12,6 +12,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.graphs.client import Gateway
 from tests.e2e.world import Row, moment
 from tests.soak.graph_plan import Command, GraphPlan
@@ -131,7 +132,8 @@ class GraphCase:
         for strike in self.strikes:
             if one.pid in strike.hosts and strike.at <= last and one.begin <= strike.over:
                 return strike
-            if strike.what in _UNSEEN and strike.at <= last and one.begin <= strike.over + AFTERMATH_S:
+            unseen = strike.what in _UNSEEN or strike.whom == graph_workflow_id(self.plan.key)
+            if unseen and strike.at <= last and one.begin <= strike.over + AFTERMATH_S:
                 return strike
         return None
 

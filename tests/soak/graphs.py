@@ -2,7 +2,9 @@
 
 Clients send graphs of functions, real crawls and managers, cancel, stop, retry and append, while workers, the
 processes with users' code, the Temporal server, the database server, the gateway, the scheduler and crawlers are
-killed. The judges are the ledgers that functions and crawlers keep themselves, and the brute-force model of a graph.
+killed, and workflows are terminated. Strangers send texts of odd characters meanwhile, and schedules are triggered,
+backfilled and deleted. The judges are the ledgers that functions and crawlers keep themselves, and the brute-force
+model of a graph.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from crawler_lifecycle.graphs import PlatformUnavailable
 from crawler_lifecycle.graphs.client import Gateway
 from tests.e2e.world import until
 from tests.soak import graph_steps
+from tests.soak.aside import CLASS as ASIDE
+from tests.soak.aside import Aside
+from tests.soak.door import settled
 from tests.soak.graph_book import Asked, GraphCase, read_case, read_ledger
 from tests.soak.graph_judge import check, lost, of_processes
 from tests.soak.graph_plan import MODULE, STEPS_MAX, Command, GraphPlan, write_plans
@@ -32,8 +37,8 @@ from tests.soak.world import SoakWorld
 
 #: Crawls at once.
 SLOTS = 12
-#: Until a graph must have ended; until a client that gets no answer gives up; until what is left has closed. Seconds.
-ENDS_S, ASKS_S, SETTLE_S = 1200.0, 300.0, 120.0
+#: Until a graph must have ended; until a client that gets no answer gives up. Seconds.
+ENDS_S, ASKS_S = 1200.0, 300.0
 
 
 class Storm:
@@ -50,7 +55,9 @@ class Storm:
     def play(self) -> list[str]:
         """Everything; what was untrue."""
         self.striker.begin()
+        aside = Aside(self.world, MODULE, self.striker.seed)
         until(lambda: self.world.query("SELECT plan FROM plan WHERE plan = ?", MODULE), "the module on record")
+        aside.begin()
         began, told = time.monotonic(), 0.0
         with ThreadPoolExecutor(self.at_once) as pool:
             clients = [pool.submit(self._client, plan) for plan in self.plans]
@@ -67,8 +74,12 @@ class Storm:
         for client in clients:
             client.result()
         say(f"all ended after {time.monotonic() - began:.0f} s; {self.striker}")
-        self.wrong += self._left()
-        return [*self.wrong, *self._judged()]
+        aside.end()
+        say(str(aside))
+        self.world.stack.wait_healthy(timeout_s=120)
+        self.wrong += [*self.striker.wrong, *settled(self.world)]
+        self.wrong += [f"the crawler {pid} executes" for pid in crawlers(self.world.mark)]
+        return [*self.wrong, *self._judged(), *aside.judge()]
 
     # --- clients -----------------------------------------------------------------------------------------------------
 
@@ -141,19 +152,6 @@ class Storm:
 
     # --- the judgement -----------------------------------------------------------------------------------------------
 
-    def _left(self) -> list[str]:
-        """What is left open although everything has ended."""
-        self.world.stack.wait_healthy(timeout_s=120)
-        with suppress(AssertionError):
-            until(lambda: not self._open(), "the end of everything", SETTLE_S)
-        return self._open()
-
-    def _open(self) -> list[str]:
-        workflows = self.world.cli_list("ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'")
-        found = [f"the workflow {one['execution']['workflowId']} is open" for one in workflows]
-        found += [f"run {run_id} is open" for run_id in self.world.open_runs()]
-        return found + [f"the crawler {pid} executes" for pid in crawlers(self.world.mark)]
-
     def _judged(self) -> list[str]:
         client = Gateway(str(self.world.stack.addresses["gateway"]))
         ledger, processes, strikes = read_ledger(self.ledger), read_journals(self.world.journals), self.striker.strikes
@@ -206,7 +204,7 @@ def main() -> int:
         print(plan, flush=True)
     if chosen.plan:
         return 0
-    source = Path(graph_steps.__file__).read_text()
+    source = Path(graph_steps.__file__).read_text() + ASIDE
     with stack(chosen, MODULE, source, SLOTS) as (world, module):
         striker = Striker(world, module, chosen.seed, chosen.pause, also=("gateway", "scheduler"))
         wrong = Storm(world, striker, plans, chosen.at_once).play()

@@ -42,11 +42,11 @@ class Count:
 
 
 def crawlers(mark: bytes) -> list[int]:
-    """The processes that execute a crawler of the soak and have these bytes in their environment."""
+    """The processes that execute the crawler ``soak`` and have these bytes in their environment."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it ended, or belongs to somebody else
-            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-S", b"crawler.py"]:
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:] == [b"-S", b"crawler.py", b""]:
                 found += [int(pid)] if mark in Path(f"/proc/{pid}/environ").read_bytes() else []
     return found
 
@@ -62,7 +62,7 @@ def judge(
 ) -> list[str]:
     """What is untrue of a manager that has ended, as sentences."""
     crawls = read_journals(world.journals)
-    runs = world.query("SELECT run_id FROM run_history")
+    runs = world.query("SELECT run_id FROM run_history WHERE crawler = 'soak'")
     began = [crawl.begin for crawl in crawls]
     print(
         f"{len(crawls)} crawls of {len(runs)} runs in {max(began) - min(began):.0f} s; at once: at most "
@@ -80,7 +80,8 @@ def judge(
         wrong.append(f"hooks on record are {found['state']}, right would be {right}")
     if len(runs) != jobs + len(killed):
         wrong.append(f"{len(runs)} runs of {jobs} jobs, of which {len(killed)} were killed")
-    seqs = [row[0] for row in world.query("SELECT seq FROM manager_item WHERE retry = 0 ORDER BY position")]
+    of = "FROM manager_item WHERE manager_id = ? AND retry = 0"
+    seqs = [row[0] for row in world.query(f"SELECT seq {of} ORDER BY position", found["manager_id"])]
     if seqs != list(range(1, jobs + 1)):
         wrong.append(f"jobs got their numbers in another order than the source has: {seqs}")
     return wrong

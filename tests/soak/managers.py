@@ -1,8 +1,9 @@
 """``python -m tests.soak.managers --jobs N --seed S [--mariadb]``: a crawl manager whose surroundings die at random.
 
 Its plans workers are killed, frozen and drained; the processes with its class, the other worker, the Temporal server,
-the database server and crawlers are killed; the class is edited twice, and a new build takes over once. The other
-worker is of a version, the plans workers are of none. Then managers are stopped in every way, and the worker dies
+the database server and crawlers are killed; workflows are terminated; the class is edited twice, and a new build takes
+over once. Strangers send texts of odd characters meanwhile, and schedules are triggered, backfilled and deleted. The
+other worker is of a version, the plans workers are of none. Then managers are stopped in every way, and the worker dies
 meanwhile. The judges are the journals that the crawlers keep themselves, and the kernel's list of processes.
 """
 
@@ -16,6 +17,9 @@ from contextlib import suppress
 from crawler_lifecycle.cli.client.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.e2e.world import TERMINAL, until
+from tests.soak.aside import CLASS as ASIDE
+from tests.soak.aside import Aside
+from tests.soak.door import settled
 from tests.soak.manager_judge import Count, judge
 from tests.soak.manager_stops import CLASS as ENDLESS
 from tests.soak.manager_stops import stops
@@ -41,6 +45,8 @@ class Stream(GeneratorCrawlManager):
         self.state["bad"] = self.state.get("bad", 0) + 1
         super().bad_outcome_hook(spider, outcome, job_args_override, jobkey)
 """
+#: Crawls at once that are not of the manager.
+ASIDE_SLOTS = 6
 #: How many times as long as without troubles all may take.
 PATIENCE = 6.0
 
@@ -48,17 +54,24 @@ PATIENCE = 6.0
 class Chaos:
     """One manager over one stack, and what is done to them."""
 
-    def __init__(self, world: SoakWorld, striker: Striker, jobs: int, window: int, seconds: float) -> None:
-        self.world, self.striker, self.jobs, self.window, self.seconds = world, striker, jobs, window, seconds
+    def __init__(self, world: SoakWorld, striker: Striker, seed: int, jobs: int, window: int, seconds: float) -> None:
+        self.world, self.striker, self.seed = world, striker, seed
+        self.jobs, self.window, self.seconds = jobs, window, seconds
 
     def play(self) -> list[str]:
         """Everything; what was untrue."""
         world, plan = self.world, f"{MODULE}:Stream"
         self.striker.begin()
+        aside = Aside(world, MODULE, self.seed)
         until(lambda: plan in [row["plan"] for row in world.gateway.get("/v1/plans")["plans"]], "the class on record")
         with Count(world.mark) as count:
-            found = self._until_it_ends(world.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager"))
-        wrong = judge(world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes)
+            started = world.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager")
+            aside.begin()
+            found = self._until_it_ends(started)
+        aside.end()
+        say(str(aside))
+        wrong = [*self.striker.wrong, *settled(world), *aside.judge()]
+        wrong += judge(world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes)
         return [*wrong, *stops(world, f"{MODULE}:Endless")]
 
     def _until_it_ends(self, started: Document) -> Document:
@@ -85,10 +98,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a job, on average (default: 10)")
     options(parser)
     chosen = parser.parse_args()
-    source = CLASS.format(jobs=chosen.jobs, window=chosen.window, seconds=chosen.seconds) + ENDLESS
-    with stack(chosen, MODULE, source, slots=chosen.window * 2) as (world, module):
+    source = CLASS.format(jobs=chosen.jobs, window=chosen.window, seconds=chosen.seconds) + ENDLESS + ASIDE
+    with stack(chosen, MODULE, source, slots=chosen.window * 2 + ASIDE_SLOTS) as (world, module):
         striker = Striker(world, module, chosen.seed, chosen.pause)
-        wrong = Chaos(world, striker, chosen.jobs, chosen.window, chosen.seconds).play()
+        wrong = Chaos(world, striker, chosen.seed, chosen.jobs, chosen.window, chosen.seconds).play()
     return verdict(chosen.seed, wrong)
 
 

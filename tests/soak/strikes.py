@@ -1,5 +1,6 @@
-"""What storms do to a stack at random: its processes are killed, drained and frozen, users' code is edited, and a new
-build takes over. The workers of users' code are two, of no version; the other worker is of a version."""
+"""What storms do to a stack at random: its processes are killed, drained and frozen, workflows are terminated, users'
+code is edited, and a new build takes over. The workers of users' code are two, of no version; the other worker is of a
+version."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crawler_lifecycle.cli.process_identity import start_time
-from tests.e2e.world import until
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from tests.e2e.world import TERMINAL, until
 from tests.soak.journal import read_journals
 from tests.soak.world import DURABLE, SoakWorld
 from tests.support.builds import ROOT
@@ -29,6 +32,9 @@ PLANS = ("plans", "plans-2")
 #: Seconds that a frozen worker stands still.
 FROZEN_S = (15.0, 60.0)
 EDITS = BUILDS = 2
+#: Workflows that somebody terminates: of managers, of graphs, of due times. What they carried is carried by another one
+#: within so many seconds, and nobody asks for an audit.
+TERMINATED, HEALED_S = (names.MANAGER_WORKFLOW, names.GRAPH_WORKFLOW, names.DUE_WORKFLOW), 60.0
 #: Seconds before the first strike.
 FIRST_S = 10.0
 
@@ -42,6 +48,8 @@ class Strike:
     over: float
     hosts: frozenset[int] = frozenset()
     """The processes with users' code that died of it."""
+    whom: str = ""
+    """The workflow that was terminated."""
 
 
 class Striker:
@@ -51,13 +59,15 @@ class Striker:
         """``module``: users' code, which is edited. ``pause_s``: seconds between two strikes, on average. ``also``:
         parts of the stack that are killed besides."""
         self.world, self.module, self.source, self._pause_s = world, module, module.read_text(), pause_s
-        self._dice, self._victims = random.Random(seed), random.Random(seed)
+        self.seed, self._dice, self._victims = seed, random.Random(seed), random.Random(seed)
         self.parts = ("worker", "temporal", *also)
         self.strikes: list[Strike] = []
         self.killed: set[tuple[int, int]] = set()
         """Crawlers that were ended: process id and start time."""
         self._edits = self._build = 0
         self._hosts: frozenset[int] = frozenset()
+        self._whom = ""
+        self.wrong: list[str] = []
         self._next = FIRST_S
 
     def begin(self) -> None:
@@ -85,6 +95,7 @@ class Striker:
             "plans frozen": self._freeze,
             "host killed": self._kill_host,
             "crawler killed": self._kill_crawler,
+            "workflow terminated": self._terminate,
         }
         for part in self.parts:
             kinds[f"{part} killed"] = lambda part=part: self.world.stack.kill_part(part)  # type: ignore[misc]
@@ -96,12 +107,12 @@ class Striker:
             kinds[what] = lambda: self.module.write_text(f"{self.source}\n# edit {self._edits}\n")
         elif self._build < BUILDS and done > 1 / 2:
             what, kinds["build changed"] = "build changed", self._take_over
-        began, self._hosts = time.time(), frozenset()
+        began, self._hosts, self._whom = time.time(), frozenset(), ""
         with suppress(ProcessLookupError):
             kinds[what]()
             time.sleep(0.5)  # so that the death is seen before the health is asked for
             self.world.stack.wait_healthy()
-            self.strikes.append(Strike(what, began, time.time(), self._hosts))
+            self.strikes.append(Strike(what, began, time.time(), self._hosts, self._whom))
 
     def _take_over(self) -> None:
         """Another build, of a version, serves everything but users' code from now on."""
@@ -146,11 +157,33 @@ class Striker:
             self.killed.add((victim.pid, victim.start))
         os.kill(victim.pid, signal.SIGKILL if now.end is None else signal.SIGCONT)
 
+    def _terminate(self) -> None:
+        """Somebody ends a workflow, and tells nobody; back when another one carries what it carried."""
+        kind = self._victims.choice(TERMINATED)
+        found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType='{kind}'")
+        if not found:
+            raise ProcessLookupError
+        self._whom = whom = str(self._victims.choice(found)["execution"]["workflowId"])
+        self.world.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
+        if kind == names.DUE_WORKFLOW:
+            return  # its line tells what became of it
+        try:
+            until(lambda: whom in ended(self.world) or self.world.open_workflows([whom]), "another one", HEALED_S)
+        except AssertionError:
+            self.wrong.append(f"{whom!r} was terminated, and {HEALED_S:g} s later nothing carries what it carried")
+
     def _kill_database(self) -> None:
         assert self.world.server is not None
         self.world.server.kill()
         time.sleep(self._victims.uniform(0.5, 5))
         self.world.server.restart()
+
+
+def ended(world: SoakWorld) -> set[str]:
+    """The ids of the workflows of managers and graphs that have ended."""
+    managers = world.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
+    graphs = world.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
+    return {manager_workflow_id(*one) for one in managers} | {names.graph_workflow_id(key) for (key,) in graphs}
 
 
 def _parent(pid: int) -> int | None:

@@ -373,7 +373,7 @@ def test_every_lie_is_found(lie: Callable[[GraphCase], None], told: str, honest:
     assert told in "\n".join(check(replace(case)))
 
 
-def killed(case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset()) -> GraphCase:
+def killed(case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset(), whom: str = "") -> GraphCase:
     """The case with a first attempt of ``first`` that was killed, and a strike at that moment."""
     found = deepcopy(case)
     one = of(found, "first")
@@ -382,7 +382,7 @@ def killed(case: GraphCase, what: str, *, hosts: frozenset[int] = frozenset()) -
     value = graph_steps.value_of(found.plan.key, "first", 2)
     one.gave = digest(value)
     found.recorded = {**found.recorded, "first": one.gave} if value is not None else found.recorded
-    strike = Strike(what, one.begin - 19, one.begin - 18, hosts)
+    strike = Strike(what, one.begin - 19, one.begin - 18, hosts, whom)
     return replace(found, strikes=[strike])
 
 
@@ -396,6 +396,8 @@ def test_a_strike_explains_only_what_it_met(honest: GraphCase) -> None:
     assert [what for _, what in lost(met)] == ["host killed"]
     assert again_for_nothing(killed(honest, "host killed", hosts=frozenset([pid + 1])))
     assert not again_for_nothing(killed(honest, "temporal killed"))
+    assert not again_for_nothing(killed(honest, "workflow terminated", whom=f"graph/{honest.plan.key}"))
+    assert again_for_nothing(killed(honest, "workflow terminated", whom="graph/another"))
     assert again_for_nothing(killed(honest, "gateway killed"))
     assert again_for_nothing(killed(honest, "database killed"))
 

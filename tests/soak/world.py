@@ -48,6 +48,17 @@ CATALOGUE = """
     how: {{default: finished}}
     deaf: {{required: false}}
     number: {{required: false}}
+- name: aside
+  kind: command
+  project: {project}
+  command: ["python", "-S", "crawler.py", "aside"]
+  resumable: true
+  args:
+    journal: {{default: {aside}}}
+    seconds: {{default: "0.3"}}
+    how: {{default: finished}}
+    note: {{required: false}}
+    number: {{required: false}}
 """
 SETTINGS = {
     "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
@@ -77,10 +88,14 @@ class SoakWorld(World):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.journals = self.folder / "journals"
         self.journals.mkdir(exist_ok=True)
+        #: Of crawls that go on beside those which a storm is about.
+        self.aside = self.folder / "aside"
+        self.aside.mkdir(exist_ok=True)
         #: In the environment of every process of this stack, and of no other.
         self.mark = os.fsencode(self.folder.absolute())
         self.crawlers = self.folder / "soak.yaml"
-        text = CATALOGUE.format(project=json.dumps(str(HERE)), journal=json.dumps(str(self.journals.absolute())))
+        places = {"project": HERE, "journal": self.journals.absolute(), "aside": self.aside.absolute()}
+        text = CATALOGUE.format(**{name: json.dumps(str(place)) for name, place in places.items()})
         self.crawlers.write_text(text)
         #: Runs of the plan by their number, as soon as anybody knows them.
         self.ids: dict[int, int] = {}
