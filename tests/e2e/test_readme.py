@@ -84,7 +84,7 @@ def test_crawlctl_as_the_readme_shows_it(world: World, tmp_path: Path, request: 
         if words[1] == "describe":
             assert "operations" in done.stdout
             assert "PROCESSING" in done.stdout
-    assert crawlctl(world, ["stop", run_id, "--wait"], tmp_path).returncode == 0
+    assert crawlctl(world, ["stop", run_id, "--wait"], tmp_path).returncode in (0, 4), "stopped now, or it had ended"
     assert world.status(int(run_id)) in ("FAILED", "COMPLETED")
     assert world.query("SELECT attempt FROM run_history WHERE run_id = ?", run_id) == [(2,)]
 
