@@ -52,7 +52,7 @@ class Rows:
                 (2, 1, '{stamp(EVERY_S)}', 'started', NULL, 'run', 3);
             """
         )
-        answered = {"sent": T, "at": T + 1, "status": 202}
+        answered: Any = {"sent": T, "at": T + 1, "status": 202}
         run = Odd(1, "run", {"flow_id": FLOW, "tag": "t\u202e", "note": "\u0301"}, None)
         stopped, manager = Odd(2, "run", {}, "enough\a"), Odd(3, "manager", {}, None)
         self.sent = [
