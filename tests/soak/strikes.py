@@ -101,7 +101,7 @@ class Striker:
             kinds[f"{part} killed"] = lambda part=part: self.world.stack.kill_part(part)  # type: ignore[misc]
         if self.world.server is not None:
             kinds["database killed"] = self._kill_database
-        what = self._dice.choice(list(kinds))
+        what = self._dice.choice([*kinds, "workflow terminated"])
         if self._edits < EDITS and done > (self._edits + 1) / (EDITS + 1):
             self._edits, what = self._edits + 1, "class edited"
             kinds[what] = lambda: self.module.write_text(f"{self.source}\n# edit {self._edits}\n")
@@ -159,11 +159,12 @@ class Striker:
 
     def _terminate(self) -> None:
         """Somebody ends a workflow, and tells nobody; back when another one carries what it carried."""
-        kind = self._victims.choice(TERMINATED)
-        found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType='{kind}'")
+        found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
         if not found:
             raise ProcessLookupError
-        self._whom = whom = str(self._victims.choice(found)["execution"]["workflowId"])
+        kind = self._victims.choice(sorted({one["type"]["name"] for one in found}))
+        victims = sorted(one["execution"]["workflowId"] for one in found if one["type"]["name"] == kind)
+        self._whom = whom = str(self._victims.choice(victims))
         self.world.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
         if kind == names.DUE_WORKFLOW:
             return  # its line tells what became of it

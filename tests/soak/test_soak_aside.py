@@ -228,8 +228,9 @@ class Terminated(Rows):
         self.healed, self.gone = healed, list[str]()
 
     def cli_list(self, which: str) -> list[Any]:
-        kind = which.rpartition("=")[2].strip("'")
-        return [{"execution": {"workflowId": {"GraphWorkflow": "graph/g"}.get(kind, "manager/stream/chaos")}}]
+        kinds = {"GraphWorkflow": "graph/g", "CrawlManagerWorkflow": "manager/stream/chaos"}
+        assert all(f"'{kind}'" in which for kind in kinds)
+        return [{"execution": {"workflowId": one}, "type": {"name": kind}} for kind, one in kinds.items()]
 
     def talk(self, call: Any) -> list[Any]:
         self.gone.append("terminated")
@@ -244,7 +245,6 @@ def test_what_nobody_carries_within_a_minute_is_told(
     healed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(strikes, "HEALED_S", 0.01)
-    monkeypatch.setattr(strikes, "TERMINATED", ("GraphWorkflow", "CrawlManagerWorkflow"))
     (tmp_path / "m.py").write_text("")
     world = Terminated(healed=healed)
     striker = Striker(cast(SoakWorld, world), tmp_path / "m.py", 1, 1.0)
