@@ -6,6 +6,7 @@ characters as an id: each is refused with a 4xx, or what was accepted is carried
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def odd_text(dice: random.Random) -> str:
     kinds = dice.choice([PLAIN, WIDE, WIDE, JOINED, RAW, MEANT, WIDE + JOINED, PLAIN + RAW])
     pieces = [dice.choice(kinds) for _ in range(dice.randint(1, 4))]
     length = dice.choice(LENGTHS)
-    return ("".join(pieces) * length)[:length]
+    text = ("".join(pieces) * length)[:length]
+    return str(json.loads(json.dumps(text)))  # two halves beside each other are one character for whoever reads it
 
 
 @dataclass(frozen=True)

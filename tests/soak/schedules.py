@@ -104,5 +104,6 @@ class Schedules:
 
     def _promised(self, name: str, told: Told) -> None:
         if told.ok:
-            times = [moment(line["due_at"]).timestamp() for line in told.answer.get("due", ())]
-            self.wanted += [Wanted(name, at, told) for at in times]
+            # A backfill also names what it found, and what is due by the schedule alone.
+            asked = [line["due_at"] for line in told.answer.get("due", ()) if line["asked_by"] is not None]
+            self.wanted += [Wanted(name, moment(at).timestamp(), told) for at in asked]

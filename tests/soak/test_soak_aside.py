@@ -88,7 +88,10 @@ class Rows:
 
 
 def test_honest_rows_pass() -> None:
-    assert Rows().violations() == ""
+    rows = Rows()
+    assert rows.violations() == ""
+    rows.db.execute("UPDATE schedule_due SET decision = 'queued' WHERE due_id = 2")
+    assert rows.violations() == "", "what waited is called so when it has begun, too"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_honest_rows_pass() -> None:
         ("UPDATE schedule_due SET target_id = NULL WHERE due_id = 2", "is started without a target"),
         ("UPDATE schedule_due SET target_id = NULL WHERE due_id = 2", "a person was promised"),
         ("UPDATE schedule_due SET target_id = NULL WHERE due_id = 2", "run 3 was begun for schedule/"),
-        ("UPDATE schedule_due SET decision = 'queued', target_id = NULL WHERE due_id = 2", "it waits for ever"),
+        ("UPDATE schedule_due SET decision = 'queued', target_id = NULL WHERE due_id = 2", "queued without a target"),
         ("UPDATE schedule_due SET decision = 'missed' WHERE due_id = 2", "does not say what it began"),
         ("DELETE FROM schedule_due WHERE due_id = 1", "13:46:40.000 has no line"),
         ("DELETE FROM schedule_due WHERE due_id = 2", "and it is: None"),
@@ -185,7 +188,7 @@ def test_a_seed_sends_the_same_texts() -> None:
 def test_texts_have_every_odd_kind_of_character_and_every_length() -> None:
     dice = random.Random(1)
     texts = [odd_text(dice) for _ in range(2000)]
-    assert {len(text) for text in texts} == set(LENGTHS)
+    assert {len(text) for text in texts} >= set(LENGTHS)
     everything = "".join(texts)
     for what in ("😀", "\u202e", "\u0301", "\u200d", "\0", "\x1b", "\ud800", "العربية"):
         assert what in everything
@@ -199,7 +202,7 @@ class Notebook:
 
     def until_told(self, method: str, path: str, body: Any = None, key: str | None = None) -> Told:
         self.asked.append(f"{method} {path.rpartition('/')[2] if method == 'POST' else ''}".strip())
-        due = [{"due_at": "1970-01-12T13:46:40Z"}]
+        due = [{"due_at": "1970-01-12T13:46:40Z", "asked_by": "a person"}, {"due_at": "1970", "asked_by": None}]
         return Told(f"{method} {path}", T, T + 1, 202, {"due": due} if method == "POST" else {})
 
 
