@@ -26,7 +26,11 @@ from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
 #: Settings that the stack decides itself, and the options that choose them.
-_OPTIONS = {"LIFECYCLE_DATABASE__URL": "--database", "LIFECYCLE_CLUSTER__KIND": "--cluster"}
+_OPTIONS = {
+    "LIFECYCLE_DATABASE__URL": "--database",
+    "LIFECYCLE_CLUSTER__KIND": "--cluster",
+    "LIFECYCLE_CLUSTER__STATE_DIR": "--state-dir",
+}
 #: How often the working directory is looked at for new modules. Seconds.
 _LOOK_S = 2.0
 
