@@ -37,7 +37,7 @@ UPLOAD_SECONDS = 900.0
 MARGIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 #: What is for us alone, and no business of the crawler.
-_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE")
+_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD")
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -418,6 +418,8 @@ def main(argv: list[str]) -> None:
     """Run and exit."""
     block_signals()
     become_subreaper()
+    with contextlib.suppress(KeyError, ValueError, OSError):  # the slot of the local cluster, which no crawler holds
+        os.set_inheritable(int(os.environ["CRAWL_SLOT_FD"]), False)
     try:
         code = _run(argv)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -99,6 +100,8 @@ class _Reading:
         """There is no end on file: look for the crawler itself, then for its own summary."""
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
+        if leader is not None and not supervised and not self._folder.has(files.STOP):
+            leader.send(signal.SIGCONT)  # a runner that its crawler stopped; a kill holds it on purpose
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
             return self._executing(alone)

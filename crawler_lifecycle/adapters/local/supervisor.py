@@ -256,7 +256,7 @@ class Supervisor:
             os.dup2(nothing, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.set_inheritable(slot, True)  # the slot stays taken as long as we or anything of the crawler lives
+            os.set_inheritable(slot, True)  # the slot stays taken as long as we or the runner live
             if self._limit is not None and word == GATE_PLAIN:
                 # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
                 # because mapped memory (threads, arenas) is always a good deal more than used memory.
@@ -269,6 +269,7 @@ class Supervisor:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
+            environment["CRAWL_SLOT_FD"] = str(slot)  # for the runner alone: what hides from us must not keep it
             os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
         except BaseException as error:
             os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
@@ -298,8 +299,11 @@ class Supervisor:
         forced_at: float | None = None
         while True:
             alarm.wait(TICK)
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            changed = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if changed is not None and changed.si_code != os.CLD_STOPPED:
                 return
+            if changed is not None:
+                os.kill(pid, signal.SIGCONT)  # stopped, perhaps by its crawler, it would never tell how that ended
             if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
                 if self._note_signal():
