@@ -292,6 +292,7 @@ class Launcher:
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
             "waiting_mark": str(self.state / "waiting" / name),
+            "started": str(self.state / files.STARTED / name),
             "live_mark": str(self.state / liveness_marks.LIVE / name),
             "created_at": self.clock().isoformat(),
         }

@@ -215,6 +215,7 @@ class Supervisor:
         try:
             record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
             files.replace(self._home, files.PROCESS, record)
+            self._tell_beside(record)
             self._kernel.admit(pid)
             opened = not self._stop_asked()
             if opened:
@@ -454,12 +455,25 @@ class Supervisor:
                 self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
                 if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
                     files.create(self._home, files.END, end)
-                self._mark(liveness_marks.end)
-                return
+                break
             except OSError:
-                if time.monotonic() >= give_up or self._removed():
+                if self._removed():
+                    break
+                if time.monotonic() >= give_up:
                     raise
                 time.sleep(1)
+        end["message"] = message or "Its folder was removed"
+        self._tell_beside(end if self._removed() else None)
+        self._mark(liveness_marks.end)
+
+    def _tell_beside(self, told: dict[str, object] | None) -> None:
+        """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
+        folder, name = os.path.split(str(self._spec.get("started")))
+        with contextlib.suppress(OSError):
+            if told is None:
+                Held(folder).unlink(name)
+            else:
+                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")
