@@ -258,14 +258,14 @@ class Runner:
         counters = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
         summary = {
             "runner": VERSION,
-            **finish,
-            **self._resumption,
-            **counters,
             "exit": code,
+            **finish,
             "told_to_stop": evidence.stop_asked,  # before its end, which an upload may outlast
             "exit_code": ended.exit_code,
             "own_exit": None if self._scrapy else ended.exit_code,  # one that has a say in what its code means
             "signal": ended.signal,
+            **counters,
+            **self._resumption,
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
@@ -349,11 +349,11 @@ def say(text: str) -> None:
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
-    """The last word; at most 4 KB."""
+    """The last word; at most 4 KiB."""
     if not path:
         return
     try:
-        contract.write_text(path, contract.fitted({k: v for k, v in summary.items() if v is not None}))
+        contract.write_text(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
     except (OSError, ValueError) as error:
         say(f"The summary cannot be written: {error}")
 

@@ -440,7 +440,7 @@ class Supervisor:
                 number = told if told is not None and exit_code == 128 + told else None
         if self._oom:
             exit_code, number = 137, int(signal.SIGKILL)
-        end = {
+        end: dict[str, object] = {
             "exit_code": exit_code,
             "signal": number,
             "reason": reason,
