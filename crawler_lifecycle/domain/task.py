@@ -351,7 +351,7 @@ def reconcile(
     if foreign or seen.phase is Phase.GONE:
         if foreign:
             kind, cause = "not_ours", f"Another object ({seen.uid}) is under the name of ours ({task.uid})"
-        elif task.ever_seen:
+        elif task.ever_seen or seen.started_at is not None or seen.changed_at is not None:
             kind, cause = "vanished", "It vanished from the cluster and left no trace of its end"
         else:
             kind, cause = "never_existed", "It was recorded as deployed but never existed on the cluster"

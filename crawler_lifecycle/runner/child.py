@@ -73,8 +73,7 @@ class Child:
     def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
         """Start the crawler with a clean signal state. Raises ``OSError`` when it cannot be executed.
 
-        ``output`` is what it prints to, ours otherwise. Inheritable files stay open: the local cluster's slot lock must
-        last as long as anything of the crawler.
+        ``output`` is what it prints to, ours otherwise. Inheritable files stay open.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
         printed = [] if output is None else [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]

@@ -15,7 +15,8 @@ from .held import Held, NotOurs
 
 Json = dict[str, Any]
 
-SUMMARY_MAX = 4096
+#: Bytes of the summary, and of what decides in it: the containers of a pod share 12 KiB, and each is cut to its part.
+SUMMARY_MAX, SHORT_MAX = 4096, 1024
 STATS_MAX = 64 * 1024
 COUNTERS = ("pages", "items", "errors", "bytes")
 #: Bytes of JSON of a crawler's own statistics, characters of their names, and the largest number:
@@ -186,7 +187,14 @@ def write_text(path: str, text: str) -> None:
             file.truncate()
 
 
-def fitted(data: Json, most: int = SUMMARY_MAX) -> str:
+def summary_text(data: Json) -> str:
+    """The summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short words, then what may be cut off."""
+    long: Json = {name: data[name] for name in ("files", "message") if name in data}
+    short = fitted({name: value for name, value in data.items() if name not in long}, SHORT_MAX)
+    return fitted({**json.loads(short), **long}, SUMMARY_MAX)
+
+
+def fitted(data: Json, most: int) -> str:
     """The object as JSON of at most ``most`` bytes; the longest text in it is cut until it fits."""
     data = dict(data)
     while len(text := json.dumps(data)) > most:

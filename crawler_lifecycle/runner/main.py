@@ -37,7 +37,7 @@ UPLOAD_SECONDS = 900.0
 MARGIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 #: What is for us alone, and no business of the crawler.
-_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE")
+_OURS = ("CRAWL_UPLOAD_URL", "CRAWL_UPLOAD_TOKEN", "CRAWL_LOG_FILE", "CRAWL_SLOT_FD")
 #: With less than this left on the disk, a failure counts as a full disk.
 DISK_RESERVE = 64 * 1024
 
@@ -258,14 +258,14 @@ class Runner:
         counters = {name: self._stats[name] for name in contract.COUNTERS if name in self._stats}
         summary = {
             "runner": VERSION,
-            **finish,
-            **self._resumption,
-            **counters,
             "exit": code,
+            **finish,
             "told_to_stop": evidence.stop_asked,  # before its end, which an upload may outlast
             "exit_code": ended.exit_code,
             "own_exit": None if self._scrapy else ended.exit_code,  # one that has a say in what its code means
             "signal": ended.signal,
+            **counters,
+            **self._resumption,
             "peak_memory": ended.peak_memory or None,
             "started_at": self._started_at,
             "message": self._message[:1000] if self._message else None,
@@ -349,11 +349,11 @@ def say(text: str) -> None:
 
 
 def write_summary(path: str | None, summary: contract.Json) -> None:
-    """The last word; at most 4 KB."""
+    """The last word; at most 4 KiB."""
     if not path:
         return
     try:
-        contract.write_text(path, contract.fitted({k: v for k, v in summary.items() if v is not None}))
+        contract.write_text(path, contract.summary_text({k: v for k, v in summary.items() if v is not None}))
     except (OSError, ValueError) as error:
         say(f"The summary cannot be written: {error}")
 
@@ -418,6 +418,8 @@ def main(argv: list[str]) -> None:
     """Run and exit."""
     block_signals()
     become_subreaper()
+    with contextlib.suppress(KeyError, ValueError, OSError):  # the slot of the local cluster, which no crawler holds
+        os.set_inheritable(int(os.environ["CRAWL_SLOT_FD"]), False)
     try:
         code = _run(argv)
     except OSError as error:

@@ -101,6 +101,7 @@ class LocalHands:
             victim.send(signal.SIGKILL)  # the last of them may be gone with the one before
         wait_until(lambda: not self.bench.running())
         shutil.rmtree(self.bench.folder())
+        shutil.rmtree(self.bench.state / "started")  # the disk of another cluster: nothing of it was ever here
 
     def usurp(self) -> None:
         self.remove()

@@ -256,6 +256,10 @@ def test_corrections_name_what_was_untrue() -> None:
     change = reconcile(never, gone, None, due_at=due)
     assert change is not None
     assert (change.after, change.outcome, change.correction) == (TaskStatus.LOST, "lost", "never_existed")
+    for trace in ("started_at", "changed_at"):  # no look saw it, but its cluster tells when it was there
+        change = reconcile(never, dataclasses.replace(gone, **{trace: T0}), None, due_at=due)
+        assert change is not None
+        assert (change.after, change.correction) == (TaskStatus.LOST, "vanished")
 
 
 @pytest.mark.parametrize(("stop", "status", "outcome"), [

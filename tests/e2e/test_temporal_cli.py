@@ -101,14 +101,14 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
         folders = [world.folder / "cluster" / "tasks" / str(run_id) / str(index) / "1" for index in (1, 3)]
         crawlers = [int(json.loads((folder / "process.json").read_text())["pid"]) for folder in folders]
         for pid in crawlers:
-            os.kill(pid, signal.SIGSTOP)
+            os.killpg(pid, signal.SIGSTOP)
     try:
         until(lambda: _tasks_of(world, "cli/terminated", "SUCCEEDED") == 2, "the end of the short tasks")
         assert world.tasks(run_id) == {"SUCCEEDED": 2, "RUNNING": 2}
         world.temporal("workflow", "terminate", "--workflow-id", "cli/terminated", "--reason", "by an operator")
     finally:
         for pid in crawlers:
-            os.kill(pid, signal.SIGCONT)
+            os.killpg(pid, signal.SIGCONT)
     world.cli_start("cli/resumed", {"run_id": run_id})
     result = world.cli_result("cli/resumed")["result"]
     assert (result["run_id"], result["attempt"], result["tasks"]) == (run_id, 2, {"SUCCEEDED": 4})

@@ -162,12 +162,15 @@ def test_whatever_a_crawler_says_the_summary_fits_into_a_termination_message(
         "files": {"uploaded": False, "why": "w" * 300},
         **dict.fromkeys(contract.COUNTERS, 2**63 - 1),
     }
-    text = contract.fitted(summary)
+    text = contract.summary_text(summary)
     assert len(text.encode()) <= contract.SUMMARY_MAX
+    assert text.index('"files": ') <= contract.SHORT_MAX
+    assert text.index('"files": ') < text.index('"message": ')
     told = json.loads(text)
     assert message.startswith(told["message"])
     assert told["files"] == summary["files"]
-    if len(json.dumps(summary)) <= contract.SUMMARY_MAX:
+    short = {name: value for name, value in summary.items() if name not in ("files", "message")}
+    if len(json.dumps(summary)) <= contract.SUMMARY_MAX and len(json.dumps(short)) <= contract.SHORT_MAX:
         assert told == summary
 
 
@@ -178,6 +181,18 @@ open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "\\U0001f
 """
     assert bench.python(code) == 0
     assert bench.summary()["pages"] == 7
+
+
+def test_what_decides_stands_first_in_the_summary(bench: RunnerBench) -> None:
+    """A kubelet keeps as little as a KiB of it, from its beginning."""
+    code = """
+import json, os
+open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "m" * 1000, "pages": 7}))
+"""
+    assert bench.python(code) == 0
+    raw = bench.summary_file.read_text()
+    assert list(json.loads(raw))[:4] == ["runner", "exit", "finish_reason", "finished_at"]
+    assert 0 < raw.index('"pages": 7') < raw.index('"message": ') < contract.SHORT_MAX
 
 
 def test_without_a_stats_file_counters_are_printed_all_the_same(bench: RunnerBench, tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ from crawler_lifecycle.adapters.local.folders.reading import check_readable, rea
 from crawler_lifecycle.adapters.local.folders.records import task_records
 from crawler_lifecycle.adapters.local.folders.retention import remove_old
 from crawler_lifecycle.adapters.local.processes.crawl_user import RunAs, let_pass
-from crawler_lifecycle.adapters.local.processes.identity import Identity, Stat, boot_id, kill_all, still_alive
+from crawler_lifecycle.adapters.local.processes.identity import (
+    Identity,
+    Stat,
+    boot_id,
+    kill_all,
+    still_alive,
+    wake_supervisors,
+)
 from crawler_lifecycle.adapters.local.processes.slot_queue import STOP_SIGNAL
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import ClusterTask
@@ -44,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 #: Kill: the time a living supervisor gets to reap and write the end, before it is killed too.
 SUPERVISOR_SECONDS = 3.0
+#: Audit: a supervisor that lives so long after the end of its task hangs.
+HANGING_SECONDS = 60.0
 #: Kill: the time after which we say that we could not.
 KILL_SECONDS = 10.0
 
@@ -118,7 +127,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED)
+        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)
@@ -162,6 +171,7 @@ class LocalCluster:
         for task in tasks:
             _check_place(task.place)
         with reading(self._state):
+            self._wake_supervisors()
             seen = [self._observe(run, task, now) for task in tasks]
             self._look_again_at_forged_ends(run, tasks, seen, now)
         return Look(now, time.monotonic() - began, seen)
@@ -207,6 +217,7 @@ class LocalCluster:
         folder = self._folder(run, task)
         try:
             check_readable(self._state)  # a stop that found no disk must come again
+            self._wake_supervisors()
             if self._stop_by_file(folder, task) or task.uid is None:
                 return
             supervisors, crawlers = folder.named(self._known_uid(folder, task))
@@ -264,6 +275,7 @@ class LocalCluster:
         if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": files.utc(time.time())}):
             return
         if leader is not None and leader.send(signal.SIGTERM):
+            leader.send(signal.SIGCONT)  # stopped, it would not hear it
             return
         _terminate(processes)
 
@@ -275,6 +287,7 @@ class LocalCluster:
         _check_place(task.place)
         folder = self._folder(run, task)
         try:
+            self._wake_supervisors()
             if self._kill_by_file(folder, task) or task.uid is None:
                 return
             self._kill_by_name(folder, self._known_uid(folder, task))
@@ -286,7 +299,7 @@ class LocalCluster:
         try:
             if not folder.has(files.SPEC) or self._is_foreign(folder, task):
                 return False
-            self._kill(folder)
+            self._kill(folder, task.uid)
             return True
         except OSError as error:
             if task.uid is None:
@@ -294,29 +307,24 @@ class LocalCluster:
             logger.warning("the folder of a task to be killed cannot be used, it is killed by its name: %s", error)
             return False
 
-    def _kill(self, folder: TaskFolder) -> None:
+    def _kill(self, folder: TaskFolder, uid: str | None) -> None:
         if not folder.has(files.END):
             # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
             folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
         began, killed = time.monotonic(), 0
-        supervisor = folder.identity(files.SUPERVISOR)
-        if supervisor is not None and not folder.has(files.END):
-            supervisor.send(signal.SIGTERM)  # wakes one that waits for a slot
         while (waited := time.monotonic() - began) < KILL_SECONDS:
             leader = folder.identity(files.PROCESS)
             victims = folder.processes(leader)
             killed += kill_all(_in_order(victims, leader, folder), boot_id())
             if not victims:
-                if folder.has(files.END):
-                    folder.settle_group()
-                    return
-                if not folder.supervisor_alive():
+                supervisors, _ = folder.named(uid)  # also when its end is on file: who hangs after it holds a slot
+                if not supervisors:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
                     return
-                if supervisor is not None and waited > SUPERVISOR_SECONDS:
-                    supervisor.send(signal.SIGKILL)
+                for one in supervisors:  # SIGTERM wakes one that waits for a slot
+                    one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else signal.SIGTERM)
             time.sleep(0.02)
         raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
@@ -340,9 +348,10 @@ class LocalCluster:
         """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
         now = self._clock()
         with reading(self._state):
+            self._wake_supervisors()
             return inventory(
                 self._state / "tasks",
-                lambda run, task: self._observe(run, task, now),
+                lambda run, task: self._end_hanging(run, task, now),
                 self._node,
                 run_id=run_id,
                 after=after,
@@ -361,6 +370,7 @@ class LocalCluster:
         """
         with reading(self._state, checked=False):
             liveness_marks.forget(str(self._state))
+            liveness_marks.forget(str(self._state), keep_s, files.STARTED)
             return remove_old(self._state, keep_s)
 
     # --- inside
@@ -374,6 +384,17 @@ class LocalCluster:
         seen = observe(folder, now, self._node)
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
+
+    def _wake_supervisors(self) -> None:
+        wake_supervisors(str(self._state / "tasks"))
+
+    def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
+        """See the task, and kill a supervisor that has not written the end long after it: it would keep its slot."""
+        seen = self._observe(run, task, now)
+        if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
+            for one in self._folder(run, task).named()[0]:
+                one.send(signal.SIGKILL)
+        return seen
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:

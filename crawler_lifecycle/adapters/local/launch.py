@@ -15,7 +15,7 @@ from pathlib import Path
 from crawler_lifecycle.adapters.local.folders.retention import REMOVED, exclusive, holds_tasks
 from crawler_lifecycle.adapters.local.processes.cgroup import Parents
 from crawler_lifecycle.adapters.local.processes.crawl_user import RunAs, let_pass
-from crawler_lifecycle.adapters.local.processes.identity import Identity
+from crawler_lifecycle.adapters.local.processes.identity import BOOT, Identity
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
 from crawler_lifecycle.domain.names import cluster_name
@@ -44,10 +44,6 @@ STALE_MARK_SECONDS = 60.0
 _ROOT = str(Path(__file__).resolve().parents[3])
 #: A program beside us, not a module that we use: it is started by its path, as in a pod.
 _RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
-_BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from crawler_lifecycle.adapters.local.supervisor import main; main(sys.argv[1:])"
-)
 
 
 class Refused(Exception):
@@ -200,7 +196,7 @@ class Launcher:
             "-I",
             "-S",
             "-c",
-            _BOOT,
+            BOOT,
             _ROOT,
             str(folder),
             str(deployment.expires_at.timestamp()),
@@ -296,6 +292,7 @@ class Launcher:
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
             "waiting_mark": str(self.state / "waiting" / name),
+            "started": str(self.state / files.STARTED / name),
             "live_mark": str(self.state / liveness_marks.LIVE / name),
             "created_at": self.clock().isoformat(),
         }

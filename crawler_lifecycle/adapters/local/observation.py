@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from crawler_lifecycle.adapters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .folders import folder as files
 
@@ -59,6 +60,8 @@ class _Reading:
             return self._outlived(supervised=True)
         if self._folder.has_ended():  # it wrote the end and left while we looked
             return self._ended()
+        if not began and self._folder.task.uid is not None:
+            return self._without_folder()  # it was deployed with a supervisor: what lies here is another folder
         if not began:
             reason = "deployed, but its supervisor has not started" if self._folder.has(files.SPEC) else None
             return self._seen(Phase.ABSENT, reason=reason)
@@ -74,8 +77,21 @@ class _Reading:
         else:
             supervisors, crawlers = self._folder.named()
             phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
-            seen = self._seen(phase, node=self._node, reason=foreign or "its folder was removed")
+            told = self._told_beside() if phase is Phase.GONE else {}
+            started = self._folder.time(told, "started_at", files.STARTED)
+            if told.get("finished_at") and foreign is None:
+                return replace(self._ended(told), started_at=started)
+            reason = foreign or "its folder was removed"
+            seen = self._seen(phase, node=self._node, reason=reason, started_at=started)
         return seen if foreign is None else replace(seen, name=None, uid=None)
+
+    def _told_beside(self) -> dict[str, object]:
+        """What its supervisor told outside of the folder, of this very object; empty where it told nothing."""
+        try:
+            told = files.read(Held(str(self._folder.path.parents[3] / files.STARTED)), self._name)
+        except (files.Garbage, NotOurs, FileNotFoundError):
+            return {}
+        return told if told is not None and told.get("uid") == self._folder.task.uid else {}
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
@@ -99,6 +115,8 @@ class _Reading:
         """There is no end on file: look for the crawler itself, then for its own summary."""
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
+        if leader is not None and not supervised and not self._folder.has(files.STOP):
+            leader.send(signal.SIGCONT)  # a runner that its crawler stopped; a kill holds it on purpose
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
             return self._executing(alone)
@@ -154,8 +172,8 @@ class _Reading:
             return None
         return max(self._now - wrote_at, timedelta(0))
 
-    def _ended(self) -> Observation:
-        data = self._folder.read(files.END) or {}
+    def _ended(self, told: Mapping[str, object] | None = None) -> Observation:
+        data = told or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
         code = self._folder.count(data, "exit_code", files.END, bounds.exit_code)
         number = self._folder.count(data, "signal", files.END, bounds.exit_signal)

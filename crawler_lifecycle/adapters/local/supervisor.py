@@ -215,6 +215,7 @@ class Supervisor:
         try:
             record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
             files.replace(self._home, files.PROCESS, record)
+            self._tell_beside(record)
             self._kernel.admit(pid)
             opened = not self._stop_asked()
             if opened:
@@ -256,7 +257,7 @@ class Supervisor:
             os.dup2(nothing, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.set_inheritable(slot, True)  # the slot stays taken as long as we or anything of the crawler lives
+            os.set_inheritable(slot, True)  # the slot stays taken as long as we or the runner live
             if self._limit is not None and word == GATE_PLAIN:
                 # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
                 # because mapped memory (threads, arenas) is always a good deal more than used memory.
@@ -269,6 +270,7 @@ class Supervisor:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
+            environment["CRAWL_SLOT_FD"] = str(slot)  # for the runner alone: what hides from us must not keep it
             os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
         except BaseException as error:
             os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
@@ -298,8 +300,11 @@ class Supervisor:
         forced_at: float | None = None
         while True:
             alarm.wait(TICK)
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            changed = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if changed is not None and changed.si_code != os.CLD_STOPPED:
                 return
+            if changed is not None:
+                os.kill(pid, signal.SIGCONT)  # stopped, perhaps by its crawler, it would never tell how that ended
             if forced_at is None and self._stop_asked():
                 forced_at = time.monotonic() + self._grace()
                 if self._note_signal():
@@ -435,7 +440,7 @@ class Supervisor:
                 number = told if told is not None and exit_code == 128 + told else None
         if self._oom:
             exit_code, number = 137, int(signal.SIGKILL)
-        end = {
+        end: dict[str, object] = {
             "exit_code": exit_code,
             "signal": number,
             "reason": reason,
@@ -450,12 +455,25 @@ class Supervisor:
                 self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
                 if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
                     files.create(self._home, files.END, end)
-                self._mark(liveness_marks.end)
-                return
+                break
             except OSError:
-                if time.monotonic() >= give_up or self._removed():
+                if self._removed():
+                    break
+                if time.monotonic() >= give_up:
                     raise
                 time.sleep(1)
+        end["message"] = message or "Its folder was removed"
+        self._tell_beside(end if self._removed() else None)
+        self._mark(liveness_marks.end)
+
+    def _tell_beside(self, told: dict[str, object] | None) -> None:
+        """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
+        folder, name = os.path.split(str(self._spec.get("started")))
+        with contextlib.suppress(OSError):
+            if told is None:
+                Held(folder).unlink(name)
+            else:
+                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")

@@ -107,7 +107,8 @@ def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
     wait_until(lambda: not runner.alive())
     wait_until(lambda: not supervisor.alive())
     seen = bench.cluster.look(run_ref(RUN), [task]).observations[0]
-    assert seen.phase is Phase.GONE
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.finish_reason) == (137 if force else 11, None)
     assert bench.running() == []
     watched()
     path = place(bench, level)

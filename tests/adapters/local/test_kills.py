@@ -224,6 +224,8 @@ def test_a_folder_taken_away_is_no_reason_to_hang(bench: Bench) -> None:
     assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its folder was removed")
     bench.cluster.stop(run_ref(RUN), known)
     bench.cluster.kill(run_ref(RUN), known)
-    assert look().phase is Phase.GONE
+    seen = look()
+    assert how(seen) == (137, 9, "Error", None)
+    assert seen.started_at is not None
     assert bench.look().phase is Phase.ABSENT, "without a uid nobody can say that it was ever deployed"
     supervisor.send(signal.SIGKILL)

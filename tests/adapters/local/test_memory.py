@@ -12,6 +12,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from crawler_lifecycle.adapters.local import cluster
 from crawler_lifecycle.adapters.local.processes import cgroup, identity
 from crawler_lifecycle.domain.task import Phase, read_end
 from tests.adapters.local.local_bench import Bench, wait_until
@@ -141,6 +142,13 @@ def test_a_family_that_never_keeps_still_is_not_over_the_limit_for_it(monkeypatc
     assert identity.memory_of(7, 110) == 120
 
 
+@pytest.fixture
+def nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that is stopped stands for a slow one."""
+    monkeypatch.setattr(cluster, "wake_supervisors", lambda tasks: None)
+
+
+@pytest.mark.usefixtures("nobody_wakes")
 def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Bench]) -> None:
     """It says why before it kills; a look that comes before the end is on file reads that."""
     bench = make_bench(cgroup_setting="off")
@@ -157,6 +165,7 @@ def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Be
 
 
 @needs_cgroup
+@pytest.mark.usefixtures("nobody_wakes")
 def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
     kernel.start(UNTIL_GO + GROW, memory="80Mi")
     supervisor = kernel.supervisor()
@@ -170,6 +179,7 @@ def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
     assert kernel.until_on_file().end == replace(seen.end, message=ANY, finished_at=ANY)
 
 
+@pytest.mark.usefixtures("nobody_wakes")
 @pytest.mark.parametrize("supervised", [True, False])
 def test_who_fails_at_the_limit_is_out_of_memory_without_its_supervisor_too(
     make_bench: Callable[..., Bench], supervised: bool

@@ -40,6 +40,9 @@ FILES = "files"
 #: In the folder of a run: the uid of the run whose folder it is, written before anything else is put there.
 RUN = "run.json"
 
+#: Beside the folder of all tasks, a file for each that executes: what its crawler cannot take away with its folder.
+STARTED = "started"
+
 FILE_MAX = 256 * 1024
 
 

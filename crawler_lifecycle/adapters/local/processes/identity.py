@@ -7,12 +7,18 @@ the supervisor loads it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 from collections.abc import Iterator
 
 _GONE = (errno.ENOENT, errno.ESRCH)
+#: What a supervisor executes: an argument that no other process has.
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from crawler_lifecycle.adapters.local.supervisor import main; main(sys.argv[1:])"
+)
 #: ``PF_EXITING`` of the kernel's include/linux/sched.h, in field 9 of ``/proc/<pid>/stat``.
 _PF_EXITING = 0x00000004
 
@@ -174,13 +180,18 @@ def carries(pid: int, marks: list[bytes]) -> bool:
     return all(mark in entries for mark in marks)
 
 
-def started_with(pid: int, *arguments: str) -> bool:
-    """Whether the process was executed with all these arguments. Nobody hides them, and no file is needed for it."""
+def _arguments(pid: int) -> list[bytes]:
+    """The arguments with which it was executed; nothing when it is gone. A supervisor hides none of its own."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            given = file.read().split(b"\0")
+            return file.read().split(b"\0")
     except OSError:
-        return False
+        return []
+
+
+def started_with(pid: int, *arguments: str) -> bool:
+    """Whether the process was executed with all these arguments. No file is needed for it."""
+    given = _arguments(pid)
     return all(os.fsencode(one) in given for one in arguments)
 
 
@@ -199,7 +210,7 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     """Supervisors and crawler processes of a task, by arguments and environment; with ``uid`` those of that object."""
     if uid is not None:
         marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
-    arguments = (folder,) if uid is None else (folder, uid)
+    arguments = (BOOT, folder) if uid is None else (BOOT, folder, uid)
     living = [stat for stat in _each_process() if not stat.ended and stat.pid != os.getpid()]
     like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
     # One that it has just forked looks like itself, and is the crawler.
@@ -220,6 +231,20 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
         named = (folders[entry] for entry in entries if entry in folders)
         found.update(folder for folder in named if all(mark in entries for mark in tasks[folder]))
     return found
+
+
+def wake_supervisors(tasks: str) -> None:
+    """Continue every stopped supervisor of a task below this folder: a crawler of its user may have stopped it.
+
+    Stopped, it would hold its slot, or the head of the queue, for ever.
+    """
+    below_it = os.fsencode(tasks) + b"/"
+    for stat in _each_process():
+        if stat.state == "T":
+            given = _arguments(stat.pid)
+            if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
+                with contextlib.suppress(PermissionError):  # another user's: no process of ours
+                    Identity(stat.pid, stat.start, boot_id()).send(signal.SIGCONT)
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:

@@ -21,7 +21,7 @@ KEEP_ENDED_S = 120.0
 def begin(mark: str) -> None:
     """Mark a task as living. Never raises: a missing mark costs time, never the truth."""
     with contextlib.suppress(OSError):
-        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
 
 
 def drop(mark: str) -> None:
@@ -37,10 +37,10 @@ def end(mark: str) -> None:
         os.rename(mark, os.path.join(state, ENDED, name))
 
 
-def forget(state: str, keep_s: float = KEEP_ENDED_S) -> None:
+def forget(state: str, keep_s: float = KEEP_ENDED_S, place: str = ENDED) -> None:
     """Remove marks of tasks that ended longer ago, whoever else does so at the same time. Raises ``OSError``."""
     before = time.time() - keep_s
-    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, ENDED)) as entries:
+    with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, place)) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 if entry.stat(follow_symlinks=False).st_ctime < before:

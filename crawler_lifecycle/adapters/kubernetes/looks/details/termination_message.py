@@ -1,12 +1,14 @@
 """Termination messages of containers: the summary of our runner, or any other text.
 
-The runner writes its summary (JSON, at most 4 KB) into the file that Kubernetes shows as the container's message. Where
-it could not, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
+The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes shows as the container's message. A
+pod has 12 KiB for all its containers, so it may be cut: then the words before the cut count. Where the runner could not
+write, the message is the end of the log (``FallbackToLogsOnError``), or what the node says of the container.
 Nothing in it is trusted: a value of another type than the runner writes is left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -102,8 +104,23 @@ def _object(text: str) -> dict[str, object] | None:
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return _before_the_cut(text) if text.startswith('{"runner": ') else None
     return said if isinstance(said, dict) else None
+
+
+def _before_the_cut(text: str) -> dict[str, object]:
+    """The words of a summary that are surely whole: something follows each of them."""
+    decoder, place = json.JSONDecoder(), 1
+    said: dict[str, object] = {}
+    with contextlib.suppress(ValueError, RecursionError):
+        while True:
+            name, place = decoder.raw_decode(text, place)
+            value, place = decoder.raw_decode(text, place + len(": "))
+            if not text.startswith(",", place):
+                break
+            said[str(name)] = value
+            place += len(", ")
+    return said
 
 
 def _text(said: dict[str, object], name: str) -> str | None:
