@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated
+from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated, known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
@@ -23,7 +23,6 @@ from .predicates import (
     deadline_of,
     deleted_before_scheduling,
     ended_at,
-    known_time,
     sidecars,
     verdict,
 )
@@ -69,8 +68,7 @@ def end_of_job(job: Job, found: Condition) -> End:
         exit_code=0 if complete else None,
         reason="Completed" if complete else found.reason,
         message=clean(found.message) if found.reason == "DeadlineExceeded" else gone,
-        finished_at=known_time(job.status.completion_time if complete else None)
-        or known_time(found.last_transition_time),
+        finished_at=known_time(job.status.completion_time if complete else None) or found.last_transition_time,
         runner=had_runner(job, None),
     )
 
@@ -169,7 +167,7 @@ def _deadline_ended_it(last: PodEnd) -> bool:
         ]
         longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
         # Whatever it ends gets one grace. What ended earlier than that, by the same clock, was not waited for.
-        return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
+        return longest <= timedelta(seconds=pod.spec.grace_s + 1)
     if deadline is None:
         return False
     if at is None or deadline.last_transition_time is None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod, known_time
 from crawler_lifecycle.ports import TaskRef
 
 from .details.termination_message import clean
@@ -221,12 +221,13 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
     who = _who(task, job, pod)
     told = f": {who}" if who else ""
     kept = kept_until(pod)
-    if now - (kept or over) > OVERDUE:
+    last = kept or known_time(over)
+    if last is not None and now - last > OVERDUE:
         node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
-        return f"The pod should have ended at {clock(kept or over, now)}, and {node} does not confirm that it has{told}"
+        return f"The pod should have ended at {clock(last, now)}, and {node} does not confirm that it has{told}"
     unless = ""
     if kept is not None:
-        own = pod.spec.termination_grace_period_seconds
+        own = pod.spec.grace_s
         unless = f", or by {clock(kept, now)} if its node had begun its grace of {own} s before"
     return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{told}"
 

@@ -345,6 +345,23 @@ def test_the_pod_s_own_deadline_is_counted_by_the_clock_that_dates_the_end() -> 
         assert outcome(job(), beside) == found, "the deadline ended what was beside a crawler that had ended"
 
 
+@pytest.mark.parametrize("grace", [10**14, 2**63 - 1, 2**70, -5])
+def test_a_grace_that_leaves_the_calendar_keeps_no_task_from_being_read(grace: int) -> None:
+    """The API takes any number, and counts the stamp of such a deletion round the end of its own."""
+    own = {"spec": {"terminationGracePeriodSeconds": grace}}
+    gone = {"deletionTimestamp": "2262-04-11T23:47:16Z", "deletionGracePeriodSeconds": grace}
+    marked = pod(done(900, 143), mark(10, "PreemptionByScheduler"), meta=deleted(900, 0), **own)
+    assert outcome(job(), marked) == ("evicted" if grace > 0 else "interrupted")
+    beside = pod(done(100, 1), reason="DeadlineExceeded", **own)
+    beside["status"]["containerStatuses"].append({"name": "mesh-proxy", "state": done(110, 143)})
+    assert outcome(job(), beside) == ("timed_out" if grace > 0 else "failed")
+    assert outcome(job(), pod(done(100, 143), meta=gone, **own)) == "interrupted"
+    assert outcome(job(), pod(done(100, 143), meta=gone, **own), stop=99) == "cancelled"
+    seen = look(job(), pod({"running": {"startedAt": at(0)}}, meta=gone, phase="Running", **own))
+    assert seen.phase is Phase.EXECUTING
+    assert "shutting down since an unknown time" in (seen.reason or "") or grace < 0
+
+
 # --- a queue that takes its room back
 
 
