@@ -223,12 +223,36 @@ class ResourceRequirements(_Struct, frozen=True):
     limits: ContainerLimits | None = None
 
 
+class _ExitCodes(_Struct, frozen=True):
+    operator: str | None = None
+    values: tuple[Number, ...] | None = None
+
+
+class RestartRule(_Struct, frozen=True):
+    """What a node does when a container ends with some exit codes (Kubernetes 1.34 on)."""
+
+    action: str | None = None
+    exit_codes: _ExitCodes | None = None
+
+    def fits(self, code: int) -> bool:
+        """Whether it is about this exit code."""
+        codes = self.exit_codes
+        return codes is not None and {"In": True, "NotIn": False}.get(codes.operator or "") is (
+            code in (codes.values or ())
+        )
+
+
 class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     restart_policy: str | None = None
     """Of an init container: ``Always`` makes it a sidecar, which executes beside the others."""
+    restart_policy_rules: tuple[RestartRule, ...] | None = None
     resources: ResourceRequirements | None = None
+
+    def action_after(self, code: int) -> str | None:
+        """What the first rule that fits this exit code has its node do; ``None`` where there is none."""
+        return next((rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None)
 
     @property
     def memory_limit(self) -> str | None:
@@ -243,6 +267,7 @@ class SchedulingGate(_Struct, frozen=True):
 
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
+    restart_policy: str | None = None
     grace_: Number | None = msgspec.field(name="terminationGracePeriodSeconds", default=None)
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)

@@ -188,7 +188,7 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
     if job is None:
         words.append("Its Job is gone, the pod is left")
     if main is not None and main.state.running is None:
-        last = main.last_state.terminated
+        last = main.state.terminated or main.last_state.terminated
         code = f", last exit {last.exit_code}" if last is not None else ""
         words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")
     return "; ".join(word for word in words if word) or None

@@ -57,13 +57,37 @@ def ended_at(pod: Pod) -> datetime | None:
 def ended(pod: Pod) -> bool:
     """Whether the crawler in it has ended, or can never begin.
 
-    The container's own word is the first; a pod in a final phase without one never ran it, or its node forgot it. A pod
-    that was deleted before it had a node cannot get one any more (the API server refuses the binding).
+    The container's own word is the first, unless its node starts it again; a pod in a final phase without one never ran
+    it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API server
+    refuses the binding).
     """
-    main = crawler_container(pod)
-    if main is not None and main.state.terminated is not None:
+    if pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod):
         return True
-    return pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod)
+    main = crawler_container(pod)
+    done = main.state.terminated if main is not None else None
+    return done is not None and not _started_again(pod, done.exit_code)
+
+
+def _started_again(pod: Pod, code: int) -> bool:
+    """Whether its node starts the crawler again that ended with this code, alone or with all containers of the pod.
+
+    As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Ours are never started
+    again; whoever changes pods at admission may have it otherwise. What is being deleted only ends.
+    """
+    if pod.metadata.deletion_timestamp is not None:
+        return False
+    if pod.condition("AllContainersRestarting") is not None:
+        return True
+    ends = {s.name: s.state.terminated for s in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
+    policy = pod.spec.restart_policy
+    for one in (*pod.spec.containers, *pod.spec.init_containers):
+        end = ends.get(one.name)
+        action = one.action_after(end.exit_code) if end is not None else None
+        if action == "RestartAllContainers" or (action == "Restart" and one.name == labels.CONTAINER):
+            return True
+        if one.name == labels.CONTAINER:
+            policy = one.restart_policy or policy
+    return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
 def deleted_before_scheduling(pod: Pod) -> bool:
@@ -99,7 +123,7 @@ def executing(pod: Pod) -> bool:
     main = crawler_container(pod)
     if main is None or ended(pod):
         return False
-    return main.state.running is not None or main.last_state.terminated is not None
+    return any((main.state.running, main.state.terminated, main.last_state.terminated))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:

@@ -316,6 +316,72 @@ def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_i
     assert "nobody can say" in ending(job(runner=False), lost).cause
 
 
+# --- containers that their node starts again (Kubernetes 1.34 on)
+
+
+def _rule(action: str, operator: str, *values: int) -> Object:
+    return {"action": action, "exitCodes": {"operator": operator, "values": list(values)}}
+
+
+def _crawler(policy: str | None, *rules: Object) -> Object:
+    found = {"restartPolicy": policy, "restartPolicyRules": list(rules)}
+    return {"name": labels.CONTAINER, **{name: value for name, value in found.items() if value}}
+
+
+_ALL = {"name": "mesh", "restartPolicy": "Never", "restartPolicyRules": [_rule("RestartAllContainers", "In", 88)]}
+
+
+@pytest.mark.parametrize(
+    ("code", "crawler", "more", "again"),
+    [
+        (1, _crawler(None), {}, False),
+        (1, _crawler("Never"), {"restartPolicy": "OnFailure"}, False),
+        (1, _crawler("OnFailure"), {}, True),
+        (0, _crawler("OnFailure"), {}, False),
+        (0, _crawler("Always"), {}, True),
+        (1, _crawler(None), {"restartPolicy": "OnFailure"}, True),
+        (0, _crawler(None), {"restartPolicy": "OnFailure"}, False),
+        (42, _crawler("Never", _rule("Restart", "In", 1, 42)), {}, True),
+        (3, _crawler("Never", _rule("Restart", "In", 1, 42)), {}, False),
+        (3, _crawler("Never", _rule("Restart", "NotIn", 0)), {}, True),
+        (0, _crawler("Never", _rule("Restart", "NotIn", 0)), {}, False),
+        (0, _crawler("Never", _rule("RestartAllContainers", "In", 0)), {}, True),
+        (5, _crawler("Never", _rule("Unheard", "In", 5)), {}, False),
+        (5, _crawler("Never", _rule("Restart", "Unheard", 5)), {}, False),
+        (5, _crawler("OnFailure", {"action": "Restart"}), {}, True),
+        (5, _crawler("Never", {"action": "Restart"}), {}, False),
+    ],
+)
+def test_an_end_in_a_running_pod_is_one_only_where_nothing_starts_it_again(
+    code: int, crawler: Object, more: Object, again: bool
+) -> None:
+    spec = {"restartPolicy": "Never", "containers": [{"name": "mesh"}, crawler], **more}
+    beside = pod(done(60, code), phase="Running", spec=spec)
+    seen = look(job(), beside)
+    assert (seen.phase is Phase.EXECUTING) is again
+    assert (f"Its node starts it again (0 times, last exit {code})" in (seen.reason or "")) is again
+    beside["status"]["phase"] = "Failed" if code else "Succeeded"
+    assert look(job(), beside).phase is Phase.ENDED, "a pod that is over starts nothing"
+    beside = pod(done(60, code), phase="Running", spec=spec, meta=deleted(55))
+    assert look(job(), beside).phase is Phase.ENDED, "neither does one that is being deleted"
+
+
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+@pytest.mark.parametrize(("code", "again"), [(88, True), (0, False)])
+def test_a_container_beside_the_crawler_may_have_all_of_them_started_again(where: str, code: int, again: bool) -> None:
+    status = "containerStatuses" if where == "containers" else "initContainerStatuses"
+    told = pod(done(60, 0, word("finished", 0)), phase="Running", spec={where: [_ALL], "restartPolicy": "Never"})
+    told["status"].setdefault(status, []).append({"name": "mesh", "state": done(61, code)})
+    assert (look(job(), told).phase is Phase.EXECUTING) is again
+
+
+def test_while_all_containers_start_again_no_end_is_the_last() -> None:
+    going = {**condition("AllContainersRestarting", 61), "reason": "RestartAllContainersStarted"}
+    assert look(job(), pod(done(60, 137), going, phase="Running")).phase is Phase.EXECUTING
+    over = {**going, "status": "False"}
+    assert look(job(), pod(done(60, 137), over, phase="Running")).phase is Phase.ENDED
+
+
 # --- deadlines
 
 
