@@ -213,18 +213,21 @@ class KubernetesDeployer:
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raises ``_Answered`` for a Job that is none of this deployment's.
 
+        The hash names run, task and all that was asked: whoever changed labels since then has made no other Job of it.
         One of ours that somebody deletes is there all the same: its pod may execute for its whole grace, and what its
         end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
         """
         meta = found.metadata
+        same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
+        if same and not settled:
+            return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
             # It may go, or be taken up under its own run; until then there is no room under this name.
             raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
-        if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
+        if not same:
             differs.append(labels.SPEC_HASH)
-        settled = labels.SETTLED in meta.labels
         if meta.deletion_timestamp is not None and (settled or differs):
             raise _Answered(
                 "deferred",
@@ -237,12 +240,11 @@ class KubernetesDeployer:
                 f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
                 "its runs in this namespace; delete its Jobs, or use another namespace",
             )
-        if differs:
-            raise _Answered(
-                "refused",
-                f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
-                "use another namespace for each installation",
-            )
+        raise _Answered(
+            "refused",
+            f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
+            "use another namespace for each installation",
+        )
 
     def _refused(self, error: Refused) -> _Answered:
         """What a refusal means for the task. Raises the error where the refusal is about us."""

@@ -235,15 +235,37 @@ def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:
 # --- another object under the name ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", [labels.RUN, labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
-def test_a_job_with_other_labels_is_not_ours(bench: Bench, label: str) -> None:
+@pytest.mark.parametrize("value", ["9", None], ids=["changed", "removed"])
+@pytest.mark.parametrize("label", [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MANAGED_BY])
+def test_a_job_whose_labels_another_hand_changed_is_ours_all_the_same(
+    bench: Bench, label: str, value: str | None
+) -> None:
+    """Its hash names run, task and what was asked: to refuse it would end the task while its Job executes."""
+    uid = _lost(bench)
+
+    def change(job: Any) -> None:
+        told = job["metadata"]["labels"]
+        job["metadata"]["labels"] = {key: it for key, it in {**told, label: value}.items() if it is not None}
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+    assert bench.deploy(2)[0].uid == uid
+
+
+@pytest.mark.parametrize("label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
+def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, label: str) -> None:
     bench.one()
-    bench.server.store.update(
-        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update({label: "9"})
-    )
+
+    def change(job: Any) -> None:
+        job["metadata"]["labels"][label] = "9"
+        del job["metadata"]["annotations"][labels.SPEC_HASH]
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
     answer = bench.one()
     assert (answer.state, answer.uid) == ("refused", None)
     assert label in (answer.reason or "")
+    assert labels.SPEC_HASH in (answer.reason or "")
 
 
 def test_a_job_that_was_asked_for_something_else_is_not_ours(bench: Bench) -> None:
@@ -278,10 +300,14 @@ def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_
     assert bench.deploy(2)[0].uid == uid
 
 
-@pytest.mark.parametrize("foreign", [{labels.TASK_ID: "9"}, {labels.SETTLED: "1"}], ids=str)
-def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, foreign: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("where", "foreign"),
+    [("annotations", {labels.SPEC_HASH: "9"}), ("labels", {labels.SETTLED: "1"})],
+    ids=["of another task", "settled"],
+)
+def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, where: str, foreign: dict[str, str]) -> None:
     bench.one()
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(foreign))
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign))
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
     answer = bench.one()
     assert (answer.state, answer.uid) == ("deferred", None)

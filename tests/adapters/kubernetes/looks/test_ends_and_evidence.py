@@ -88,6 +88,13 @@ def test_a_task_that_ended_is_left_as_it_is(world: World, gesture: str) -> None:
     assert world.calls("DELETE") == 0
 
 
+def test_a_job_whose_manager_another_hand_changed_is_stopped_before_its_uid_is_on_record(world: World) -> None:
+    world.deploy()
+    world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].update({labels.MANAGED_BY: "helm"}))
+    world.cluster.stop(run_ref(RUN), world.without_uid())
+    assert len(_deletes(world, "jobs")) == 1
+
+
 def test_a_job_with_our_name_and_without_our_labels_is_nobody_s_to_stop(world: World) -> None:
     world.deploy()
     world.server.change_job(world.name(), lambda job: job["metadata"]["labels"].clear())
@@ -469,6 +476,47 @@ def test_a_pod_without_its_run_is_read_and_let_go(world: World) -> None:
     assert world.calls("PATCH") == 0, "once is enough"
 
 
+@pytest.mark.parametrize("value", ["helm", None], ids=["changed", "removed"])
+@pytest.mark.parametrize("label", [labels.MANAGED_BY, labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.ATTEMPT])
+def test_a_pod_whose_labels_another_hand_changed_is_let_go(world: World, label: str, value: str | None) -> None:
+    """By its finalizer and the uid of its Job; to be held for ever would hold its Job and its namespace as well."""
+    world.deploy(2)
+
+    def change(found: Any) -> None:
+        told = found["metadata"]["labels"]
+        found["metadata"]["labels"] = {key: it for key, it in {**told, label: value}.items() if it is not None}
+
+    world.server.change_pod(world.name(), change)
+    world.server.change_job(world.name(), change)
+    world.server.pod_ends(world.name(), 0)
+    assert world.see().phase is Phase.ENDED
+    [kept] = world.finalizers.kept()
+    assert (kept.key, kept.uid) == ((RUN, 0, 1), world.uids[0])
+    world.finalizers.release(run_ref(RUN), [world.ref()])
+    assert labels.FINALIZER not in _finalizers(world)
+    assert labels.FINALIZER in _finalizers(world, 1)
+    assert world.kept() == []
+
+
+def test_a_pod_that_another_hand_called_settled_is_let_go(world: World) -> None:
+    world.deploy()
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].update({labels.SETTLED: "true"}))
+    world.server.pod_ends(world.name(), 0)
+    assert world.kept() == [(RUN, 0, 1)]
+    world.finalizers.release(run_ref(RUN), [world.ref()])
+    assert labels.FINALIZER not in _finalizers(world)
+
+
+def test_all_pods_of_the_namespace_are_listed_seldom(world: World) -> None:
+    world.deploy()
+    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY))
+    world.server.pod_ends(world.name(), 0)
+    world.forget_calls()
+    for _ in range(5):
+        assert world.kept() == [(RUN, 0, 1)]
+    assert world.calls("GET", r"/pods\?") == 5 + 1 + 1
+
+
 @pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", f"crawl-{10**30}-0-1", ""])
 def test_a_pod_that_says_neither_its_task_nor_its_job_is_left(world: World, name: str) -> None:
     world.deploy()
@@ -505,7 +553,7 @@ def test_the_life_of_a_task_is_five_calls(world: World) -> None:
     world.finalizers.release(run_ref(RUN), refs)
     shared = world.calls("GET", r"/(jobs|pods)\?")
     assert world.calls() - shared == 50
-    assert shared <= 7
+    assert shared <= 8
 
 
 def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
