@@ -117,6 +117,7 @@ class Condition(_Struct, frozen=True):
 
 class JobSpec(_Struct, frozen=True):
     suspend: bool | None = None
+    managed_by: str | None = None
 
 
 class JobStatus(_Struct, frozen=True):
@@ -153,6 +154,12 @@ class Job(_Struct, frozen=True):
     @property
     def status(self) -> JobStatus:
         return self.status_ or _NO_JOB_STATUS
+
+    @property
+    def other_controller(self) -> str | None:
+        """Who carries it out in place of the cluster's own controller: Kueue on another cluster, where its pods are."""
+        by = self.spec.managed_by
+        return None if by == "kubernetes.io/job-controller" else by or None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""

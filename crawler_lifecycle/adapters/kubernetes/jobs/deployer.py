@@ -48,6 +48,7 @@ class _Ours:
     name: str
     labels: Mapping[str, str]
     spec_hash: str
+    queue: str | None
 
 
 class _Answered(Exception):
@@ -133,6 +134,7 @@ class KubernetesDeployer:
                 name_of(deployment, task),
                 identity_of(deployment, crawler, task),
                 spec_hash(deployment, crawler, task),
+                crawler.kubernetes.queue,
             )
         except InvalidRequest as why:  # no Job of any try can have this name or these labels
             return Deployed(task.index, "refused", name, reason=str(why))
@@ -170,6 +172,11 @@ class KubernetesDeployer:
         unanswered: ApiError | None = None
         for _ in range(TRIES):
             try:
+                other = other_controller(self._api, body) if ours.queue is not None else None
+                if other is not None:
+                    return self._found(
+                        ours, unanswered or _Answered("refused", elsewhere(ours.queue, other))
+                    ), "existing"
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode_job(answer), "created"
@@ -280,6 +287,20 @@ class KubernetesDeployer:
             if new:  # another try of this Job may have been quicker: that costs one more
                 text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
                 raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
+
+
+def other_controller(api: Api, body: Mapping[str, object]) -> str | None:
+    """The controller, not the cluster's own, that such a Job would get; nothing is made. Raises ``ApiError``."""
+    return decode_job(api.post(api.jobs_path(), body, dry_run=True)).other_controller
+
+
+def elsewhere(queue: str | None, other: str) -> str:
+    """Why a Job of this queue is not made, and the cure."""
+    which = f"of the queue {queue}" if queue is not None else "without a queue"
+    return (
+        f"Jobs {which} are carried out by {other}, perhaps on another cluster, where nobody here can follow them; give "
+        "the crawler a queue without MultiKueue (kubernetes.queue)"
+    )
 
 
 class _Page:

@@ -59,17 +59,21 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
 
 
 def end_of_job(job: Job, found: Condition) -> End:
-    """The end of a Job that is over and has no pod any more: all that is left is the Job's own word."""
+    """The end of a Job that is over and has no pod any more: all that is left is the Job's own word.
+
+    Where another controller carried it out, no runner's silence means anything: its summary never comes here.
+    """
     words = clean(found.message)
     told = f"{found.reason}: {words}" if found.reason and words else found.reason or words or "no reason given"
-    gone = f"The Job says {found.type} ({told}); its pod is gone"
+    there = job.other_controller
+    gone = f"The Job says {found.type} ({told}); its pod is {'with ' + there if there is not None else 'gone'}"
     complete = found.type == "Complete"
     return End(
         exit_code=0 if complete else None,
         reason="Completed" if complete else found.reason,
         message=clean(found.message) if found.reason == "DeadlineExceeded" else gone,
         finished_at=known_time(job.status.completion_time if complete else None) or found.last_transition_time,
-        runner=had_runner(job, None),
+        runner=there is None and had_runner(job, None),
     )
 
 

@@ -35,6 +35,8 @@ _GOES_ON = "; it goes on when that is mended"
 
 def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
     """Why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
+    if job.other_controller is not None:
+        return f"{job.other_controller} carries it out, and not this cluster: its pod and its log cannot be read here"
     if job.metadata.deletion_timestamp is not None:
         held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
         return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"

@@ -121,6 +121,10 @@ class _Reading:
         if over is not None:
             return self._ended(end_of_job(job, over), Summary(), uid=uid, name=name)
         words = job_words(job, self.events, self.now)
+        if job.other_controller is not None:  # that it has no pod here says nothing
+            started = known_time(job.status.start_time)
+            phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
+            return self._seen(phase, uid=uid, name=name, reason=words, changed_at=started, started_at=started)
         if deleted is not None and self.now - deleted >= GONE_AFTER:
             # It makes no pods any more and has none: whatever still holds the record, nothing runs.
             return self._seen(Phase.GONE, uid=uid, name=name, reason=words, changed_at=known_time(deleted))

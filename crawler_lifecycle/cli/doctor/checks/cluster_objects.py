@@ -177,6 +177,32 @@ def priority(api: Api, settings: Settings) -> list[Line]:
     return [*lines, *([Line("priority", "ok", f"priority class {', '.join(well)}")] if well else [])]
 
 
+def queues(api: Api, settings: Settings) -> list[Line]:
+    """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
+    from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
+    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import elsewhere, other_controller
+    from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
+
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
+    lines = []
+    for queue in sorted({crawler.kubernetes.queue or "" for crawler in _crawlers(settings)}):
+        meta = {"name": "doctor-probe", "labels": {QUEUE_NAME: queue} if queue else {}}
+        body = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": meta,
+            "spec": {"suspend": True, "template": template},
+        }
+        try:
+            other = other_controller(api, body)
+        except Refused:  # not ours to make, or no room for one
+            continue
+        if other is not None:
+            why, _, cure = elsewhere(queue or None, other).partition("; ")
+            lines.append(Line("queue", "bad", why, cure))
+    return lines
+
+
 def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
     try:
         return load(settings.crawlers) if settings.crawlers.exists() else []

@@ -16,9 +16,10 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused, Throttled, Unauthorised
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import PATIENCE, THREADS
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from tests.support.job_cases import crawler
-from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Reset, Silence, Truncated, throttled
+from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
 
 if TYPE_CHECKING:
@@ -314,6 +315,44 @@ def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, where: s
     assert "still being deleted" in (answer.reason or "")
     bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[]))
     assert bench.one().state == "created"
+
+
+# --- another controller -----------------------------------------------------------------------------------------------
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
+def _given_away(bench: Bench) -> None:
+    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue does."""
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None)
+
+
+def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    for answer in (bench.one(), *bench.deploy(3)):
+        assert (answer.state, answer.uid) == ("refused", None)
+        assert "queue far" in (answer.reason or "")
+        assert MULTIKUEUE in (answer.reason or "")
+    assert not bench.jobs
+
+
+def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Bench) -> None:
+    uid = _lost(bench)
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+
+
+@pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
+def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None)
+    assert bench.one().state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 2
+    bench.crawler = crawler()
+    assert bench.one(attempt=2).state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
 
 
 # --- what the server refuses ------------------------------------------------------------------------------------------
