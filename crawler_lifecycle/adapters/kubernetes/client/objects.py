@@ -243,10 +243,8 @@ class RestartRule(_Struct, frozen=True):
 
     def fits(self, code: int) -> bool:
         """Whether it is about this exit code."""
-        codes = self.exit_codes
-        return codes is not None and {"In": True, "NotIn": False}.get(codes.operator or "") is (
-            code in (codes.values or ())
-        )
+        codes = self.exit_codes or _ExitCodes()
+        return codes.operator == ("In" if code in (codes.values or ()) else "NotIn")
 
 
 class Container(_Struct, frozen=True):
@@ -474,18 +472,15 @@ def _decoded_page(kind: type[T], data: bytes) -> ListPage[T]:
 
 def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
     """The object; every value in it that no server should tell is mended first, one after the other."""
-    try:
-        found: T = _ONE[kind].decode(data)
-        return found
-    except msgspec.ValidationError as error:
-        odd, said = error, msgspec.json.decode(data)
+    said: Any = None
     for _ in range(MENDED_MAX):
-        _mend(said, odd)
         try:
-            return msgspec.convert(said, kind)
+            found: T = _ONE[kind].decode(data) if said is None else msgspec.convert(said, kind)
+            return found
         except msgspec.ValidationError as error:
-            odd = error
-    raise odd
+            said = said or msgspec.json.decode(data)
+            _mend(said, error)
+    raise unreadable(None, f"more than {MENDED_MAX} values of it are none")
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
@@ -500,8 +495,6 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
         said[last] = NO_TIME.isoformat()
     elif words.startswith(("Expected `int", "Integer")):
         said[last] = _number(said[last])
-    elif place.endswith("[...]`"):  # labels, annotations
-        said[last] = {key: text for key, text in said[last].items() if isinstance(text, str)}
     elif isinstance(last, int):
         del said[last]
     else:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -16,6 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Confli
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.adapters.kubernetes.looks.listing import run_uid_of
+from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
@@ -48,7 +50,6 @@ class _Ours:
     name: str
     labels: Mapping[str, str]
     spec_hash: str
-    queue: str | None
 
 
 class _Answered(Exception):
@@ -134,12 +135,11 @@ class KubernetesDeployer:
                 name_of(deployment, task),
                 identity_of(deployment, crawler, task),
                 spec_hash(deployment, crawler, task),
-                crawler.kubernetes.queue,
             )
         except InvalidRequest as why:  # no Job of any try can have this name or these labels
             return Deployed(task.index, "refused", name, reason=str(why))
 
-        def wanted() -> Mapping[str, object]:
+        def wanted() -> Mapping[str, Any]:
             return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
 
         try:
@@ -156,7 +156,7 @@ class KubernetesDeployer:
 
     # --- the Job
 
-    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, object]], expires_at: datetime) -> tuple[Job, str]:
+    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
         """The Job under this name, and whether it is new.
 
         Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
@@ -172,11 +172,8 @@ class KubernetesDeployer:
         unanswered: ApiError | None = None
         for _ in range(TRIES):
             try:
-                other = other_controller(self._api, body) if ours.queue is not None else None
-                if other is not None:
-                    return self._found(
-                        ours, unanswered or _Answered("refused", elsewhere(ours.queue, other))
-                    ), "existing"
+                if (why := given_away(self._api, body)) is not None:
+                    return self._found(ours, unanswered or _Answered("refused", why)), "existing"
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode_job(answer), "created"
@@ -289,17 +286,18 @@ class KubernetesDeployer:
                 raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
 
 
-def other_controller(api: Api, body: Mapping[str, object]) -> str | None:
-    """The controller, not the cluster's own, that such a Job would get; nothing is made. Raises ``ApiError``."""
-    return decode_job(api.post(api.jobs_path(), body, dry_run=True)).other_controller
+def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
+    """Why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
 
-
-def elsewhere(queue: str | None, other: str) -> str:
-    """Why a Job of this queue is not made, and the cure."""
-    which = f"of the queue {queue}" if queue is not None else "without a queue"
+    Asked of the server, without making it. ``None`` for a Job without a queue. Raises ``ApiError``.
+    """
+    queue = job["metadata"]["labels"].get(QUEUE_NAME)
+    other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+    if other is None:
+        return None
     return (
-        f"Jobs {which} are carried out by {other}, perhaps on another cluster, where nobody here can follow them; give "
-        "the crawler a queue without MultiKueue (kubernetes.queue)"
+        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
+        "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
 
 

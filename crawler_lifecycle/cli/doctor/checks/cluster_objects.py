@@ -180,25 +180,19 @@ def priority(api: Api, settings: Settings) -> list[Line]:
 def queues(api: Api, settings: Settings) -> list[Line]:
     """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
     from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
-    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import elsewhere, other_controller
+    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import given_away
     from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
-    for queue in sorted({crawler.kubernetes.queue or "" for crawler in _crawlers(settings)}):
-        meta = {"name": "doctor-probe", "labels": {QUEUE_NAME: queue} if queue else {}}
-        body = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": meta,
-            "spec": {"suspend": True, "template": template},
-        }
+    for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
         try:
-            other = other_controller(api, body)
+            told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {QUEUE_NAME: queue}}})
         except Refused:  # not ours to make, or no room for one
             continue
-        if other is not None:
-            why, _, cure = elsewhere(queue or None, other).partition("; ")
+        if told is not None:
+            why, _, cure = told.partition("; ")
             lines.append(Line("queue", "bad", why, cure))
     return lines
 
