@@ -289,10 +289,14 @@ class KubernetesDeployer:
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     """Why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
 
-    Asked of the server, without making it. ``None`` for a Job without a queue. Raises ``ApiError``.
+    Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
+    at all. Raises ``ApiError``.
     """
     queue = job["metadata"]["labels"].get(QUEUE_NAME)
-    other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+    try:
+        other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+    except Refused:
+        return None
     if other is None:
         return None
     return (

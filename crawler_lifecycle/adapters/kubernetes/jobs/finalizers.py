@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Conflict, NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks.listing import (
     Key,
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 #: How long what is beside a crawler may take to end by itself.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of our pods that run, and between two of all pods of the namespace; and how many times as
+#: Seconds between two lists of our pods that run, and between two of pods without our label; and how many times as
 #: long as such a list takes.
 RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
 
@@ -72,8 +72,8 @@ class Finalizers:
     def kept(self) -> list[KeptEnd]:
         """Tasks whose crawler has ended and whose pod is still held, in order.
 
-        One list of pods that do not run, and now and then one of those that do, and one of all pods with our finalizer:
-        labels are anybody's to change. What a suspension took back is let go of on the way, because it is no end.
+        One list of pods that do not run, now and then one of those that do, and seldom one of those without our label,
+        which is anybody's to change. What a suspension took back is let go of on the way, because it is no end.
         """
         found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
         return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
@@ -83,21 +83,20 @@ class Finalizers:
         return self._over(list_pods(self._api, labels.ours(), "status.phase=Running"))
 
     def _list_strays(self) -> list[KeptEnd]:
-        """Those of which no other list knows, by our finalizer."""
-
-        def stray(pod: Pod) -> Pod | None:
-            told = pod.metadata.labels
-            known = told.get(labels.MANAGED_BY) == labels.MANAGER and labels.SETTLED not in told
-            return None if known or labels.FINALIZER not in pod.metadata.finalizers else pod
-
-        found = self._api.listing(self._api.pods_path(), Pod, keep=stray).items
+        """Those that another hand took out of our lists, by our finalizer. Where that list fails, the others go on."""
+        others = f"{labels.MANAGED_BY}!={labels.MANAGER}"
+        try:
+            found = self._api.listing(self._api.pods_path(), Pod, labels=others, keep=_ours_or_none).items
+        except ApiError as error:
+            logger.info("pods that lost our label are not looked for: %s", error)
+            return []
         return self._over([pod for pod in found if pod is not None])
 
     def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
         """The ends among them that we keep, once what is beside their crawler had its time."""
         before, found = self._clock() - BESIDE, []
         for pod in pods:
-            if labels.FINALIZER not in pod.metadata.finalizers or not ended(pod):
+            if _ours_or_none(pod) is None or not ended(pod):
                 continue
             waits = pod.status.phase == "Running" and (ended_at(pod) or before) > before
             if not waits and not (deleted_before_scheduling(pod) and self._went_back(pod)):
@@ -158,6 +157,10 @@ class Finalizers:
         self._patch(self._api.jobs_path(name), alone)
         over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
         self._patch(self._api.jobs_path(name), over)
+
+
+def _ours_or_none(pod: Pod) -> Pod | None:
+    return pod if labels.FINALIZER in pod.metadata.finalizers else None
 
 
 class _Seldom:

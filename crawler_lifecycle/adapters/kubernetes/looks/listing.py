@@ -113,8 +113,7 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
             found[task].append(pod)
     bare = {task.uid: task for task, pods in found.items() if task.uid is not None and not pods}
     for uid, pods in pods_of_jobs(api, list(bare)).items():
-        metas = ((pod, pod.metadata) for pod in pods)
-        found[bare[uid]] = [p for p, m in metas if labels.SETTLED not in m.labels or labels.FINALIZER in m.finalizers]
+        found[bare[uid]] = [pod for pod in pods if labels.SETTLED not in pod.metadata.labels]
     return found
 
 

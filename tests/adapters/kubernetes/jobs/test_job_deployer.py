@@ -344,6 +344,14 @@ def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Ben
     assert (bench.one().state, bench.one().uid) == ("existing", uid)
 
 
+def test_a_server_that_does_not_answer_that_question_makes_the_job(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add(
+        "POST", JOBS_POST, Answer(400, "admission webhook x does not support dry run", "BadRequest")
+    )
+    assert bench.one().state == "created"
+
+
 @pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
 def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
     bench.crawler = crawler(kubernetes=PodOptions(queue="near"))

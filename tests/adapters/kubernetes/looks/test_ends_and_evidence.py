@@ -15,6 +15,7 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.adapters.kubernetes.looks.details import log_tails
 from crawler_lifecycle.adapters.kubernetes.looks.details.memory import to_bytes
 from crawler_lifecycle.adapters.kubernetes.looks.details.progress import split_statistics
@@ -498,23 +499,18 @@ def test_a_pod_whose_labels_another_hand_changed_is_let_go(world: World, label: 
     assert world.kept() == []
 
 
-def test_a_pod_that_another_hand_called_settled_is_let_go(world: World) -> None:
-    world.deploy()
-    world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].update({labels.SETTLED: "true"}))
-    world.server.pod_ends(world.name(), 0)
-    assert world.kept() == [(RUN, 0, 1)]
-    world.finalizers.release(run_ref(RUN), [world.ref()])
-    assert labels.FINALIZER not in _finalizers(world)
-
-
-def test_all_pods_of_the_namespace_are_listed_seldom(world: World) -> None:
-    world.deploy()
+def test_what_no_list_of_ours_has_is_looked_for_seldom_and_holds_nothing_up(world: World) -> None:
+    world.deploy(2)
     world.server.change_pod(world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY))
-    world.server.pod_ends(world.name(), 0)
+    for index in range(2):
+        world.server.pod_ends(world.name(index), 0)
     world.forget_calls()
     for _ in range(5):
-        assert world.kept() == [(RUN, 0, 1)]
-    assert world.calls("GET", r"/pods\?") == 5 + 1 + 1
+        assert world.kept() == [(RUN, 0, 1), (RUN, 1, 1)]
+    assert world.calls("GET", r"/pods\?.*managed-by%21%3D") == 1
+    world.server.faults.add("GET", r"/pods\?.*managed-by%21%3D", Answer(500), times=None)
+    another = Finalizers(world.api, world.now)
+    assert [end.key for end in another.kept()] == [(RUN, 1, 1)]
 
 
 @pytest.mark.parametrize("name", ["crawl-7-0", "crawl-7-0-01", "other-7-0-1", "crawl-7-0-x", f"crawl-{10**30}-0-1", ""])
