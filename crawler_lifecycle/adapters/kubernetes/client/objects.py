@@ -19,10 +19,10 @@ from crawler_lifecycle.domain import bounds
 from .errors import ApiError, Unreadable, unreadable
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-#: Any number of the API: an int64. The largest one stands for what is no number.
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
 #: Seconds of a grace, about three years: the API takes any number, and no clock counts as far as some.
 GRACE_MAX_S = 10**8
+Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
 #: A kubelet writes the beginning of the epoch where it knows no time, and Go the year 1.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
@@ -33,16 +33,13 @@ T = TypeVar("T")
 MENDED_MAX = 1000
 #: A step on the way to a value, as ``msgspec`` writes it: the name of a field, or a place in a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 _NO_STRINGS: Mapping[str, str] = {}
 
 
 def known_time(at: datetime | None) -> datetime | None:
     """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
     return bounds.believable(at) if at is not None and at >= _FIRST else None
-
-
-def _grace_s(seconds: int | None) -> int:
-    return min(max(seconds or 0, 0), GRACE_MAX_S)
 
 
 class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -64,7 +61,7 @@ class ObjectMeta(_Struct, frozen=True):
     namespace: str | None = None
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
-    deletion_grace_: Number | None = msgspec.field(name="deletionGracePeriodSeconds", default=None)
+    deletion_grace_period_seconds: Grace | None = None
     labels_: Mapping[str, str] | None = msgspec.field(name="labels", default=None)
     annotations_: Mapping[str, str] | None = msgspec.field(name="annotations", default=None)
     finalizers_: Sequence[str] | None = msgspec.field(name="finalizers", default=None)
@@ -85,11 +82,6 @@ class ObjectMeta(_Struct, frozen=True):
     @property
     def owner_references(self) -> Sequence[OwnerReference]:
         return self.owner_references_ or ()
-
-    @property
-    def deletion_grace_s(self) -> int:
-        """The grace that its deletion gave it; 0 for none."""
-        return _grace_s(self.deletion_grace_)
 
     @property
     def controller_uid(self) -> str | None:
@@ -188,6 +180,7 @@ class Terminated(_Struct, frozen=True):
     """How a container ended."""
 
     exit_code: Number = bounds.ID_MAX
+    """One that no process can have where the server tells none."""
     signal: Number | None = None
     reason: str | None = None
     message: str | None = None
@@ -273,15 +266,10 @@ class SchedulingGate(_Struct, frozen=True):
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
     restart_policy: str | None = None
-    grace_: Number | None = msgspec.field(name="terminationGracePeriodSeconds", default=None)
+    termination_grace_period_seconds: Grace | None = None
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
     scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
-
-    @property
-    def grace_s(self) -> int:
-        """What its containers get to end by themselves; 0 for none."""
-        return _grace_s(self.grace_)
 
     @property
     def containers(self) -> Sequence[Container]:
@@ -484,28 +472,19 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
-    """Replace the value that the error names. Raises the error where it is one that an object cannot be without."""
-    words, _, place = str(odd).rpartition(" - at `$")
-    *way, last = [name or int(number) for name, number in _STEP.findall(place)] or [None]
+    """Bound or leave out the value that the error names. Raises it where an object cannot be without that."""
+    words, at, place = str(odd).rpartition(" - at `$")
+    *way, last = [name or int(number) for name, number in _STEP.findall(at and place)] or [None]
     for step in way:
         said = said[step]
-    if last is None or (isinstance(last, str) and (said.get(last) is None or words.startswith("Object missing"))):
+    if last is None or (isinstance(last, str) and words.startswith("Object missing")):
         raise odd
-    if words.startswith(("Expected `datetime", "Invalid RFC3339")):
+    if (bound := _BOUND.match(words)) is not None:
+        said[last] = int(bound[1])
+    elif words.startswith(("Expected `datetime", "Invalid RFC3339")):
         said[last] = NO_TIME.isoformat()
-    elif words.startswith(("Expected `int", "Integer")):
-        said[last] = _number(said[last])
-    elif isinstance(last, int):
-        del said[last]
     else:
-        said[last] = None
-
-
-def _number(value: object) -> int:
-    try:
-        return min(max(int(value), -bounds.ID_MAX), bounds.ID_MAX)  # type: ignore[call-overload,no-any-return]
-    except (TypeError, ValueError, OverflowError):
-        return bounds.ID_MAX
+        del said[last]
 
 
 def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:

@@ -171,7 +171,7 @@ def _deadline_ended_it(last: PodEnd) -> bool:
         ]
         longest = max((one - at for one in beside if one is not None and at is not None), default=timedelta())
         # Whatever it ends gets one grace. What ended earlier than that, by the same clock, was not waited for.
-        return longest <= timedelta(seconds=pod.spec.grace_s + 1)
+        return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
     if deadline is None:
         return False
     if at is None or deadline.last_transition_time is None:

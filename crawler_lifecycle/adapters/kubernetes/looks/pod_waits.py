@@ -229,7 +229,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
         return f"The pod should have ended at {clock(last, now)}, and {node} does not confirm that it has{told}"
     unless = ""
     if kept is not None:
-        own = pod.spec.grace_s
+        own = pod.spec.termination_grace_period_seconds
         unless = f", or by {clock(kept, now)} if its node had begun its grace of {own} s before"
     return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{told}"
 

@@ -132,13 +132,13 @@ def deletion_asked(pod: Pod) -> datetime | None:
     """
     if pod.metadata.deletion_timestamp is None:
         return None
-    over, grace_s = known_time(pod.metadata.deletion_timestamp), pod.metadata.deletion_grace_s
+    over, grace_s = known_time(pod.metadata.deletion_timestamp), pod.metadata.deletion_grace_period_seconds or 0
     return over - timedelta(seconds=grace_s) if over is not None and grace_s < GRACE_MAX_S else NO_TIME
 
 
 def deletion_is_dated(pod: Pod) -> bool:
     """Whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
-    return known_time(deletion_asked(pod)) is not None and pod.metadata.deletion_grace_s > 0
+    return known_time(deletion_asked(pod)) is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
 def kept_until(pod: Pod) -> datetime | None:
@@ -146,8 +146,8 @@ def kept_until(pod: Pod) -> datetime | None:
 
     ``None`` for any other pod. The first deletion is not on record any more, but it was no later than the last one.
     """
-    asked, own_s = known_time(deletion_asked(pod)), pod.spec.grace_s
-    if asked is None or not pod.spec.node_name or own_s <= pod.metadata.deletion_grace_s:
+    asked, own_s = known_time(deletion_asked(pod)), pod.spec.termination_grace_period_seconds or 0
+    if asked is None or not pod.spec.node_name or own_s <= (pod.metadata.deletion_grace_period_seconds or 0):
         return None
     return asked + timedelta(seconds=own_s)
 

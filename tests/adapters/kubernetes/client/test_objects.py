@@ -139,7 +139,8 @@ def test_an_odd_number_is_bounded_and_hides_nothing_beside_it(odd: object) -> No
     pages = _json({"kind": "PodList", "metadata": {}, "items": [strange, {**POD, "metadata": {**META, "name": "b"}}]})
     pod, other = decode_page(Pod, pages).items
     assert pod == decode(Pod, _json(strange))
-    assert all(0 <= seconds <= GRACE_MAX_S for seconds in (pod.metadata.deletion_grace_s, pod.spec.grace_s))
+    graces = (pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds)
+    assert all(0 <= (seconds or 0) <= GRACE_MAX_S for seconds in graces)
     crawler = pod.container("crawler")
     assert crawler is not None
     assert crawler.state.terminated is not None, "it ended all the same"
