@@ -172,8 +172,8 @@ class KubernetesDeployer:
         unanswered: ApiError | None = None
         for _ in range(TRIES):
             try:
-                if (why := given_away(self._api, body)) is not None:
-                    return self._found(ours, unanswered or _Answered("refused", why)), "existing"
+                if (elsewhere := given_away(self._api, body)) is not None:
+                    return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode_job(answer), "created"
