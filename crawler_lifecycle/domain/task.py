@@ -256,8 +256,8 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
     stop = stop_counts(end, stop)
     how = _how(end)
     said = end.finish_reason
-    if said == "finished" and end.exit_code == 0 and end.disruption is None:
-        # Also when its pod had been deleted: that may have been our stop, which then came too late.
+    if said == "finished" and end.exit_code == 0:
+        # Whoever had asked for its end came too late, a person as well as the cluster: no clock is asked.
         return Ending(TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}")
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
@@ -289,6 +289,8 @@ def _beside(end: End) -> str:
     """What went wrong beside a crawler that says that it finished."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed a process of it for memory"
+    if end.disruption is not None:
+        return f", although it was being ended from outside{f' ({end.message})' if end.message else ''}"
     if end.reason == POD_FAILED:
         return f", although its pod failed{f' ({end.message})' if end.message else ''}"
     return ""

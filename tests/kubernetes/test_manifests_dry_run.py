@@ -16,8 +16,10 @@ import pytest
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
+from crawler_lifecycle.adapters.kubernetes.client.objects import GRACE_MAX_S, Pod, decode
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.manifest import _listed
+from crawler_lifecycle.adapters.kubernetes.looks.predicates import deletion_is_dated
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
@@ -304,3 +306,28 @@ def test_the_rights_that_it_needs_are_these_and_no_more(place: Place) -> None:
     states = [answer.state for answer in eventually(answered)]
     assert set(states) <= {"created", "existing"}
     assert [answer.state for answer in place.deploy(3, by=by)] == ["existing"] * 3
+
+
+# --- what it tells ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "told"), [("0000-01-01T00:00:00Z", "0000-01-01"), ("9999-12-31T23:59:59-12:00", "10000-01-01")]
+)
+@pytest.mark.parametrize("grace", [10**14, 2**63 - 1])
+def test_a_time_and_a_grace_that_no_clock_knows_are_taken_by_the_server_and_hide_no_pod(
+    place: Place, at: str, told: str, grace: int
+) -> None:
+    api, made = place.api(), Case(crawler(), deployment()).job()
+    for name in ("odd", "usual"):
+        pod = _pod(made)
+        pod["metadata"]["name"] = name
+        pod["spec"] |= {"nodeName": "nowhere", "terminationGracePeriodSeconds": grace if name == "odd" else 5}
+        api.post(api.pods_path(), pod)
+    mark = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at}
+    answer = api.patch(api.pods_path("odd", "status"), {"status": {"conditions": [mark]}})
+    assert told in answer.decode(), "the server passes it on"
+    api.delete(api.pods_path("odd"), {"propagationPolicy": "Background"})
+    assert sorted(pod.metadata.name for pod in api.listing(api.pods_path(), Pod).items) == ["odd", "usual"]
+    odd = decode(Pod, api.get(api.pods_path("odd")))
+    assert (odd.metadata.deletion_grace_period_seconds, deletion_is_dated(odd)) == (GRACE_MAX_S, False)

@@ -23,8 +23,8 @@ from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks, _here
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
-from tests.support.kube_api import Answer, FakeApiServer, Garbage, Silence
-from tests.support.kube_api.store import KINDS, NAMESPACES, PODS, Kind
+from tests.support.kube_api import Answer, FakeApiServer, Garbage, Mutate, Silence
+from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES, PODS, Kind
 
 QUOTAS, ACCOUNTS, SECRETS, CLAIMS, PRIORITIES = (
     next(kind for kind in KINDS if kind.plural == plural)
@@ -353,6 +353,27 @@ def test_priority_classes_of_settings_and_catalogue(api: FakeApiServer, tmp_path
     api.deny("get", "priorityclasses")
     [(level, text)] = of(look(api), "priority")
     assert (level, text) == ("ok", "priority class 'theirs' is not ours to read")
+
+
+def test_a_queue_that_gives_its_jobs_to_other_clusters(api: FakeApiServer, tmp_path: Path) -> None:
+    (tmp_path / "crawlers.yaml").write_text(
+        "- {name: shops, kind: command, command: [x], image: a:1, kubernetes: {queue: far}}\n"
+        "- {name: news, kind: command, command: [x], image: a:1, kubernetes: {queue: far}}\n"
+        "- {name: here, kind: command, command: [x], image: a:1}\n"
+    )
+
+    def give_away(job: dict[str, Any]) -> None:
+        if job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name") == "far":
+            job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+
+    assert of(look(api), "queue") == []
+    api.faults.add("POST", r"/jobs\?", Mutate(give_away), times=None)
+    [(level, text)] = of(look(api), "queue")
+    assert level == "bad"
+    assert "of the queue far are carried out by kueue.x-k8s.io/multikueue" in text
+    assert not api.store.find(JOBS), "nothing is made"
+    api.deny("create", "jobs")
+    assert of(look(api), "queue") == [], "not ours to try"
 
 
 def test_pull_secrets_of_settings_and_catalogue(api: FakeApiServer, tmp_path: Path) -> None:

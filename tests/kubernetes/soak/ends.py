@@ -47,15 +47,16 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
     done = state(told).get("terminated")
     said = _said(done)
     code = exit_of(done)
-    finished = code == 0 and said == "finished"
     own = _own(done, said, code, runner)
+    if code == 0 and said == "finished":
+        return {own}  # whatever else came to it
     marks = set(_marks(told))
     over = pod.over
     assert over is not None
     before = {m for v, o in pod.there if v.revision < over.revision for m in _marks(o)}
     found: set[Ending] = set()
     by_itself = _by_itself(done, said, code)
-    if done is not None and done.get("reason") == "OOMKilled" and not finished:
+    if done is not None and done.get("reason") == "OOMKilled":
         found.add(("FAILED", "killed by oom"))
     else:
         found |= marks
@@ -69,13 +70,13 @@ def _of_version(pod: PodStory, version: Version, told: Json, stops: Stops, runne
         asked = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
         if stops.certain is not None and at > stops.certain + 2 * SECOND:
             near = by_itself and at <= stops.certain + CLOCK_MARGIN
-            found = {own} if finished else asked | ({own} if near else set())
-        elif not finished or marks:
+            found = asked | ({own} if near else set())
+        else:
             found |= asked
     elif stops.earliest is not None and before and (said in (None, "shutdown") or code in TOLD):
         # Whoever was told to leave, and of whom a stop was asked later, was not told by whom: clocks may differ.
         found |= {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
-    if stops.limits and not finished:
+    if stops.limits:
         found |= {("FAILED", limit) for limit in stops.limits}
     return found
 

@@ -1,24 +1,45 @@
 """Jobs, pods and events, decoded from JSON: only the few fields that are read.
 
 Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
-required: an object without name and uid, or a list without items, is no answer. All times are aware, in UTC.
+required: an object without name and uid, or a list without items, is no answer. Any other value that no server should
+tell (a time of the year 10000, a number as text) is bounded or left out, so that no object hides itself or others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from crawler_lifecycle.domain import bounds
+
 from .errors import ApiError, Unreadable, unreadable
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
+#: Seconds of a grace, about three years: the API takes any number, and no clock counts as far as some.
+GRACE_MAX_S = 10**8
+Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
+#: A kubelet writes the beginning of the epoch where it knows no time, and Go the year 1.
+NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 T = TypeVar("T")
 
+#: Values of one object that are mended before it is given up.
+MENDED_MAX = 1000
+#: A step on the way to a value, as ``msgspec`` writes it: the name of a field, or a place in a list.
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 _NO_STRINGS: Mapping[str, str] = {}
+
+
+def known_time(at: datetime | None) -> datetime | None:
+    """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
+    return bounds.believable(at) if at is not None and at >= _FIRST else None
 
 
 class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -40,7 +61,7 @@ class ObjectMeta(_Struct, frozen=True):
     namespace: str | None = None
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
-    deletion_grace_period_seconds: int | None = None
+    deletion_grace_period_seconds: Grace | None = None
     labels_: Mapping[str, str] | None = msgspec.field(name="labels", default=None)
     annotations_: Mapping[str, str] | None = msgspec.field(name="annotations", default=None)
     finalizers_: Sequence[str] | None = msgspec.field(name="finalizers", default=None)
@@ -75,7 +96,11 @@ class Condition(_Struct, frozen=True):
     status: str
     reason: str | None = None
     message: str | None = None
-    last_transition_time: Time | None = None
+    last_transition_time_: Time | None = msgspec.field(name="lastTransitionTime", default=None)
+
+    @property
+    def last_transition_time(self) -> datetime | None:
+        return known_time(self.last_transition_time_)
 
     @property
     def true(self) -> bool:
@@ -84,6 +109,7 @@ class Condition(_Struct, frozen=True):
 
 class JobSpec(_Struct, frozen=True):
     suspend: bool | None = None
+    managed_by: str | None = None
 
 
 class JobStatus(_Struct, frozen=True):
@@ -91,11 +117,11 @@ class JobStatus(_Struct, frozen=True):
 
     start_time: Time | None = None
     completion_time: Time | None = None
-    active: int | None = None
-    ready: int | None = None
-    succeeded: int | None = None
-    failed: int | None = None
-    terminating: int | None = None
+    active: Number | None = None
+    ready: Number | None = None
+    succeeded: Number | None = None
+    failed: Number | None = None
+    terminating: Number | None = None
     conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
 
     @property
@@ -120,6 +146,12 @@ class Job(_Struct, frozen=True):
     @property
     def status(self) -> JobStatus:
         return self.status_ or _NO_JOB_STATUS
+
+    @property
+    def other_controller(self) -> str | None:
+        """Who carries it out in place of the cluster's own controller: Kueue on another cluster, where its pods are."""
+        by = self.spec.managed_by
+        return None if by == "kubernetes.io/job-controller" else by or None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
@@ -147,8 +179,9 @@ class Running(_Struct, frozen=True):
 class Terminated(_Struct, frozen=True):
     """How a container ended."""
 
-    exit_code: int
-    signal: int | None = None
+    exit_code: Number = bounds.ID_MAX
+    """One that no process can have where the server tells none."""
+    signal: Number | None = None
     reason: str | None = None
     message: str | None = None
     started_at: Time | None = None
@@ -169,7 +202,7 @@ _NO_STATE = ContainerState()
 class ContainerStatus(_Struct, frozen=True):
     name: str
     started: bool | None = None
-    restart_count: int | None = None
+    restart_count: Number | None = None
     state_: ContainerState | None = msgspec.field(name="state", default=None)
     last_state_: ContainerState | None = msgspec.field(name="lastState", default=None)
 
@@ -190,12 +223,34 @@ class ResourceRequirements(_Struct, frozen=True):
     limits: ContainerLimits | None = None
 
 
+class _ExitCodes(_Struct, frozen=True):
+    operator: str | None = None
+    values: tuple[Number, ...] | None = None
+
+
+class RestartRule(_Struct, frozen=True):
+    """What a node does when a container ends with some exit codes (Kubernetes 1.34 on)."""
+
+    action: str | None = None
+    exit_codes: _ExitCodes | None = None
+
+    def fits(self, code: int) -> bool:
+        """Whether it is about this exit code."""
+        codes = self.exit_codes or _ExitCodes()
+        return codes.operator == ("In" if code in (codes.values or ()) else "NotIn")
+
+
 class Container(_Struct, frozen=True):
     name: str
     image: str | None = None
     restart_policy: str | None = None
     """Of an init container: ``Always`` makes it a sidecar, which executes beside the others."""
+    restart_policy_rules: tuple[RestartRule, ...] | None = None
     resources: ResourceRequirements | None = None
+
+    def action_after(self, code: int) -> str | None:
+        """What the first rule that fits this exit code has its node do; ``None`` where there is none."""
+        return next((rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None)
 
     @property
     def memory_limit(self) -> str | None:
@@ -210,7 +265,8 @@ class SchedulingGate(_Struct, frozen=True):
 
 class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
-    termination_grace_period_seconds: int | None = None
+    restart_policy: str | None = None
+    termination_grace_period_seconds: Grace | None = None
     containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
     init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
     scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
@@ -294,7 +350,7 @@ class Involved(_Struct, frozen=True):
 
 
 class _Series(_Struct, frozen=True):
-    count: int | None = None
+    count: Number | None = None
     last_observed_time: Time | None = None
 
 
@@ -306,7 +362,7 @@ class Event(_Struct, frozen=True):
     type: str | None = None
     reason: str | None = None
     message: str | None = None
-    count_: int | None = msgspec.field(name="count", default=None)
+    count_: Number | None = msgspec.field(name="count", default=None)
     event_time: Time | None = None
     first_timestamp: Time | None = None
     last_timestamp: Time | None = None
@@ -327,7 +383,7 @@ class Event(_Struct, frozen=True):
 class ListMeta(_Struct, frozen=True):
     resource_version: str | None = None
     continue_: str | None = msgspec.field(name="continue", default=None)
-    remaining_item_count: int | None = None
+    remaining_item_count: Number | None = None
 
 
 class ListPage(_Struct, Generic[T], frozen=True):
@@ -365,6 +421,7 @@ _PAGE: dict[type, msgspec.json.Decoder[Any]] = {
     for kind in (Job, Pod, Event, Named)
 }
 _KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
+_RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_Typed)
 
@@ -374,7 +431,7 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
     try:
         if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
             raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
-        found: T = _ONE[kind].decode(data)
+        found: T = _decoded(kind, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _not_decoded(kind.__name__, error, data) from error
     return found
@@ -383,13 +440,51 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
 def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
     """One page of a list of them. Raises ``Unreadable``."""
     try:
-        page: ListPage[T] = _PAGE[kind].decode(data)
+        page: ListPage[T] = _decoded_page(kind, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _not_decoded(kind.__name__, error, data) from error
     expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
     if not page.kind.endswith(expected):
         raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
     return page
+
+
+def _decoded_page(kind: type[T], data: bytes) -> ListPage[T]:
+    try:
+        page: ListPage[T] = _PAGE[kind].decode(data)
+    except msgspec.ValidationError:
+        raw = _RAW_PAGE.decode(data)
+        page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
+    return page
+
+
+def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
+    """The object; every value in it that no server should tell is mended first, one after the other."""
+    said: Any = None
+    for _ in range(MENDED_MAX):
+        try:
+            found: T = _ONE[kind].decode(data) if said is None else msgspec.convert(said, kind)
+            return found
+        except msgspec.ValidationError as error:
+            said = said or msgspec.json.decode(data)
+            _mend(said, error)
+    raise unreadable(None, f"more than {MENDED_MAX} values of it are none")
+
+
+def _mend(said: Any, odd: msgspec.ValidationError) -> None:
+    """Bound or leave out the value that the error names. Raises it where an object cannot be without that."""
+    words, at, place = str(odd).rpartition(" - at `$")
+    *way, last = [name or int(number) for name, number in _STEP.findall(at and place)] or [None]
+    for step in way:
+        said = said[step]
+    if last is None or (isinstance(last, str) and words.startswith("Object missing")):
+        raise odd
+    if (bound := _BOUND.match(words)) is not None:
+        said[last] = int(bound[1])
+    elif words.startswith(("Expected `datetime", "Invalid RFC3339")):
+        said[last] = NO_TIME.isoformat()
+    else:
+        del said[last]
 
 
 def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:

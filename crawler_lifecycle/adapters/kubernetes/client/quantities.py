@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 _UNITS = {
     **{"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")},
@@ -17,6 +17,6 @@ def amount(quantity: str) -> Decimal | None:
     unit = _UNITS.get(quantity[len(number) :])
     try:
         value = Decimal(number) * unit if unit is not None else None
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one that no Decimal holds
         return None
     return value if value is not None and value.is_finite() else None

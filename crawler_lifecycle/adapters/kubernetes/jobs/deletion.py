@@ -12,11 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Pod, decode_job
-from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, job_is_over, key_of, name_of, pods_of_jobs
+from crawler_lifecycle.adapters.kubernetes.looks.listing import is_of, job_is_over, name_of, pods_of_jobs
 from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import CurrentNamespace
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import ended
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -87,7 +86,6 @@ class Deletion:
         except NotFound:
             return None
         ours = is_of(run, task, job.metadata.uid, job.metadata)
-        ours = ours and (task.uid is not None or _is_labelled(job, run.run_id, task))
         if not ours:
             meant = task.uid or f"that of task {task.task_id}"
             logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
@@ -119,8 +117,3 @@ class Deletion:
             return
         except Conflict as error:  # the object that was meant is gone, and another one is there
             logger.warning("left alone: %s", error)
-
-
-def _is_labelled(job: Job, run_id: int, task: TaskRef) -> bool:
-    mine = job.metadata.labels.get(labels.MANAGED_BY) == labels.MANAGER
-    return mine and key_of(job.metadata) == (run_id, task.index, task.attempt)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
@@ -16,6 +17,7 @@ from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Confli
 from crawler_lifecycle.adapters.kubernetes.client.objects import Job, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks import namespace_identity
 from crawler_lifecycle.adapters.kubernetes.looks.listing import run_uid_of
+from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
@@ -137,7 +139,7 @@ class KubernetesDeployer:
         except InvalidRequest as why:  # no Job of any try can have this name or these labels
             return Deployed(task.index, "refused", name, reason=str(why))
 
-        def wanted() -> Mapping[str, object]:
+        def wanted() -> Mapping[str, Any]:
             return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
 
         try:
@@ -154,7 +156,7 @@ class KubernetesDeployer:
 
     # --- the Job
 
-    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, object]], expires_at: datetime) -> tuple[Job, str]:
+    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
         """The Job under this name, and whether it is new.
 
         Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
@@ -170,6 +172,8 @@ class KubernetesDeployer:
         unanswered: ApiError | None = None
         for _ in range(TRIES):
             try:
+                if (elsewhere := given_away(self._api, body)) is not None:
+                    return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode_job(answer), "created"
@@ -213,18 +217,21 @@ class KubernetesDeployer:
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raises ``_Answered`` for a Job that is none of this deployment's.
 
+        The hash names run, task and all that was asked: whoever changed labels since then has made no other Job of it.
         One of ours that somebody deletes is there all the same: its pod may execute for its whole grace, and what its
         end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
         """
         meta = found.metadata
+        same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
+        if same and not settled:
+            return
         managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
         if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
             # It may go, or be taken up under its own run; until then there is no room under this name.
             raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
         differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
-        if meta.annotations.get(labels.SPEC_HASH) != ours.spec_hash:
+        if not same:
             differs.append(labels.SPEC_HASH)
-        settled = labels.SETTLED in meta.labels
         if meta.deletion_timestamp is not None and (settled or differs):
             raise _Answered(
                 "deferred",
@@ -237,12 +244,11 @@ class KubernetesDeployer:
                 f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
                 "its runs in this namespace; delete its Jobs, or use another namespace",
             )
-        if differs:
-            raise _Answered(
-                "refused",
-                f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
-                "use another namespace for each installation",
-            )
+        raise _Answered(
+            "refused",
+            f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
+            "use another namespace for each installation",
+        )
 
     def _refused(self, error: Refused) -> _Answered:
         """What a refusal means for the task. Raises the error where the refusal is about us."""
@@ -278,6 +284,25 @@ class KubernetesDeployer:
             if new:  # another try of this Job may have been quicker: that costs one more
                 text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
                 raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
+
+
+def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
+    """Why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
+
+    Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
+    at all. Raises ``ApiError``.
+    """
+    queue = job["metadata"]["labels"].get(QUEUE_NAME)
+    try:
+        other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+    except Refused:
+        return None
+    if other is None:
+        return None
+    return (
+        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
+        "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
+    )
 
 
 class _Page:

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import Conflict, NotFound
+from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Conflict, NotFound
 from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode_job
 from crawler_lifecycle.adapters.kubernetes.looks.listing import (
+    Key,
     job_is_over,
     key_by_name,
     key_of,
@@ -53,8 +54,9 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 #: How long what is beside a crawler may take to end by itself.
 BESIDE = timedelta(seconds=60)
-#: Seconds between two lists of all pods that run, and how many times as long as such a list takes.
-RUNNING_S, RUNNING_SHARE = 30.0, 20.0
+#: Seconds between two lists of our pods that run, and between two of pods without our label; and how many times as
+#: long as such a list takes.
+RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
 
 
 class Finalizers:
@@ -64,35 +66,42 @@ class Finalizers:
         self._api = api
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
-        self._list_running_at = 0.0
-        self._outlived: list[KeptEnd] = []
-        """Of the last list of pods that run: those whose crawler has ended."""
+        self._outlived = _Seldom(RUNNING_S, self._list_outlived)
+        self._strays = _Seldom(STRAYS_S, self._list_strays)
 
     def kept(self) -> list[KeptEnd]:
         """Tasks whose crawler has ended and whose pod is still held, in order.
 
-        One list of pods that do not run, and now and then one of those that do. What a suspension took back is let go
-        of on the way, because it is no end.
+        One list of pods that do not run, now and then one of those that do, and seldom one of those without our label,
+        which is anybody's to change. What a suspension took back is let go of on the way, because it is no end.
         """
-        found = []
-        for pod in list_pods(self._api, labels.ours(), "status.phase!=Running"):
-            if self._is_kept(pod) and not (deleted_before_scheduling(pod) and self._went_back(pod)):
-                found += _ends([pod])
-        if time.monotonic() >= self._list_running_at:
-            self._list_running()
-        return sorted([*found, *self._outlived], key=lambda end: end.key)
+        found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
+        return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
 
-    def _list_running(self) -> None:
-        began, now = time.monotonic(), self._clock()
-        running = list_pods(self._api, labels.ours(), "status.phase=Running")
-        late = [pod for pod in running if self._is_kept(pod) and now - (ended_at(pod) or now - BESIDE) >= BESIDE]
-        self._outlived = _ends(late)
-        ended_listing = time.monotonic()
-        self._list_running_at = ended_listing + max(RUNNING_S, RUNNING_SHARE * (ended_listing - began))
+    def _list_outlived(self) -> list[KeptEnd]:
+        """Those that run although their crawler has ended."""
+        return self._over(list_pods(self._api, labels.ours(), "status.phase=Running"))
 
-    @staticmethod
-    def _is_kept(pod: Pod) -> bool:
-        return labels.FINALIZER in pod.metadata.finalizers and ended(pod)
+    def _list_strays(self) -> list[KeptEnd]:
+        """Those that another hand took out of our lists, by our finalizer. Where that list fails, the others go on."""
+        others = f"{labels.MANAGED_BY}!={labels.MANAGER}"
+        try:
+            found = self._api.listing(self._api.pods_path(), Pod, labels=others, keep=_ours_or_none).items
+        except ApiError as error:
+            logger.info("pods that lost our label are not looked for: %s", error)
+            return []
+        return self._over([pod for pod in found if pod is not None])
+
+    def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
+        """The ends among them that we keep, once what is beside their crawler had its time."""
+        before, found = self._clock() - BESIDE, []
+        for pod in pods:
+            if _ours_or_none(pod) is None or not ended(pod):
+                continue
+            waits = pod.status.phase == "Running" and (ended_at(pod) or before) > before
+            if not waits and not (deleted_before_scheduling(pod) and self._went_back(pod)):
+                found.append(pod)
+        return _ends(found)
 
     def _went_back(self, pod: Pod) -> bool:
         """Let go of a pod whose Job goes on without it; whether it was one."""
@@ -116,7 +125,8 @@ class Finalizers:
         calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
         errors = [error for call in calls if (error := call.exception()) is not None]
         tried = {(run.run_id, task.index, task.attempt) for task in tasks}
-        self._outlived = [end for end in self._outlived if end.key not in tried]
+        for seldom in (self._outlived, self._strays):
+            seldom.forget(tried)
         if errors:
             raise errors[0]
 
@@ -149,11 +159,36 @@ class Finalizers:
         self._patch(self._api.jobs_path(name), over)
 
 
+def _ours_or_none(pod: Pod) -> Pod | None:
+    return pod if labels.FINALIZER in pod.metadata.finalizers else None
+
+
+class _Seldom:
+    """Ends of a list that is dear: read now and then, and remembered in between."""
+
+    def __init__(self, every_s: float, read: Callable[[], list[KeptEnd]]) -> None:
+        self._every_s, self._read = every_s, read
+        self._at = 0.0
+        self._ends: list[KeptEnd] = []
+
+    def ends(self) -> list[KeptEnd]:
+        """Those of the last list that were not let go of. Raises ``ApiError``."""
+        began = time.monotonic()
+        if began >= self._at:
+            self._ends = self._read()
+            over = time.monotonic()
+            self._at = over + max(self._every_s, SHARE * (over - began))
+        return self._ends
+
+    def forget(self, keys: Collection[Key]) -> None:
+        self._ends = [end for end in self._ends if end.key not in keys]
+
+
 def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
     """The ends of those of which it is known whose they are."""
     found = []
     for pod in pods:
-        key = key_of(pod.metadata) or key_by_name(pod)
+        key = key_by_name(pod) or key_of(pod.metadata)  # our own labels are anybody's to change
         if key is not None:
             at = ended_at(pod)
             ran = at is not None and not deleted_before_scheduling(pod)

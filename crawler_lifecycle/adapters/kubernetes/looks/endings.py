@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated
+from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated, known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
@@ -23,7 +23,6 @@ from .predicates import (
     deadline_of,
     deleted_before_scheduling,
     ended_at,
-    known_time,
     sidecars,
     verdict,
 )
@@ -60,18 +59,21 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
 
 
 def end_of_job(job: Job, found: Condition) -> End:
-    """The end of a Job that is over and has no pod any more: all that is left is the Job's own word."""
+    """The end of a Job that is over and has no pod any more: all that is left is the Job's own word.
+
+    Where another controller carried it out, no runner's silence means anything: its summary never comes here.
+    """
     words = clean(found.message)
     told = f"{found.reason}: {words}" if found.reason and words else found.reason or words or "no reason given"
-    gone = f"The Job says {found.type} ({told}); its pod is gone"
+    there = job.other_controller
+    gone = f"The Job says {found.type} ({told}); its pod is {'with ' + there if there is not None else 'gone'}"
     complete = found.type == "Complete"
     return End(
         exit_code=0 if complete else None,
         reason="Completed" if complete else found.reason,
         message=clean(found.message) if found.reason == "DeadlineExceeded" else gone,
-        finished_at=known_time(job.status.completion_time if complete else None)
-        or known_time(found.last_transition_time),
-        runner=had_runner(job, None),
+        finished_at=known_time(job.status.completion_time if complete else None) or found.last_transition_time,
+        runner=there is None and had_runner(job, None),
     )
 
 

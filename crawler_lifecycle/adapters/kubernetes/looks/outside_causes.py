@@ -206,7 +206,7 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
     if mark.reason in _GIVEN_UP or deletion_is_dated(pod):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
-    grace = timedelta(seconds=max(pod.spec.termination_grace_period_seconds or 0, 0) if acted else 0)
+    grace = timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) if acted else 0)
     return at - stamp > STALE_AFTER + CLOCK_MARGIN + grace
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod, known_time
 from crawler_lifecycle.ports import TaskRef
 
 from .details.termination_message import clean
@@ -35,6 +35,8 @@ _GOES_ON = "; it goes on when that is mended"
 
 def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
     """Why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
+    if job.other_controller is not None:
+        return f"{job.other_controller} carries it out, and not this cluster: its pod and its log cannot be read here"
     if job.metadata.deletion_timestamp is not None:
         held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
         return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
@@ -188,7 +190,7 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
     if job is None:
         words.append("Its Job is gone, the pod is left")
     if main is not None and main.state.running is None:
-        last = main.last_state.terminated
+        last = main.state.terminated or main.last_state.terminated
         code = f", last exit {last.exit_code}" if last is not None else ""
         words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")
     return "; ".join(word for word in words if word) or None
@@ -221,9 +223,10 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
     who = _who(task, job, pod)
     told = f": {who}" if who else ""
     kept = kept_until(pod)
-    if now - (kept or over) > OVERDUE:
+    last = kept or known_time(over)
+    if last is not None and now - last > OVERDUE:
         node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
-        return f"The pod should have ended at {clock(kept or over, now)}, and {node} does not confirm that it has{told}"
+        return f"The pod should have ended at {clock(last, now)}, and {node} does not confirm that it has{told}"
     unless = ""
     if kept is not None:
         own = pod.spec.termination_grace_period_seconds

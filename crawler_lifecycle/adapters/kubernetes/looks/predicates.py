@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, ContainerStatus, Event, Job, Pod
-from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.adapters.kubernetes.client.objects import (
+    GRACE_MAX_S,
+    NO_TIME,
+    Condition,
+    ContainerStatus,
+    Event,
+    Job,
+    Pod,
+    known_time,
+)
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports import TaskRef
 
@@ -17,9 +25,6 @@ CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernet
 TRACKING = "batch.kubernetes.io/job-tracking"
 #: Warnings that nothing waits for.
 _HARMLESS = ("MissingClusterDNS", "DNSConfigForming")
-#: The kubelet writes the beginning of the epoch where it knows no time.
-_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
-_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def owner_of(pod: Pod) -> str | None:
@@ -42,11 +47,6 @@ def sidecars(pod: Pod) -> set[str]:
     return {one.name for one in pod.spec.init_containers if one.restart_policy == "Always"}
 
 
-def known_time(at: datetime | None) -> datetime | None:
-    """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
-    return bounds.believable(at) if at is not None and at >= _FIRST else None
-
-
 def ended_at(pod: Pod) -> datetime | None:
     """When the crawler in it ended, as far as its node knows; a placeholder is no time."""
     main = crawler_container(pod)
@@ -57,13 +57,37 @@ def ended_at(pod: Pod) -> datetime | None:
 def ended(pod: Pod) -> bool:
     """Whether the crawler in it has ended, or can never begin.
 
-    The container's own word is the first; a pod in a final phase without one never ran it, or its node forgot it. A pod
-    that was deleted before it had a node cannot get one any more (the API server refuses the binding).
+    The container's own word is the first, unless its node starts it again; a pod in a final phase without one never ran
+    it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API server
+    refuses the binding).
     """
-    main = crawler_container(pod)
-    if main is not None and main.state.terminated is not None:
+    if pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod):
         return True
-    return pod.status.phase in ("Succeeded", "Failed") or deleted_before_scheduling(pod)
+    main = crawler_container(pod)
+    done = main.state.terminated if main is not None else None
+    return done is not None and not _started_again(pod, done.exit_code)
+
+
+def _started_again(pod: Pod, code: int) -> bool:
+    """Whether its node starts the crawler again that ended with this code, alone or with all containers of the pod.
+
+    As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Ours are never started
+    again; whoever changes pods at admission may have it otherwise. What is being deleted only ends.
+    """
+    if pod.metadata.deletion_timestamp is not None:
+        return False
+    if pod.condition("AllContainersRestarting") is not None:
+        return True
+    ends = {s.name: s.state.terminated for s in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
+    policy = pod.spec.restart_policy
+    for one in (*pod.spec.containers, *pod.spec.init_containers):
+        end = ends.get(one.name)
+        action = one.action_after(end.exit_code) if end is not None else None
+        if action == "RestartAllContainers" or (action == "Restart" and one.name == labels.CONTAINER):
+            return True
+        if one.name == labels.CONTAINER:
+            policy = one.restart_policy or policy
+    return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
 def deleted_before_scheduling(pod: Pod) -> bool:
@@ -99,20 +123,22 @@ def executing(pod: Pod) -> bool:
     main = crawler_container(pod)
     if main is None or ended(pod):
         return False
-    return main.state.running is not None or main.last_state.terminated is not None
+    return any((main.state.running, main.state.terminated, main.last_state.terminated))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
-    """When its deletion was asked for: the stamp itself says when its grace is over."""
-    over, grace = pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds or 0
-    if over is None or over < _FIRST:
-        return over
-    return over - _seconds(grace)
+    """When its deletion was asked for: the stamp itself says when its grace is over. A placeholder where no clock can
+    tell: the API server counts graces of centuries round the end of its numbers.
+    """
+    if pod.metadata.deletion_timestamp is None:
+        return None
+    over, grace_s = known_time(pod.metadata.deletion_timestamp), pod.metadata.deletion_grace_period_seconds or 0
+    return over - timedelta(seconds=grace_s) if over is not None and grace_s < GRACE_MAX_S else NO_TIME
 
 
 def deletion_is_dated(pod: Pod) -> bool:
     """Whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
-    return pod.metadata.deletion_timestamp is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
+    return known_time(deletion_asked(pod)) is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
 def kept_until(pod: Pod) -> datetime | None:
@@ -120,15 +146,10 @@ def kept_until(pod: Pod) -> datetime | None:
 
     ``None`` for any other pod. The first deletion is not on record any more, but it was no later than the last one.
     """
-    asked, own = deletion_asked(pod), pod.spec.termination_grace_period_seconds or 0
-    if asked is None or not pod.spec.node_name or own <= (pod.metadata.deletion_grace_period_seconds or 0):
+    asked, own_s = known_time(deletion_asked(pod)), pod.spec.termination_grace_period_seconds or 0
+    if asked is None or not pod.spec.node_name or own_s <= (pod.metadata.deletion_grace_period_seconds or 0):
         return None
-    return asked + min(_seconds(own), _LAST - asked)
-
-
-def _seconds(grace: int) -> timedelta:
-    """A grace as the API takes any number for it."""
-    return timedelta(seconds=min(max(grace, 0), 10**8))
+    return asked + timedelta(seconds=own_s)
 
 
 def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
@@ -168,7 +189,7 @@ def deadline_of(job: Job | None) -> Condition | None:
 def counted_at(job: Job | None) -> datetime | None:
     """When the Job counted its success, as far as its conditions tell."""
     found = [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")] if job is not None else []
-    return min((at for c in found if c is not None and (at := known_time(c.last_transition_time))), default=None)
+    return min((at for c in found if c is not None and (at := c.last_transition_time)), default=None)
 
 
 def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
@@ -198,5 +219,7 @@ def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
 
 def clock(at: datetime, now: datetime) -> str:
     """A moment in words: the same sentence at every look."""
-    form = "%H:%M:%S UTC" if at.date() == now.date() else "%d %b %H:%M UTC"
-    return at.astimezone(UTC).strftime(form)
+    known = known_time(at)
+    if known is None:
+        return "an unknown time"
+    return known.strftime("%H:%M:%S UTC" if known.date() == now.date() else "%d %b %H:%M UTC")

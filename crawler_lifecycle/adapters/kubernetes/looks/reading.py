@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod, known_time
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 
@@ -25,7 +25,6 @@ from .predicates import (
     deleted_before_scheduling,
     ended,
     executing,
-    known_time,
     owner_of,
     suspended_before_scheduling,
     verdict,
@@ -113,7 +112,7 @@ class _Reading:
             name=name,
             node=node,
             reason=_joined(pod_words(self.task, job, pod, self.events, self.now), beside),
-            changed_at=pod.metadata.creation_timestamp,
+            changed_at=known_time(pod.metadata.creation_timestamp),
         )
 
     def _of_job(self, job: Job) -> Observation:
@@ -122,10 +121,16 @@ class _Reading:
         if over is not None:
             return self._ended(end_of_job(job, over), Summary(), uid=uid, name=name)
         words = job_words(job, self.events, self.now)
+        if job.other_controller is not None:  # that it has no pod here says nothing
+            started = known_time(job.status.start_time)
+            phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
+            return self._seen(phase, uid=uid, name=name, reason=words, changed_at=started, started_at=started)
         if deleted is not None and self.now - deleted >= GONE_AFTER:
             # It makes no pods any more and has none: whatever still holds the record, nothing runs.
-            return self._seen(Phase.GONE, uid=uid, name=name, reason=words, changed_at=deleted)
-        return self._seen(Phase.WAITING, uid=uid, name=name, reason=words, changed_at=job.metadata.creation_timestamp)
+            return self._seen(Phase.GONE, uid=uid, name=name, reason=words, changed_at=known_time(deleted))
+        return self._seen(
+            Phase.WAITING, uid=uid, name=name, reason=words, changed_at=known_time(job.metadata.creation_timestamp)
+        )
 
     def _foreign(self, other: Job) -> Observation:
         """Another Job is under the name, so ours is gone, and no pod of ours is left."""

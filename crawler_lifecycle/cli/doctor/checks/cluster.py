@@ -64,6 +64,7 @@ def _of(api: Api, settings: Settings) -> list[Line]:
         lambda: objects.account(api, settings.cluster.service_account),
         lambda: objects.pull_secrets(api, settings),
         lambda: objects.priority(api, settings),
+        lambda: objects.queues(api, settings),
         lambda: objects.claim(api, settings.cluster.volume_claim),
         lambda: objects.left_over(api),
     )

@@ -177,6 +177,22 @@ def priority(api: Api, settings: Settings) -> list[Line]:
     return [*lines, *([Line("priority", "ok", f"priority class {', '.join(well)}")] if well else [])]
 
 
+def queues(api: Api, settings: Settings) -> list[Line]:
+    """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
+    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import given_away
+    from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
+
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
+    lines = []
+    for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
+        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {QUEUE_NAME: queue}}})
+        if told is not None:
+            why, _, cure = told.partition("; ")
+            lines.append(Line("queue", "bad", why, cure))
+    return lines
+
+
 def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
     try:
         return load(settings.crawlers) if settings.crawlers.exists() else []

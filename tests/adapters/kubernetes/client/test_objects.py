@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Asked, Unreadable, from_answer, retry_after
 from crawler_lifecycle.adapters.kubernetes.client.objects import (
+    GRACE_MAX_S,
     Event,
     Job,
     Pod,
@@ -110,16 +111,7 @@ def test_an_event_without_any_time_has_none() -> None:
         _json({"kind": "Pod"}),
         _json({"kind": "Pod", "metadata": {"name": "a"}}),
         _json({"kind": "Pod", "metadata": {"name": "", "uid": "u"}}),
-        _json({"kind": "Pod", "metadata": {**META, "creationTimestamp": "yesterday"}}),
-        _json({"kind": "Pod", "metadata": {**META, "creationTimestamp": "2026-11-20T20:00:00"}}),
-        _json({"kind": "Pod", "metadata": META, "status": {"containerStatuses": [{"state": {}}]}}),
-        _json(
-            {
-                "kind": "Pod",
-                "metadata": META,
-                "status": {"containerStatuses": [{"name": "a", "state": {"terminated": {}}}]},
-            }
-        ),
+        _json({"kind": "Pod", "metadata": {**META, "name": 5}}),
         _json(POD) + b"}",
         _json(POD)[:-1],
     ],
@@ -127,6 +119,57 @@ def test_an_event_without_any_time_has_none() -> None:
 def test_what_is_no_pod_is_an_error(bad: bytes) -> None:
     with pytest.raises(Unreadable):
         decode(Pod, bad)
+
+
+#: Numbers and times that no server should tell, and every one could.
+ODD_NUMBERS = [10**14, 2**63, -(2**63), -1, 10**300, 1.5, 1e30, "60", "many", "", True, [], {}]
+ODD_TIMES = [
+    *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "10000-01-01T00:00:00Z", ""),
+    *("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "2026-01-05T12:00:60Z", "2026-01-05T12:00:00+25:00"),
+    *("2026-01-05T12:00:00", "2026-01-05T14:00:03.123456789+02:00", "yesterday", 1767614400, 1.5, [], True),
+]
+
+
+@pytest.mark.parametrize("odd", ODD_NUMBERS, ids=repr)
+def test_an_odd_number_is_bounded_and_hides_nothing_beside_it(odd: object) -> None:
+    meta = {**POD["metadata"], "deletionGracePeriodSeconds": odd}
+    done = {"exitCode": odd, "signal": odd, "reason": "OOMKilled"}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "crawler", "state": {"terminated": done}}]}
+    strange = {**POD, "metadata": meta, "spec": {"terminationGracePeriodSeconds": odd}, "status": status}
+    pages = _json({"kind": "PodList", "metadata": {}, "items": [strange, {**POD, "metadata": {**META, "name": "b"}}]})
+    pod, other = decode_page(Pod, pages).items
+    assert pod == decode(Pod, _json(strange))
+    graces = (pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds)
+    assert all(0 <= (seconds or 0) <= GRACE_MAX_S for seconds in graces)
+    crawler = pod.container("crawler")
+    assert crawler is not None
+    assert crawler.state.terminated is not None, "it ended all the same"
+    assert abs(crawler.state.terminated.exit_code) < 2**63
+    assert (other.metadata.name, other.status.phase) == ("b", "Failed")
+
+
+@pytest.mark.parametrize("odd", ODD_TIMES, ids=repr)
+def test_an_odd_time_is_no_time_and_hides_nothing_beside_it(odd: object) -> None:
+    conditions = [{"type": "DisruptionTarget", "status": "True", "lastTransitionTime": odd}]
+    pod = decode(
+        Pod, _json({**POD, "metadata": {**META, "deletionTimestamp": odd}, "status": {"conditions": conditions}})
+    )
+    assert pod.metadata.deletion_timestamp is not None, "it is being deleted all the same"
+    mark = pod.condition("DisruptionTarget")
+    assert mark is not None
+    assert mark.last_transition_time in (None, datetime(2026, 1, 5, 12, 0, 3, 123457, tzinfo=UTC))
+
+
+def test_values_of_another_kind_are_left_out_one_by_one() -> None:
+    strange = {
+        "kind": "Pod",
+        "metadata": {**META, "labels": {"b": "2"}, "finalizers": [5, "ours"]},
+        "spec": 5,
+        "status": {"phase": 5, "conditions": [{"type": "Ready"}, {"type": "Ready", "status": "True"}, None]},
+    }
+    pod = decode(Pod, _json(strange))
+    assert (pod.metadata.labels, list(pod.metadata.finalizers)) == ({"b": "2"}, ["ours"])
+    assert (pod.spec.node_name, pod.status.phase, pod.condition("Ready") is not None) == (None, None, True)
 
 
 _SCALARS = (

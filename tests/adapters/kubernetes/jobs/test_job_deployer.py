@@ -16,9 +16,10 @@ from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Refused, Throttled, Unauthorised
 from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import PATIENCE, THREADS
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from tests.support.job_cases import crawler
-from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Reset, Silence, Truncated, throttled
+from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
 
 if TYPE_CHECKING:
@@ -235,15 +236,37 @@ def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:
 # --- another object under the name ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", [labels.RUN, labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
-def test_a_job_with_other_labels_is_not_ours(bench: Bench, label: str) -> None:
+@pytest.mark.parametrize("value", ["9", None], ids=["changed", "removed"])
+@pytest.mark.parametrize("label", [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MANAGED_BY])
+def test_a_job_whose_labels_another_hand_changed_is_ours_all_the_same(
+    bench: Bench, label: str, value: str | None
+) -> None:
+    """Its hash names run, task and what was asked: to refuse it would end the task while its Job executes."""
+    uid = _lost(bench)
+
+    def change(job: Any) -> None:
+        told = job["metadata"]["labels"]
+        job["metadata"]["labels"] = {key: it for key, it in {**told, label: value}.items() if it is not None}
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+    assert bench.deploy(2)[0].uid == uid
+
+
+@pytest.mark.parametrize("label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
+def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, label: str) -> None:
     bench.one()
-    bench.server.store.update(
-        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update({label: "9"})
-    )
+
+    def change(job: Any) -> None:
+        job["metadata"]["labels"][label] = "9"
+        del job["metadata"]["annotations"][labels.SPEC_HASH]
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
     answer = bench.one()
     assert (answer.state, answer.uid) == ("refused", None)
     assert label in (answer.reason or "")
+    assert labels.SPEC_HASH in (answer.reason or "")
 
 
 def test_a_job_that_was_asked_for_something_else_is_not_ours(bench: Bench) -> None:
@@ -278,16 +301,66 @@ def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_
     assert bench.deploy(2)[0].uid == uid
 
 
-@pytest.mark.parametrize("foreign", [{labels.TASK_ID: "9"}, {labels.SETTLED: "1"}], ids=str)
-def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, foreign: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("where", "foreign"),
+    [("annotations", {labels.SPEC_HASH: "9"}), ("labels", {labels.SETTLED: "1"})],
+    ids=["of another task", "settled"],
+)
+def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, where: str, foreign: dict[str, str]) -> None:
     bench.one()
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(foreign))
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign))
     bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
     answer = bench.one()
     assert (answer.state, answer.uid) == ("deferred", None)
     assert "still being deleted" in (answer.reason or "")
     bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[]))
     assert bench.one().state == "created"
+
+
+# --- another controller -----------------------------------------------------------------------------------------------
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
+def _given_away(bench: Bench) -> None:
+    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue does."""
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None)
+
+
+def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    for answer in (bench.one(), *bench.deploy(3)):
+        assert (answer.state, answer.uid) == ("refused", None)
+        assert "queue far" in (answer.reason or "")
+        assert MULTIKUEUE in (answer.reason or "")
+    assert not bench.jobs
+
+
+def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Bench) -> None:
+    uid = _lost(bench)
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+
+
+def test_a_server_that_does_not_answer_that_question_makes_the_job(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add(
+        "POST", JOBS_POST, Answer(400, "admission webhook x does not support dry run", "BadRequest")
+    )
+    assert bench.one().state == "created"
+
+
+@pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
+def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None)
+    assert bench.one().state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 2
+    bench.crawler = crawler()
+    assert bench.one(attempt=2).state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
 
 
 # --- what the server refuses ------------------------------------------------------------------------------------------

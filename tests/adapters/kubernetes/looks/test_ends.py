@@ -316,6 +316,72 @@ def test_a_crawler_that_ended_before_its_node_was_given_up_ended_well_although_i
     assert "nobody can say" in ending(job(runner=False), lost).cause
 
 
+# --- containers that their node starts again (Kubernetes 1.34 on)
+
+
+def _rule(action: str, operator: str, *values: int) -> Object:
+    return {"action": action, "exitCodes": {"operator": operator, "values": list(values)}}
+
+
+def _crawler(policy: str | None, *rules: Object) -> Object:
+    found = {"restartPolicy": policy, "restartPolicyRules": list(rules)}
+    return {"name": labels.CONTAINER, **{name: value for name, value in found.items() if value}}
+
+
+_ALL = {"name": "mesh", "restartPolicy": "Never", "restartPolicyRules": [_rule("RestartAllContainers", "In", 88)]}
+
+
+@pytest.mark.parametrize(
+    ("code", "crawler", "more", "again"),
+    [
+        (1, _crawler(None), {}, False),
+        (1, _crawler("Never"), {"restartPolicy": "OnFailure"}, False),
+        (1, _crawler("OnFailure"), {}, True),
+        (0, _crawler("OnFailure"), {}, False),
+        (0, _crawler("Always"), {}, True),
+        (1, _crawler(None), {"restartPolicy": "OnFailure"}, True),
+        (0, _crawler(None), {"restartPolicy": "OnFailure"}, False),
+        (42, _crawler("Never", _rule("Restart", "In", 1, 42)), {}, True),
+        (3, _crawler("Never", _rule("Restart", "In", 1, 42)), {}, False),
+        (3, _crawler("Never", _rule("Restart", "NotIn", 0)), {}, True),
+        (0, _crawler("Never", _rule("Restart", "NotIn", 0)), {}, False),
+        (0, _crawler("Never", _rule("RestartAllContainers", "In", 0)), {}, True),
+        (5, _crawler("Never", _rule("Unheard", "In", 5)), {}, False),
+        (5, _crawler("Never", _rule("Restart", "Unheard", 5)), {}, False),
+        (5, _crawler("OnFailure", {"action": "Restart"}), {}, True),
+        (5, _crawler("Never", {"action": "Restart"}), {}, False),
+    ],
+)
+def test_an_end_in_a_running_pod_is_one_only_where_nothing_starts_it_again(
+    code: int, crawler: Object, more: Object, again: bool
+) -> None:
+    spec = {"restartPolicy": "Never", "containers": [{"name": "mesh"}, crawler], **more}
+    beside = pod(done(60, code), phase="Running", spec=spec)
+    seen = look(job(), beside)
+    assert (seen.phase is Phase.EXECUTING) is again
+    assert (f"Its node starts it again (0 times, last exit {code})" in (seen.reason or "")) is again
+    beside["status"]["phase"] = "Failed" if code else "Succeeded"
+    assert look(job(), beside).phase is Phase.ENDED, "a pod that is over starts nothing"
+    beside = pod(done(60, code), phase="Running", spec=spec, meta=deleted(55))
+    assert look(job(), beside).phase is Phase.ENDED, "neither does one that is being deleted"
+
+
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+@pytest.mark.parametrize(("code", "again"), [(88, True), (0, False)])
+def test_a_container_beside_the_crawler_may_have_all_of_them_started_again(where: str, code: int, again: bool) -> None:
+    status = "containerStatuses" if where == "containers" else "initContainerStatuses"
+    told = pod(done(60, 0, word("finished", 0)), phase="Running", spec={where: [_ALL], "restartPolicy": "Never"})
+    told["status"].setdefault(status, []).append({"name": "mesh", "state": done(61, code)})
+    assert (look(job(), told).phase is Phase.EXECUTING) is again
+
+
+def test_while_all_containers_start_again_no_end_is_the_last() -> None:
+    going = {**condition("AllContainersRestarting", 61), "reason": "RestartAllContainersStarted"}
+    assert look(job(), pod(done(60, 137), going, phase="Running")).phase is Phase.EXECUTING
+    over = {**going, "status": "False"}
+    assert look(job(), pod(done(60, 137), over, phase="Running")).phase is Phase.ENDED
+
+
 # --- deadlines
 
 
@@ -343,6 +409,23 @@ def test_the_pod_s_own_deadline_is_counted_by_the_clock_that_dates_the_end() -> 
         beside = pod(done(200 - ended_before, 1), **told)
         beside["status"]["containerStatuses"].append({"name": "mesh-proxy", "state": done(200, 143)})
         assert outcome(job(), beside) == found, "the deadline ended what was beside a crawler that had ended"
+
+
+@pytest.mark.parametrize("grace", [10**14, 2**63 - 1, 2**70, -5])
+def test_a_grace_that_leaves_the_calendar_keeps_no_task_from_being_read(grace: int) -> None:
+    """The API takes any number, and counts the stamp of such a deletion round the end of its own."""
+    own = {"spec": {"terminationGracePeriodSeconds": grace}}
+    gone = {"deletionTimestamp": "2262-04-11T23:47:16Z", "deletionGracePeriodSeconds": grace}
+    marked = pod(done(900, 143), mark(10, "PreemptionByScheduler"), meta=deleted(900, 0), **own)
+    assert outcome(job(), marked) == ("evicted" if grace > 0 else "interrupted")
+    beside = pod(done(100, 1), reason="DeadlineExceeded", **own)
+    beside["status"]["containerStatuses"].append({"name": "mesh-proxy", "state": done(110, 143)})
+    assert outcome(job(), beside) == ("timed_out" if grace > 0 else "failed")
+    assert outcome(job(), pod(done(100, 143), meta=gone, **own)) == "interrupted"
+    assert outcome(job(), pod(done(100, 143), meta=gone, **own), stop=99) == "cancelled"
+    seen = look(job(), pod({"running": {"startedAt": at(0)}}, meta=gone, phase="Running", **own))
+    assert seen.phase is Phase.EXECUTING
+    assert "shutting down since an unknown time" in (seen.reason or "") or grace < 0
 
 
 # --- a queue that takes its room back
