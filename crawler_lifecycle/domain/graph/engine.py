@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-from .checks import Link, check_cycle, link, shown
+from .checks import Link, check_cycle, check_pools, link, shown
 from .picking import Picking, Room
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
 from .reasons import waiting
@@ -154,6 +154,7 @@ class Graph:
                     f"step {shown(grafter.path)}: only a step that was added to graft, and executes, takes a graft"
                 )
             prefix = grafter.path
+        check_pools(specs, self.options, "" if prefix is None else f"{prefix}/")
         first = len(self.steps)
         links = link(
             specs,
