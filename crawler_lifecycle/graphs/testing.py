@@ -293,6 +293,7 @@ class Memory:
             path = f"{level}/{dep}" if level else dep
             inside = [one for one in graph.rows if path in with_above(one.path)]
             holding = {one.path.rpartition("/")[0] for one in inside}
+            holding |= {one.path for one in inside if one.step.graft and one.result is None and one.gave}
             graphs: dict[str, Any] = {
                 one.path: {} for one in inside if one.kind is StepKind.GRAPH or one.path in holding
             }

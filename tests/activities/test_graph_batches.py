@@ -82,6 +82,7 @@ def grafts():
     job = current_job()
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
+def grafts_nothing(): ...
 def grafts_twice():
     grafts()
     current().graft(current_job().graph, current_job().path, current_job().attempt, spec("c"))
@@ -201,7 +202,7 @@ def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pyte
 
 
 def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:
-    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "nothing", "lost")
+    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "grafts", "bare", "lost")
     graph = bench.graph(
         bench.step("first", args={"word": to_json({"day": day})}),
         group("fan", "first", job={"context": {"shared": 2}}),
@@ -211,7 +212,8 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
         bench.step("fan/deep/x"),
         group("empty"),
         crawl("visit"),
-        bench.step("nothing", call="grafts", graft=True),
+        bench.step("grafts", call="grafts", graft=True),
+        bench.step("bare", call="grafts_nothing", graft=True),
         bench.step("lost", call="fails"),
         bench.step("sum", *waited_for, call="seen", style="cascade", ignore_discarded=True),
         context={"source": to_json(day), "shared": 1},
@@ -232,7 +234,8 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
         "first": {"day": day},
         "fan": {"0": [{"$date": 1}, around], "users": [day, around], "deep": {"x": note}},
         "empty": {},
-        "nothing": {"a": note, "b": note},
+        "grafts": {"a": note, "b": note},
+        "bare": {},
     }
 
 

@@ -99,7 +99,8 @@ def _values(
     holding = {one.path.rpartition("/")[0] for one in found}
     recorded = dict[int, Given]()
     for one in found:
-        if one.kind is StepKind.GRAPH or (one.graft and one.path in holding):
+        empty_graft = one.graft and one.result_bytes is None and one.state is StepState.COMPLETED
+        if one.kind is StepKind.GRAPH or empty_graft or (one.graft and one.path in holding):
             yield {"path": names(one), "graph": True}, [b"{}"]
         elif one.run is not None and one.state.final:
             yield {"path": names(one)}, [encode(dict(one.run))]
