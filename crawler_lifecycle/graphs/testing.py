@@ -91,6 +91,11 @@ class _Graph:
         jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
         return [row for row in jobs if above is None or not above.isdisjoint(with_above(row.path))]
 
+    def reason(self, row: _Row) -> str | None:
+        """How it failed, and what it waits for."""
+        waits = None if row.state is StepState.EXECUTING else self.engine.waiting(row.step.number)
+        return "; ".join(filter(None, (row.reason, waits))) or None
+
     def state(self) -> str:
         return self.engine.state.value
 
@@ -134,7 +139,8 @@ class Memory:
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
-        return [_document(row) for row in graph.inside(paths)] if graph else []
+        rows = graph.inside(paths) if graph else []
+        return [_document(row) | {"reason": graph.reason(row)} for row in rows] if graph else []
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         graph = self._graphs.get(key)

@@ -72,6 +72,7 @@ class Worker:
             "context": platform.context(graph, ""),
             "state": platform.status(graph)["state"],
             "total": platform.status(graph)["total"],
+            "why": [one["reason"] for one in platform.jobs(graph, ["after"])],
         })
 def cancels_another(): return current().cancel(current_job().graph, ["victim"], "not wanted")
 def spec(*names):
@@ -220,7 +221,7 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
     )
     picked = graph.advance()
     run = graph.begin_runs()["visit"]
-    bench.world.finish(run)
+    graph.finish(run)
     bench.run(graph, picked)
     found = bench.value(graph, "sum")
     visit = found.pop("visit")
@@ -246,18 +247,26 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
         bench.step("fan/a"),
         bench.step("fan/b", call="cancels"),
         bench.step("asks", "first", "fan", call="Worker", style="worker", args={"a": 1}, ignore_cancelled=True),
+        bench.step("after", "asks"),
         context={"c": 3},
     )
     bench.run(graph)
     note = {"at": datetime(2026, 11, 22).date(), "n": 1}
     assert bench.value(graph, "asks") == {
         "args": {"a": 1},
-        "jobs": {"first": "completed", "fan/a": "completed", "fan/b": "cancelled", "asks": "executing"},
+        "jobs": {
+            "first": "completed",
+            "fan/a": "completed",
+            "fan/b": "cancelled",
+            "asks": "executing",
+            "after": "suspended",
+        },
         "inside": ["first", "fan/a", "fan/b"],
         "recorded": {"first": note, "fan/a": note},
         "context": {"c": 3},
         "state": "executing",
-        "total": 4,
+        "total": 5,
+        "why": ['it waits for "asks" (executing)'],
     }
     assert graph.step("fan/b").reason == "no data today"
 
