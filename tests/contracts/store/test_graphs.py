@@ -487,7 +487,7 @@ def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> Non
     graphed.advance()
     run = graphed.begin_runs()["c"]
     world.finish(run)
-    why = f"run {run.run_id} is COMPLETED, and its archive is not delivered yet; crawlctl export {run.run_id} says why"
+    why = f"run {run.run_id} is COMPLETED, and its archive is not delivered yet (crawlctl export {run.run_id})"
     for _ in range(2):
         assert graphed.execute() == []
         assert (graphed.step("c").state, graphed.step("c").reason) == (S.EXECUTING, why)

@@ -47,7 +47,7 @@ from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, StepRow
+from crawler_lifecycle.ports.store.graphs import GraphReader, GraphRow, StepRow
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _START = JsonBody(StartGraph)
@@ -318,27 +318,23 @@ def _add_results(app: FastAPI, graphs: GraphReader) -> None:
         """What a step recorded, as JSON; of a crawl how it ended. What JSON has no word for is tagged: `{"$date":
         "2026-11-22"}`."""
 
-        def found() -> tuple[int, Given]:
+        def found() -> Iterator[bytes]:
             graph = _found(graphs, id)
             row = _step(graphs, graph, path)
-            given = next(one for one in graphs.given(graph.graph_id, [row.number]) if one.number == row.number)
-            if given.result_bytes is None:
+            if row.result_bytes is None:
                 raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
-            return graph.graph_id, given
+            return unpacked(graphs.result(graph.graph_id, row.number))
 
-        graph_id, given = await run_in_threadpool(found)
-        chunks = (chunk for _, value in _values(graphs, graph_id, [given]) for chunk in value)
-        return _streamed(chunks)
+        return _streamed(await run_in_threadpool(found))
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
         """What steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes."""
 
-        def found() -> tuple[int, list[Given], int | None]:
+        def found() -> tuple[int, list[StepRow], int | None]:
             graph = _found(graphs, id)
             rows, last = _page(graphs, graph, filters)
-            numbers = {row.number for row in rows if row.result_bytes is not None}
-            given = [one for one in graphs.given(graph.graph_id, sorted(numbers)) if one.number in numbers]
+            given = [row for row in rows if row.result_bytes is not None]
             sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
             fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
             return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
@@ -384,9 +380,9 @@ def _token(kind: str, last: int | None) -> str | None:
     return None if last is None else encode(kind, last + 1)
 
 
-def _values(graphs: GraphReader, graph_id: int, given: list[Given]) -> Iterator[tuple[Given, Iterator[bytes]]]:
+def _values(graphs: GraphReader, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
     """What these steps recorded, as JSON in chunks."""
-    recorded = {one.number: one for one in given if one.result_bytes is not None}
+    recorded = {one.number: one for one in given}
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):
         yield recorded[number], unpacked(data for _, data in parts)
 

@@ -19,13 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, u
 from crawler_lifecycle.adapters.database.schema.graph_rows import check_step_row, work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import (
-    export_record,
-    graph,
-    graph_result,
-    graph_step,
-    manager,
-)
+from crawler_lifecycle.adapters.database.schema.tables import export_record, graph, graph_result, graph_step, manager
 from crawler_lifecycle.adapters.database.writes.bulk import chunks, delete_rows
 from crawler_lifecycle.adapters.database.writes.row_unit import check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
@@ -53,6 +47,8 @@ _g, _s, _x = graph.c, graph_step.c, export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
 #: Steps that execute, or may still.
 _OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
+#: What says how a run (manager) has ended, and whose it is.
+_FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
 #: What those are told of a run that depend on its step.
 _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
 #: What of a graph says how its runs are known.
@@ -153,20 +149,12 @@ class SqlGraphCalls(GraphPart):
             whose, now, found = graph_workflow_id(its["graph_key"]), self._clock(), list[StepEnd]()
             for kind, key in RUNS.items():
                 of, lives = key.table.c, unrecorded(conn, kind, its)
-                facts: list[ColumnElement[Any]] = [
-                    of.status,
-                    of.attempt,
-                    of.outcome,
-                    of.cause,
-                    of.stop_requested_at,
-                    of.stop_limit,
-                    of.parent,
-                ]
+                facts: list[ColumnElement[Any]] = [of[name] for name in _FACTS]
                 joined = graph_step.join(key.table, key == _s.run_id, isouter=True)
                 if kind is StepKind.CRAWL:
                     joined = joined.join(export_record, (_x.run_id == key) & (_x.attempt == of.attempt), isouter=True)
-                    archive = (_x.status.label("export"), _x.url.label("archive"))
-                    facts += [of.pages, of["items"], of.errors, of.ended_at, *archive]
+                    facts += [of.pages, of["items"], of.errors, of.ended_at, _x.status.label("export")]
+                    facts.append(_x.url.label("archive"))
                 query = (
                     select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
                     .select_from(joined)
@@ -359,10 +347,9 @@ def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
         return end
     if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
         return end
-    run = f"run {row['run_id']} is {row['its_status']}, and its archive is not delivered yet"
-    return StepEnd(
-        end.number, end.attempt, StepState.EXECUTING, reason=f"{run}; crawlctl export {row['run_id']} says why"
-    )
+    run_id = row["run_id"]
+    why = f"run {run_id} is {row['its_status']}, and its archive is not delivered yet (crawlctl export {run_id})"
+    return StepEnd(end.number, end.attempt, StepState.EXECUTING, reason=why)
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:

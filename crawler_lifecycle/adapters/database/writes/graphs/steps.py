@@ -63,10 +63,7 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     errors = _errors(unit, failed)
     shapes = _shapes(unit, [step for step in known if step.missing != before[step.number][1]])
     sizes = _keep_records(unit, graph.records)
-    rows = [
-        {**_changed(unit, step, before[step.number][0], shapes, errors), "result_bytes": sizes.get(step.number)}
-        for step in known
-    ]
+    rows = [_changed(unit, step, before[step.number][0], shapes, errors, sizes) for step in known]
     if rows:
         insert_mappings(unit.conn, graph_change, rows, graph_id=unit.id)
         unit.conn.execute(_apply(unit.conn.dialect.name), {"graph_id": unit.id})
@@ -75,7 +72,12 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
 
 
 def _changed(
-    unit: GraphUnit, step: Step, before: StepState, shapes: Mapping[int, Any], errors: Mapping[int, Any]
+    unit: GraphUnit,
+    step: Step,
+    before: StepState,
+    shapes: Mapping[int, Any],
+    errors: Mapping[int, Any],
+    sizes: Mapping[int, int],
 ) -> dict[str, Any]:
     began = step.state is StepState.EXECUTING and before is not StepState.EXECUTING
     return {
@@ -86,6 +88,7 @@ def _changed(
         "errors": errors.get(step.number),
         "started_at": unit.now if began else None,
         "ended_at": unit.now if step.state.final else None,
+        "result_bytes": sizes.get(step.number),
     }
 
 
@@ -114,11 +117,7 @@ def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str |
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
     """Keep what these steps gave, in place of what they gave before; the size of each."""
     values = {number: encode(dict(record)) for number, record in records.items()}
-    rows = [
-        {"number": number, "part": part, "data": data}
-        for number, value in values.items()
-        for part, data in enumerate(packed([value]))
-    ]
+    rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
     delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})
     if rows:
         insert_mappings(unit.conn, graph_result, rows, graph_id=unit.id)
