@@ -168,8 +168,8 @@ class Functions:
     be processes."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """``modules``: those whose functions may be called, and no others."""
-        self._modules, self._rules, self._result_max = frozenset(modules), rules, result_max
+        """``modules``: those whose functions may be called at the moment, and no others."""
+        self._modules, self._rules, self._result_max = modules, rules, result_max
         self._lock = threading.Lock()
         self._idle: list[FunctionProcess] = []
         self._taken: list[FunctionProcess] = []

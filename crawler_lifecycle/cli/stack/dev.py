@@ -23,9 +23,6 @@ from . import layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
-#: How often the working directory is looked at for new modules. Seconds.
-_LOOK_S = 2.0
-
 
 def dev(
     *,
@@ -93,8 +90,7 @@ def dev(
         stack.start()
         print(banner(stack, time.monotonic() - begun), flush=True)
         while True:
-            time.sleep(_LOOK_S)
-            stack.look_for_modules()
+            signal.pause()
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:

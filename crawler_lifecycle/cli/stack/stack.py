@@ -22,7 +22,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 
 from . import processes, temporal_server
-from .layout import MODULES, Layout, choose_ports, examples_dir, modules_with_plans, write_crawlers, write_site_crawler
+from .layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
 #: The order of leaving: nobody loses the part it still needs to end in order.
@@ -167,19 +167,6 @@ class Stack:
     def hurry(self) -> None:
         """End parts at once that were asked to end."""
         self._supervisor.hurry()
-
-    def look_for_modules(self) -> None:
-        """Start the worker anew when the working directory has a new module with managers or graphs, unless the
-        environment names the modules. Changes of those that it has are seen by the worker itself."""
-        found = modules_with_plans(Path.cwd())
-        new = sorted(set(found) - set(json.loads(self._env[MODULES])))
-        if not new or MODULES in os.environ:
-            return
-        self._tell(f"{', '.join(new)}: new here; starting the worker again, which then has it")
-        self._env = {**self._env, MODULES: json.dumps(found)}
-        part = self.layout.parts(self._env)["worker"]
-        self._supervisor.stop([part.name])
-        self._supervisor.start([part])
 
     def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a part; it is restarted as after any other death. Its process id."""
