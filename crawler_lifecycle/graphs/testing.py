@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
+from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
@@ -252,7 +253,7 @@ class Memory:
         if isinstance(returned, Record):
             row.result = encode(returned.value, "result", returned.limit)
         elif returned is not None:
-            self.graft(graph.key, row.path, step.attempt, returned.spec())
+            self.graft(graph.key, row.path, step.attempt, returned.part(f"graft of step {shown(row.path)}"))
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
     def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:

@@ -150,6 +150,9 @@ class Host:
         return self._ready(message).close(message["reason"])
 
     def _open(self, message: dict[str, Any]) -> None:
+        from crawler_lifecycle.graphs.asking import use  # managers need none of it
+
+        use(None)  # what is imported is of no graph
         loading.module(message["module"])
 
     def _function(self, message: dict[str, Any]) -> Any:

@@ -37,6 +37,7 @@ BODY = """
 from datetime import date
 from pathlib import Path
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.graphs.asking import current
 from crawler_lifecycle.graphs.job import current_job
 from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
@@ -84,6 +85,7 @@ def grafts():
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
 def grafts_nothing(): ...
+def grafts_pools(): return Workflow(pools={"db": 1})
 def grafts_twice():
     grafts()
     current().graft(current_job().graph, current_job().path, current_job().attempt, spec("c"))
@@ -547,6 +549,7 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
         ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the step that is executed may graft"),
+        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),
     ],
 )
 def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:

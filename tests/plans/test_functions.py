@@ -212,7 +212,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "too_much": ({}, "what it returned: 102 bytes are more than 50"),
     "huge": ({}, "more than 1000000"),
     "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
-    "generates": ({}, "returned a generator, of which nothing was executed; return a list"),
+    "generates": ({}, "returned a generator, of which nothing was executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
     "not_a_number": ({}, r"what it returned\['a'\]\[0\]: nan is no number"),
     "holds_itself": ({}, "it holds itself"),

@@ -93,6 +93,28 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
 
 
+def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_path: Path) -> None:
+    """Else every process that imports it would start it once more."""
+    text = "from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\nWorkflow().add('a', work).start()\n"
+    (tmp_path / "graph.py").write_text(text)
+    text = "from crawler_lifecycle.managers import CrawlManager\nclass M(CrawlManager):\n    name = spider = 'm'\n"
+    (tmp_path / "manager.py").write_text(f"{text}M().run()\n")
+    (tmp_path / "good.py").write_text("from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\n")
+    worker, plans = registered(tmp_path, "graph", "manager")
+    worker.turn()
+    for name, line in (("graph", 3), ("manager", 4)):
+        error = plans.said[-1][name].error
+        assert f'put it below a line `if __name__ == "__main__":` at the end of the file ({name}.py:{line})' in str(
+            error
+        )
+    functions, job = Functions(["good", "graph"], Rules(folder=tmp_path), 1000), {"path": "a", "attempt": 1, "job": {}}
+    with functions.use("g") as host:
+        host.call(FunctionCall("good:work", "plain", "g", job, 20.0), no_answer, nothing)
+        with pytest.raises(PlanFailed, match="a graph is started or asked while its module is imported"):
+            host.call(FunctionCall("graph:work", "plain", "g", job, 20.0), no_answer, nothing)
+    functions.close()
+
+
 def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path: Path) -> None:
     hangs = module(tmp_path, "time.sleep(3600)")
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
