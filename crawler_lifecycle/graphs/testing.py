@@ -92,11 +92,6 @@ class _Graph:
         jobs = [row for row in self.rows if row.kind is not StepKind.GRAPH]
         return [row for row in jobs if above is None or not above.isdisjoint(with_above(row.path))]
 
-    def reason(self, row: _Row) -> str | None:
-        """How it failed, and what it waits for."""
-        waits = None if row.state is StepState.EXECUTING else self.engine.waiting(row.step.number)
-        return "; ".join(filter(None, (row.reason, waits))) or None
-
     def state(self) -> str:
         return self.engine.state.value
 
@@ -141,7 +136,8 @@ class Memory:
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
         rows = graph.inside(paths) if graph else []
-        return [_document(row) | {"reason": graph.reason(row)} for row in rows] if graph else []
+        why = graph.engine.waiting if graph else None
+        return [_document(row) | {"reason": row.reason or (why and why(row.step.number))} for row in rows]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         graph = self._graphs.get(key)

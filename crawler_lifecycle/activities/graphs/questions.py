@@ -89,12 +89,9 @@ def _deps_of(graphs: GraphReader, graph_id: int, path: str) -> Sequence[int]:
 
 def explained(graphs: GraphReader, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
     """These steps, the reason of each that waits saying what for. That takes all steps of the graph."""
-    waits = [row for row in rows if row.unreadable is None and row.state in _WAIT]
-    if not waits:
-        return rows
-    graph = graphs.load(graph_id)
-    why = {row.number: "; ".join(filter(None, (row.reason, graph.waiting(row.number)))) for row in waits}
-    return [replace(row, reason=why.get(row.number) or row.reason) for row in rows]
+    waits = {row.number for row in rows if row.unreadable is None and row.state in _WAIT and not row.reason}
+    graph = graphs.load(graph_id) if waits else None
+    return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
 
 
 def job_document(row: StepRow) -> dict[str, Any]:

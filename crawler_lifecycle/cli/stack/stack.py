@@ -79,7 +79,6 @@ class Stack:
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
         #: What the parts were started with.
-        self._env: dict[str, str] = {}
         self._supervisor = Supervisor(
             self.state_dir / "logs", say=self._tell, changed=self._pids_changed, silent_s=silent_s
         )
@@ -134,7 +133,7 @@ class Stack:
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues(plan)
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
-        self._env = env = plan.environment(crawlers, more)
+        env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
         # find their database and each other when they are ready, and say so at their health addresses.

@@ -60,10 +60,12 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
         for step in known
         if before[step.number][0] is StepState.EXECUTING and step.state in _FAILED and step.kind is not StepKind.GRAPH
     }
-    errors = _errors(unit, failed)
-    shapes = _shapes(unit, [step for step in known if step.missing != before[step.number][1]])
-    sizes = _keep_records(unit, graph.records)
-    rows = [_changed(unit, step, before[step.number][0], shapes, errors, sizes) for step in known]
+    more = {
+        "shape": _shapes(unit, [step for step in known if step.missing != before[step.number][1]]),
+        "errors": _errors(unit, failed),
+        "result_bytes": _keep_records(unit, graph.records),
+    }
+    rows = [_changed(unit, step, before[step.number][0], more) for step in known]
     if rows:
         insert_mappings(unit.conn, graph_change, rows, graph_id=unit.id)
         unit.conn.execute(_apply(unit.conn.dialect.name), {"graph_id": unit.id})
@@ -71,24 +73,15 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     insert_steps(unit, graph.added)
 
 
-def _changed(
-    unit: GraphUnit,
-    step: Step,
-    before: StepState,
-    shapes: Mapping[int, Any],
-    errors: Mapping[int, Any],
-    sizes: Mapping[int, int],
-) -> dict[str, Any]:
+def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
     began = step.state is StepState.EXECUTING and before is not StepState.EXECUTING
     return {
         "number": step.number,
         **{name: getattr(step, name) for name in MOVING},
         "state": step.state.value,
-        "shape": shapes.get(step.number),
-        "errors": errors.get(step.number),
+        **{name: found.get(step.number) for name, found in more.items()},
         "started_at": unit.now if began else None,
         "ended_at": unit.now if step.state.final else None,
-        "result_bytes": sizes.get(step.number),
     }
 
 
