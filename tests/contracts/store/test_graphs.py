@@ -493,12 +493,18 @@ def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> Non
         assert (graphed.step("c").state, graphed.step("c").reason) == (S.EXECUTING, why)
         assert graphed.row.waiting_for == f'step "c": {why}'
         world.store.exports.record_export(run, "failed", None, "no such bucket")
+    run = world.resume(run, rerun=True)
+    graphed.advance()
+    assert (graphed.step("c").reason, graphed.row.waiting_for) == (None, None)
+    world.deploy(run)
+    world.execute(run)
+    world.finish(run)
     graphed.deliver(run)
     assert graphed.execute() == ["z"]
     told = {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished", "items": 5, "pages": 10, "errors": 0}
-    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/1"}
-    world.resume(run, rerun=True)
-    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/1"}
+    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
+    world.resume(run, Owner("crawl/again", "chain-again"), rerun=True)
+    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
 
 
 def test_a_crawl_waits_a_day_for_its_archive_and_not_when_it_was_cancelled(world: World) -> None:

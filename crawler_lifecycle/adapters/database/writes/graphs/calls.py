@@ -156,7 +156,7 @@ class SqlGraphCalls(GraphPart):
                     facts += [of.pages, of["items"], of.errors, of.ended_at, _x.status.label("export")]
                     facts.append(_x.url.label("archive"))
                 query = (
-                    select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
+                    select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
                     .select_from(joined)
                     .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
@@ -364,7 +364,8 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else others
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
-        return None
+        # Its archive was waited for, and a person has resumed the run.
+        return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
     told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
     if row["kind"] == StepKind.CRAWL:
         told["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
