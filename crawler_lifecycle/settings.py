@@ -246,7 +246,8 @@ class PlansSettings(_Section):
     """Users' managers: their code, and what their words from Scrapy Cloud mean here."""
 
     modules: list[str] = Field(
-        default_factory=list, description="modules whose managers and functions workers of the role plans execute"
+        default_factory=list,
+        description="modules whose managers and functions plans workers execute; *: all of the folder",
     )
     folder: Path = Field(default_factory=Path.cwd, description="where these modules are looked for first")
     environment: list[str] = Field(
@@ -272,7 +273,7 @@ class PlansSettings(_Section):
     @classmethod
     def _modules(cls, value: list[str]) -> list[str]:
         for name in value:
-            if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) or len(name) > 150:
+            if (name != "*" and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII)) or len(name) > 150:
                 raise ValueError(f"{name!r:.80} names no module; write it as for import, for example shop.managers")
         return list(dict.fromkeys(value))
 

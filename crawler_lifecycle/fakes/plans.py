@@ -175,7 +175,7 @@ class FakeFunctions:
         """Paths, each time that one was called."""
 
     @contextmanager
-    def use(self) -> Iterator[FakeFunctions]:
+    def use(self, graph: str) -> Iterator[FakeFunctions]:
         """See the port."""
         yield self
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from crawler_lifecycle.domain.crawlers.importable import check_program
+
 from .platform import Platform
 
 T = TypeVar("T")
@@ -25,8 +27,10 @@ def use(platform: Platform | None) -> Platform | None:
 
 
 def current() -> Platform:
-    """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
+    """The one that is in use, else the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``, and
+    ``InvalidRequest`` where a worker imports the module that asks."""
     if not _current:
+        check_program("a graph is started or asked")
         from .client import Gateway  # with its HTTP client, which a function in a worker can do without
 
         _current.append(Gateway())

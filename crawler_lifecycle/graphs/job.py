@@ -40,7 +40,7 @@ class Job:
     """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence: what it waits for, who cancelled it and why, how it failed."""
+    """One sentence: who cancelled it and why, how it failed; of one that was asked for by name what it waits for."""
     ending: bool = False
     """Cancelled, and it is not proved yet that nothing of it runs."""
     run_id: int | None = None

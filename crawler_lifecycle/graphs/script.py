@@ -38,8 +38,8 @@ def main(words: Sequence[str]) -> int:
     module, _, name = words[0].partition(":")
     sys.path.insert(0, os.getcwd())
     with redirect_stdout(sys.stderr):
-        found = attrgetter(name)(importlib.import_module(module))
         try:
+            found = attrgetter(name)(importlib.import_module(module))
             workflow = found if isinstance(found, Workflow) else found(*words[1:])
             if not isinstance(workflow, Workflow):
                 raise InvalidRequest(f"it gave {type(workflow).__name__}; let it return a Workflow")

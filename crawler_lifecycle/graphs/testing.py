@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
+from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
@@ -134,7 +135,9 @@ class Memory:
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
-        return [_document(row) for row in graph.inside(paths)] if graph else []
+        rows = graph.inside(paths) if graph else []
+        why = graph.engine.waiting if graph else None
+        return [_document(row) | {"reason": row.reason or (why and why(row.step.number))} for row in rows]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
         graph = self._graphs.get(key)
@@ -246,7 +249,7 @@ class Memory:
         if isinstance(returned, Record):
             row.result = encode(returned.value, "result", returned.limit)
         elif returned is not None:
-            self.graft(graph.key, row.path, step.attempt, returned.spec())
+            self.graft(graph.key, row.path, step.attempt, returned.part(f"graft of step {shown(row.path)}"))
         return StepEnd(step.number, step.attempt, StepState.COMPLETED)
 
     def _failed(self, row: _Row, error: str, *, outcome: str | None = None, for_good: bool = False) -> StepEnd:
@@ -293,6 +296,7 @@ class Memory:
             path = f"{level}/{dep}" if level else dep
             inside = [one for one in graph.rows if path in with_above(one.path)]
             holding = {one.path.rpartition("/")[0] for one in inside}
+            holding |= {one.path for one in inside if one.step.graft and one.result is None and one.gave}
             graphs: dict[str, Any] = {
                 one.path: {} for one in inside if one.kind is StepKind.GRAPH or one.path in holding
             }

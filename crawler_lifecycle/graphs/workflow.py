@@ -129,8 +129,7 @@ class Workflow:
         with _at(name):
             if not isinstance(sub, Workflow):
                 raise refusal("sub", sub, "give a Workflow")
-            if sub._options.fail_fast or sub._options.pools:
-                raise InvalidRequest("fail_fast and pools hold for a whole graph; give them to the outermost")
+            sub._check_part()
         job = NewJob(StepKind.GRAPH, {"name": sub.name} if sub.name else {})
         return self._put(name, job, deps, options, sub)
 
@@ -229,6 +228,18 @@ class Workflow:
         found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
         check(found)
         return found
+
+    def part(self, where: str) -> GraphSpec:
+        """The same for a graph that becomes a part of another one. Raises ``InvalidRequest``, saying where."""
+        try:
+            self._check_part()
+            return self.spec()
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{where}: {error}") from None
+
+    def _check_part(self) -> None:
+        if self._options.fail_fast or self._options.pools:
+            raise InvalidRequest("fail_fast and pools hold for a whole graph; give them to the outermost")
 
     def _flat(self, above: str, depth: int) -> Iterator[StepSpec]:
         if depth > DEPTH_MAX:
@@ -348,7 +359,7 @@ class Workflow:
     def append(self, more: Workflow) -> Any:
         """Add the steps of ``more`` to this graph, which runs or has ended: how many. What they depend on may be here;
         build ``more`` with ``check_deps=False`` then."""
-        spec = more.spec()
+        spec = more.part("append")
         if spec.context:
             raise InvalidRequest("append: steps that are appended get the context that is there; leave add_context out")
         return answer(lambda: current().append(self.id, spec))
@@ -359,7 +370,7 @@ class Workflow:
         ``sub``. Raises ``InvalidRequest``, ``DuplicateRequest`` for a second graph, ``Fenced`` for another job."""
         if sub.id == job.graph:
             raise refusal("sub", sub.id, "give a new Workflow: this is the graph that the job is in")
-        spec = sub.spec()
+        spec = sub.part(f"graft of step {shown(job.path)}")
 
         def graft() -> Workflow:
             current().graft(job.graph, job.path, job.attempt, spec)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Protocol
 
-from crawler_lifecycle.domain.crawlers.importable import importable_name
+from crawler_lifecycle.domain.crawlers.importable import check_program, importable_name
 
 _CRAWLCTL = (sys.executable, "-m", "crawler_lifecycle.cli")
 
@@ -28,6 +28,7 @@ def run_script(script: Script) -> None:
 
     Raises ``SystemExit`` with the code of ``crawlctl manager wait`` unless it completed.
     """
+    check_program("run() is called")
     child = subprocess.Popen(_words(script))
     while True:
         try:

@@ -43,7 +43,7 @@ _PAIR = re.compile(
         (?P<scheme>(?:basic|bearer|digest|negotiate)\s+) (?P<credentials>[^\s"',;]+)
       | \\?"(?P<double>(?:[^"\\]|\\.)*)\\?"
       | \\?'(?P<single>(?:[^'\\]|\\.)*)\\?'
-      | (?P<bare>[^\s"',;&}}\])]+)
+      | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )""",
 )
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")

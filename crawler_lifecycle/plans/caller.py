@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crawler_lifecycle.domain import errors, values
+from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
@@ -72,7 +73,8 @@ class Caller:
             data = values.encode(found.value, "what it returned", min(found.limit, message["limit"]))
             return {"kind": "value", "bytes": self._worker.put([({}, [data])])}
         if found is not None:
-            own.graft(message["graph"], message["job"]["path"], message["job"]["attempt"], found.spec())
+            path = message["job"]["path"]
+            own.graft(message["graph"], path, message["job"]["attempt"], found.part(f"graft of step {shown(path)}"))
         return {"kind": "done"}
 
 

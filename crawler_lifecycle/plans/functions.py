@@ -18,9 +18,9 @@ from typing import Any
 from crawler_lifecycle.domain.bounds import YEAR_S
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import packed
-from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 
+from .output import for_people
 from .pool import no_answer
 from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_chunks, write_frames
@@ -47,6 +47,7 @@ class FunctionProcess:
         self._modules, self._rules, self._result_max = modules, rules, result_max
         self._imported: set[str] = set()
         self._calls = 0
+        self.graph, self._left = "", False
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as result:
             self.process = HostProcess("functions", rules, (given.fileno(), result.fileno()))
             self._given, self._result = os.dup(given.fileno()), os.dup(result.fileno())
@@ -103,11 +104,11 @@ class FunctionProcess:
         self.process.strike(signal.SIGTERM)
 
     def printed(self) -> str:
-        return self.process.output.take()
+        return self.process.output.take(whole=True)
 
-    def usable(self, generation: int) -> bool:
-        """Whether it may be called again."""
-        fresh = self.generation == generation and self._calls < CALLS_MAX
+    def usable(self, generation: int, graph: str) -> bool:
+        """Whether it may be called for this graph. What a function has left running prints on behalf of its own."""
+        fresh = self.generation == generation and self._calls < CALLS_MAX and not (self._left and self.graph != graph)
         return fresh and self.process.lives() and self.process.resident() < self._rules.memory // 2
 
     def end(self) -> None:
@@ -133,7 +134,7 @@ class FunctionProcess:
 
     def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
         """What it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a failure."""
-        kind = reply["kind"]
+        kind, self._left = reply["kind"], self._left or reply["left"] is not False
         if kind == "failed":
             raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
         if kind == "cancel":
@@ -167,8 +168,8 @@ class Functions:
     be processes."""
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """``modules``: those whose functions may be called, and no others."""
-        self._modules, self._rules, self._result_max = frozenset(modules), rules, result_max
+        """``modules``: those whose functions may be called at the moment, and no others."""
+        self._modules, self._rules, self._result_max = modules, rules, result_max
         self._lock = threading.Lock()
         self._idle: list[FunctionProcess] = []
         self._taken: list[FunctionProcess] = []
@@ -176,14 +177,17 @@ class Functions:
         self._generation, self._started, self._leaving = 0, 0, threading.Event()
 
     @contextmanager
-    def use(self) -> Iterator[FunctionProcess]:
-        host = self._take()
+    def use(self, graph: str) -> Iterator[FunctionProcess]:
+        host = self._take(graph)
+        if host.graph != graph:
+            host.printed()  # that was another one's
+            host.graph = graph
         try:
             yield host
         finally:
             with self._lock:
                 self._taken.remove(host)
-                keep = not self._leaving.is_set() and host.usable(self._generation)
+                keep = not self._leaving.is_set() and host.usable(self._generation, graph)
                 if keep:
                     self._idle.append(host)
             if not keep:
@@ -212,7 +216,7 @@ class Functions:
         for host in idle:
             host.end()
 
-    def _take(self) -> FunctionProcess:
+    def _take(self, graph: str) -> FunctionProcess:
         outdated = []
         try:
             with self._lock:
@@ -220,7 +224,7 @@ class Functions:
                     raise WorkerLeaves("this worker leaves")
                 while self._idle:
                     host = self._idle.pop()
-                    if host.usable(self._generation):
+                    if host.usable(self._generation, graph):
                         self._taken.append(host)
                         return host
                     outdated.append(host)
@@ -239,5 +243,4 @@ class Functions:
 
 def _text(text: object) -> str:
     """What users' code says, as every database and terminal takes it."""
-    found = str(text)[:TEXT_MAX].encode(errors="backslashreplace").decode()
-    return redaction.printable(redaction.current().text(found, TEXT_MAX), lines=True)
+    return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
@@ -101,14 +102,14 @@ class Host:
             reply = self._reply(message)
             if os.getpid() != me:  # the user's code forked, and this is the copy
                 os._exit(0)
+            with contextlib.suppress(Exception):  # the user may have closed them
+                sys.stdout.flush()  # before the reply: what comes later belongs to another call
+                sys.stderr.flush()
             try:
                 self._pipes.reply({"id": message["id"], **reply})
             except (TypeError, ValueError, RecursionError) as error:
                 text = f"it answered what is no JSON ({error}); give texts, numbers, lists and dictionaries"
                 self._pipes.reply({"id": message["id"], "broken": text})
-            with contextlib.suppress(Exception):  # the user may have closed them
-                sys.stdout.flush()
-                sys.stderr.flush()
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -149,6 +150,9 @@ class Host:
         return self._ready(message).close(message["reason"])
 
     def _open(self, message: dict[str, Any]) -> None:
+        from crawler_lifecycle.graphs.asking import use  # managers need none of it
+
+        use(None)  # what is imported is of no graph
         loading.module(message["module"])
 
     def _function(self, message: dict[str, Any]) -> Any:
@@ -156,13 +160,23 @@ class Host:
             from .caller import Caller  # managers need none of it
 
             self._caller = Caller(self._pipes, *self._files)
-        return self._caller.call(message)
+        before = threading.active_count()
+        return {**self._caller.call(message), "left": threading.active_count() > before or _has_children()}
 
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:
             raise loading.NotUsable("no object was made")
         self._platform.until = time.monotonic() + message["limit_s"]
         return self._driver
+
+
+def _has_children() -> bool:
+    """Whether a process that was started here is left."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:

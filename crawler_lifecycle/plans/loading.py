@@ -143,13 +143,15 @@ def _source(cls: type) -> str:
 
 def watched() -> list[str]:
     """Source files of users' modules that are loaded: a change in one of them may change a plan."""
-    apart = tuple(
-        os.path.join(path, "")
-        for path in {*sysconfig.get_paths().values(), os.path.dirname(importlib.import_module(_OURS).__file__ or "")}
-    )
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(apart)]
+    own = [file for file in found if isinstance(file, str) and file.endswith(".py") and not file.startswith(_apart())]
     return sorted(own)[:FILES_MAX]
+
+
+def _apart() -> tuple[str, ...]:
+    """Folders of what is not of users: Python, installed packages, ours."""
+    ours = os.path.dirname(importlib.import_module(_OURS).__file__ or "")
+    return tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values(), ours})
 
 
 def told(error: BaseException) -> str:
@@ -158,6 +160,5 @@ def told(error: BaseException) -> str:
         traceback.print_exception(error)
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "crawler_lifecycle" not in frame.filename] or frames
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_apart())]
     return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text

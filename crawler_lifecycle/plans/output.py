@@ -41,31 +41,26 @@ class Output:
         self._thread = threading.Thread(target=self._read, name=f"output of {label}", daemon=True)
         self._thread.start()
 
-    def tail(self) -> str:
-        """Its last 16 KiB, as they are."""
-        return bytes(self._kept).decode("utf-8", "replace")
-
-    def take(self) -> str:
+    def take(self, *, whole: bool = False) -> str:
         """What was printed since this was asked last, for people: its end where that is too much, without secrets.
 
-        A line that goes on is left for the next time, while the process lives.
+        A line that goes on is left for the next time, while the process lives, unless ``whole``: the next one who asks
+        is somebody else.
         """
         with self._reading:
             lives = self._thread.is_alive()
             if lives:
                 self._drain()
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
-            full = len(fresh) == OUTPUT_BYTES
-            end = fresh.rfind(b"\n") + 1 if lives and not full else len(fresh)
+            end = fresh.rfind(b"\n") + 1 if lives and not whole and len(fresh) < OUTPUT_BYTES else len(fresh)
             self._fresh -= end
-        # Of a line that has lost its beginning, the rest may be the end of a secret; one that is all there is, is kept.
-        begin = fresh.find(b"\n", 0, end - 1) + 1 if full else 0
-        text = fresh[begin:end].decode("utf-8", "replace")
-        return redaction.printable(redaction.current().text(text, len(text)), lines=True)
+        return _shown(fresh, end)
 
     def said(self) -> str:
-        """The end of it, as a sentence behind an error; empty when there is none."""
-        text = self.tail()[-SHOWN:].strip()
+        """The end of what nobody has taken yet, as a sentence behind an error; empty when there is none."""
+        with self._reading:
+            fresh = bytes(self._kept[len(self._kept) - self._fresh :])
+        text = _shown(fresh, len(fresh))[-SHOWN:].strip()
         return f"; it printed at last: {text}" if text else ""
 
     def close(self) -> None:
@@ -134,3 +129,15 @@ class Output:
             self._left_out += 1
         else:
             log.info("%s: %s", self._label, text)
+
+
+def for_people(text: str, most: int) -> str:
+    """What users' code says, without secrets, as every database and terminal takes it."""
+    return redaction.printable(redaction.current().text(text, most), lines=True)
+
+
+def _shown(fresh: bytes, end: int) -> str:
+    # Of a line that has lost its beginning, the rest may be the end of a secret; one that is all there is, is kept.
+    begin = fresh.find(b"\n", 0, end - 1) + 1 if len(fresh) == OUTPUT_BYTES else 0
+    text = fresh[begin:end].decode("utf-8", "replace")
+    return for_people(text, len(text))

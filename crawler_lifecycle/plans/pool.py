@@ -112,9 +112,9 @@ class Hosts:
     """``PlanHosts`` of one worker. Used from the threads of its activities."""
 
     def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
-        """``modules``: those whose classes may be loaded, and no others."""
+        """``modules``: those whose classes may be loaded at the moment, and no others."""
         self.own_queue = plans_queue(worker_id)
-        self._modules = frozenset(modules)
+        self._modules = modules
         self._rules, self._limits = rules, limits
         self._changed = threading.Condition()
         self._idle: dict[int, Host] = {}

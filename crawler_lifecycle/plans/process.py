@@ -29,7 +29,7 @@ from crawler_lifecycle.adapters.local.processes import identity
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.ports import PlanFailed
 
-from .output import Output
+from .output import Output, for_people
 from .wire import MESSAGE_MAX, TEXT_MAX, encode
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,8 @@ class HostProcess:
     def _failed(self, text: str, lives: bool = False) -> PlanFailed:
         where, item_id = self.at or (None, None)
         place = f" in {where}" if where and not lives else ""
-        return PlanFailed(f"{self.label}{place}: {text}"[:TEXT_MAX], item_id=item_id, lives=lives, struck=self._struck)
+        told = for_people(f"{self.label}{place}: {text}", TEXT_MAX)
+        return PlanFailed(told, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
         """Let it end by itself, for a moment, then see to it."""
@@ -296,7 +297,7 @@ class _Call:
             elif "reply" in found:
                 return found["reply"]
             elif "wrong" in found or "broken" in found:
-                raise _Raised(str(found.get("wrong") or found.get("broken"))[:TEXT_MAX])
+                raise _Raised(str(found.get("wrong") or found.get("broken")))
             else:
                 raise _Over("it sent a message that nobody understands, and {how}")
 

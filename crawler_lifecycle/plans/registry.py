@@ -6,7 +6,9 @@ on record with its error, and the others are served.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 SAID_S, LOOKED_S = 60.0, 2.0
 #: Seconds for which a worker is not ready while it reads its modules for the first time.
 FIRST_S = 60.0
+#: Stands for every module right in the folder that uses our managers or graphs, new ones included.
+ALL = "*"
+#: A line that such a module has. Anything that is only about them may be no module at all.
+_USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 #: Source files in the folder of users' modules that are looked at.
 FILES_MAX = 500
 
@@ -60,7 +66,10 @@ class Registry:
         told: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
     ) -> None:
         self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
-        self._modules = {name: _Module() for name in modules}
+        self._named = [name for name in modules if name != ALL]
+        self._all = ALL in modules
+        self.modules = {name: _Module() for name in self._named}
+        """Those that this worker has. The processes with users' code look here."""
         self._said: float | None = None
         self._began = time.monotonic()
         """When what is served now was put on record; ``None``: it was not yet."""
@@ -81,19 +90,24 @@ class Registry:
 
     def turn(self) -> None:
         """Read what has changed, and say what is served when that is something else, or was said a minute ago."""
-        stale = [name for name, module in self._modules.items() if self._stale(module)]
+        found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
+        for name in found ^ self.modules.keys():
+            self._said = None
+            if self.modules.pop(name, None) is None:
+                self.modules[name] = _Module()
+        stale = [name for name, module in self.modules.items() if self._stale(module)]
         # What hung the last time may hang again: the others are on record before.
-        for name in sorted(stale, key=lambda name: self._modules[name].broken):
-            self._modules[name], self._said = self._read(name), None
+        for name in sorted(stale, key=lambda name: self.modules[name].broken):
+            self.modules[name], self._said = self._read(name), None
             if self._leaving.is_set():
                 return  # what was not read to its end says nothing about a module
-            if all(module.at is not None for module in self._modules.values()):
+            if all(module.at is not None for module in self.modules.values()):
                 self._say()
         if self._said is None or time.monotonic() - self._said >= SAID_S:
             self._say()
 
     def _say(self) -> None:
-        rows = [row for module in self._modules.values() for row in module.plans]
+        rows = [row for module in list(self.modules.values()) for row in module.plans]
         self._plans.register_plans(self._worker_id, rows)
         self._said = time.monotonic()
         self._told({row.plan: row.fingerprint for row in rows if row.error is None})
@@ -106,7 +120,7 @@ class Registry:
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""
-        rows = [row for module in self._modules.values() for row in module.plans]
+        rows = [row for module in list(self.modules.values()) for row in module.plans]
         return {
             "plans": sum(row.error is None for row in rows if row.kind == PLAN_MANAGER),
             "broken": {row.plan: row.error for row in rows if row.error is not None},
@@ -153,6 +167,17 @@ class Registry:
     def _stay(self) -> None:
         if self._leaving.is_set():
             raise PlanFailed("this worker leaves")
+
+
+def modules_in(folder: Path) -> list[str]:
+    """Modules right in this folder that use our managers or graphs. They are read, not imported: that is for processes
+    of their own."""
+    found = []
+    for file in sorted(folder.glob("*.py")):
+        with contextlib.suppress(OSError):
+            if file.stem.isidentifier() and file.stem.isascii() and _USES.search(file.read_text(errors="replace")):
+                found.append(file.stem)
+    return found
 
 
 def _stamps(files: set[str]) -> dict[str, int]:

@@ -25,9 +25,9 @@ class UsersCode:
         rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
-        self.hosts = Hosts(worker_id, modules, rules, limits)
-        self.functions = Functions(settings.modules, rules, parse_memory(settings.result) or 0)
         self.registry = Registry(worker_id, modules, plans, rules, told=self._told)
+        self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
+        self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
 
     def _told(self, fingerprints: Mapping[str, str]) -> None:
         self.hosts.retire(fingerprints)

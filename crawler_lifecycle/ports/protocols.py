@@ -347,7 +347,7 @@ class FunctionHost(Protocol):
 class FunctionHosts(Protocol):
     """The processes of one worker that call functions of graphs."""
 
-    def use(self) -> AbstractContextManager[FunctionHost]:
-        """A process for the caller alone until the block ends. Raises ``PlanFailed`` when none can be started, and
-        ``WorkerLeaves``."""
+    def use(self, graph: str) -> AbstractContextManager[FunctionHost]:
+        """A process for the caller alone until the block ends, in which nothing of another graph runs. Raises
+        ``PlanFailed`` when none can be started, and ``WorkerLeaves``."""
         ...

@@ -39,7 +39,7 @@ from .deploying import Deploying
 from .leaving import Interrupted, MustLeave, may_leave
 from .requests import read_carried, read_request, read_tasks
 from .state import REASON_MAX, RunState
-from .steps import ask_to_end, best_effort, gap, gap_left, is_time, look_round, publish, tell_parent, until_look
+from .steps import ask_to_end, best_effort, gap, gap_left, is_time, look_round, publish, tell, tell_parent, until_look
 
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
@@ -438,6 +438,8 @@ class CrawlerLifecycleWorkflow:
             await best_effort(s, step)
             s.completed += 1
         export = await best_effort(s, CompletionActivities.export_supporting_files)
+        if s.parent is not None and names.graph_key_of(s.parent) is not None:  # its step waits for the archive
+            await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
         # An update that came too late gets its refusal before the workflow is over.
         await workflow.wait_condition(workflow.all_handlers_finished)
         publish(s)

@@ -138,7 +138,7 @@ def _resumed(w: World) -> GraphFence:
     fence = _claimed(w, _crawl("books"), _function("far", "later", ignore_discarded=True), _function("later"))
     _advance(w, fence)
     w.call("begin_graph_runs", fence)
-    w.judged(crawler=None, run_id=1)
+    w.call("export_supporting_files", w.judged(crawler=None, run_id=1))
     _advance(w, fence)
     assert _states(w)["books"] == "discarded"
     assert w.store.graphs.command(1, "again", RetrySteps(names=["books"]).apply) == 1

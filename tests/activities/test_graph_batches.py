@@ -37,6 +37,7 @@ BODY = """
 from datetime import date
 from pathlib import Path
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
+from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.graphs.asking import current
 from crawler_lifecycle.graphs.job import current_job
 from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
@@ -72,6 +73,7 @@ class Worker:
             "context": platform.context(graph, ""),
             "state": platform.status(graph)["state"],
             "total": platform.status(graph)["total"],
+            "why": [one["reason"] for one in platform.jobs(graph, ["after"])],
         })
 def cancels_another(): return current().cancel(current_job().graph, ["victim"], "not wanted")
 def spec(*names):
@@ -82,6 +84,8 @@ def grafts():
     job = current_job()
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
     current().graft(job.graph, job.path, job.attempt, spec("a", "b"))
+def grafts_nothing(): ...
+def grafts_pools(): return Workflow(pools={"db": 1})
 def grafts_twice():
     grafts()
     current().graft(current_job().graph, current_job().path, current_job().attempt, spec("c"))
@@ -201,7 +205,7 @@ def test_many_short_functions_share_transactions(bench: Bench, monkeypatch: pyte
 
 
 def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:
-    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "nothing", "lost")
+    day, waited_for = datetime(2026, 11, 22, tzinfo=UTC), ("first", "fan", "empty", "visit", "grafts", "bare", "lost")
     graph = bench.graph(
         bench.step("first", args={"word": to_json({"day": day})}),
         group("fan", "first", job={"context": {"shared": 2}}),
@@ -211,14 +215,15 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
         bench.step("fan/deep/x"),
         group("empty"),
         crawl("visit"),
-        bench.step("nothing", call="grafts", graft=True),
+        bench.step("grafts", call="grafts", graft=True),
+        bench.step("bare", call="grafts_nothing", graft=True),
         bench.step("lost", call="fails"),
         bench.step("sum", *waited_for, call="seen", style="cascade", ignore_discarded=True),
         context={"source": to_json(day), "shared": 1},
     )
     picked = graph.advance()
     run = graph.begin_runs()["visit"]
-    bench.world.finish(run)
+    graph.finish(run)
     bench.run(graph, picked)
     found = bench.value(graph, "sum")
     visit = found.pop("visit")
@@ -232,7 +237,8 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
         "first": {"day": day},
         "fan": {"0": [{"$date": 1}, around], "users": [day, around], "deep": {"x": note}},
         "empty": {},
-        "nothing": {"a": note, "b": note},
+        "grafts": {"a": note, "b": note},
+        "bare": {},
     }
 
 
@@ -243,18 +249,26 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
         bench.step("fan/a"),
         bench.step("fan/b", call="cancels"),
         bench.step("asks", "first", "fan", call="Worker", style="worker", args={"a": 1}, ignore_cancelled=True),
+        bench.step("after", "asks"),
         context={"c": 3},
     )
     bench.run(graph)
     note = {"at": datetime(2026, 11, 22).date(), "n": 1}
     assert bench.value(graph, "asks") == {
         "args": {"a": 1},
-        "jobs": {"first": "completed", "fan/a": "completed", "fan/b": "cancelled", "asks": "executing"},
+        "jobs": {
+            "first": "completed",
+            "fan/a": "completed",
+            "fan/b": "cancelled",
+            "asks": "executing",
+            "after": "suspended",
+        },
         "inside": ["first", "fan/a", "fan/b"],
         "recorded": {"first": note, "fan/a": note},
         "context": {"c": 3},
         "state": "executing",
-        "total": 4,
+        "total": 5,
+        "why": ['it waits for "asks" (executing)'],
     }
     assert graph.step("fan/b").reason == "no data today"
 
@@ -535,6 +549,7 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
         ("grafts", False, "is no graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the step that is executed may graft"),
+        ("grafts_pools", True, 'InvalidRequest: graft of step "s": fail_fast and pools hold for a whole graph'),
     ],
 )
 def test_a_graft_that_cannot_be_fails_its_step(bench: Bench, call: str, graft: bool, said: str) -> None:

@@ -16,49 +16,15 @@ import pytest
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import dev as dev_verb
 from crawler_lifecycle.cli.stack import layout
-from crawler_lifecycle.cli.stack.layout import MODULES, PORTS, Layout, kept_key, modules_with_plans
+from crawler_lifecycle.cli.stack.layout import PORTS, Layout, kept_key, modules_with_plans
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.settings import variables
 from tests.cli.cli_support import Crawlctl
 
 
-def test_modules_with_plans_are_read_and_not_imported(tmp_path: Path) -> None:
-    text = "from crawler_lifecycle.managers import GeneratorCrawlManager\nraise SystemExit('it was imported')\n"
-    for name in ("shops.py", "no-name.py", "notes.txt"):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "other.py").write_text("import scrapy\n")
-    (tmp_path / "writes_one.py").write_text(f"TEXT = '{text}'")
-    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
-    assert modules_with_plans(tmp_path) == ["shops"]
-
-
 def test_a_checkout_has_the_manager_of_its_examples() -> None:
-    assert modules_with_plans(Path(__file__).parents[2]) == ["examples.graphs", "examples.managers"]
-
-
-def test_a_module_that_is_new_starts_the_worker_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who follows the page writes the first class while the stack runs."""
-    done: list[Any] = []
-
-    def start(parts: list[Any]) -> None:
-        done.extend((part.name, json.loads(part.env[MODULES])) for part in parts)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(MODULES, raising=False)
-    stack = Stack(tmp_path / "state")
-    monkeypatch.setattr(stack, "_supervisor", SimpleNamespace(stop=done.append, start=start))
-    names = ("temporal", "worker", "gateway", "scheduler", "site")
-    stack._layout, stack._env = Layout(tmp_path, dict.fromkeys(names, 1)), {MODULES: "[]"}
-    stack.look_for_modules()
-    assert done == []
-    (tmp_path / "shops.py").write_text("from crawler_lifecycle.managers import CrawlManager\n")
-    stack.look_for_modules()
-    stack.look_for_modules()
-    assert done == [["worker"], ("worker", ["shops"])]
-    (tmp_path / "more.py").write_text("import crawler_lifecycle.graphs\n")
-    monkeypatch.setenv(MODULES, '["others"]')
-    stack.look_for_modules()
-    assert len(done) == 2, "the environment names the modules"
+    assert modules_with_plans(Path(__file__).parents[2]) == ["*", "examples.graphs", "examples.managers"]
+    assert modules_with_plans(Path(__file__).parent) == ["*"]
 
 
 def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(

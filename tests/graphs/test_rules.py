@@ -118,9 +118,17 @@ def test_ambiguity_5_discarded_shows_before_cancelled(memory: Memory) -> None:
 
 def test_ambiguity_6_what_is_empty_is_done(memory: Memory) -> None:
     workflow = Workflow().add_many("many", []).add_cascade("fan", ({}, given_item)).add_workflow("sub", Workflow())
-    workflow.add_cascade("end", given, ["many", "fan", "sub"]).start()
-    assert workflow.wait().counts == {"completed": 1}
-    assert workflow.get_recorded("end") == {"many": {}, "fan": {}, "sub": {}}
+    workflow.add_graft("graft", grafts_an_empty_graph).add_graft("none", grafts_nothing)
+    workflow.add_cascade("end", given, ["many", "fan", "sub", "graft", "none"]).start()
+    assert workflow.wait().counts == {"completed": 3}
+    assert workflow.get_recorded("end") == {"many": {}, "fan": {}, "sub": {}, "graft": {}, "none": {}}
+
+
+def grafts_an_empty_graph(context: dict[str, Any]) -> Workflow:
+    return Workflow()
+
+
+def grafts_nothing(context: dict[str, Any]) -> None: ...
 
 
 def given_item(item: Any, context: dict[str, Any]) -> None: ...

@@ -13,6 +13,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.graphs import Workflow, crawl, manager, worker
+from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.jobs import STEP_PRIORITY
 from crawler_lifecycle.graphs.oban import Workflow as ObanWorkflow
 from crawler_lifecycle.managers import GeneratorCrawlManager
@@ -235,6 +236,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fail_fast within": (
         lambda: W().add("a", W(fail_fast=True)),
         'step "a": fail_fast and pools hold for a whole graph',
+    ),
+    "pools of what is appended": (
+        lambda: W().append(W(pools={"db": 1})),
+        "^append: fail_fast and pools hold for a whole graph",
+    ),
+    "pools of a graft": (
+        lambda: W.apply_graft(Job("g", "a/b"), W(pools={"db": 1})),
+        '^graft of step "a/b": fail_fast and pools hold for a whole graph',
+    ),
+    "a bad step of a graft": (
+        lambda: W.apply_graft(Job("g", "a/b"), W().add("x", plain, priority=99)),
+        '^graft of step "a/b": step "x": priority: 99',
     ),
     "a cycle": (
         lambda: W(check_deps=False).add("a", plain, "b").add("b", plain, "a").spec(),

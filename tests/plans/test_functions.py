@@ -23,7 +23,7 @@ from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, Wor
 from tests.plans.plans_support import module, nothing, until
 
 BODY = """
-import asyncio, functools, math, threading
+import asyncio, functools, math, subprocess, threading
 from crawler_lifecycle.graphs.job import current_job
 from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 
@@ -80,6 +80,11 @@ def goes_away():
 def forks():
     os.fork()
     return os.getpid()
+def prints(word):
+    print(word); print("goes on", end="")
+    return os.getpid()
+def leaves_a_process():
+    subprocess.Popen(["sleep", "3600"])
 def leaves_a_thread():
     def ask():
         time.sleep(0.2)
@@ -120,7 +125,7 @@ class Bench:
 
     def call(self, name: str, style: str = "plain", **more: Any) -> Any:
         """The value that a function led to, or its whole reply where that is none."""
-        with self.functions.use() as host:
+        with self.functions.use("g") as host:
             return value(host.call(self.order(name, style, **more), no_answer, nothing))
 
 
@@ -191,7 +196,7 @@ def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
     key, name, attempt = bench.call("keyed")
     assert (len(key), name, attempt) == (32, "step", 2)
     order = bench.order("keyed")
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         again = host.call(
             FunctionCall(order.function, "plain", "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing
         )
@@ -207,7 +212,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "too_much": ({}, "what it returned: 102 bytes are more than 50"),
     "huge": ({}, "more than 1000000"),
     "forgets": ({}, "returned a coroutine, of which nothing was executed; await it"),
-    "generates": ({}, "returned a generator, of which nothing was executed; return a list"),
+    "generates": ({}, "returned a generator, of which nothing was executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
     "not_a_number": ({}, r"what it returned\['a'\]\[0\]: nan is no number"),
     "holds_itself": ({}, "it holds itself"),
@@ -229,7 +234,7 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_is_told_and_the_process_goes_on(bench: Bench, name: str) -> None:
     more, said = FAILURES[name]
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         with pytest.raises(PlanFailed, match=said) as failed:
             host.call(bench.order(name, **more), no_answer, nothing)
         assert (failed.value.lives, failed.value.for_good, failed.value.missing) == (True, False, False)
@@ -258,7 +263,7 @@ ENDINGS: dict[str, tuple[float, str]] = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, name: str) -> None:
     limit_s, said = ENDINGS[name]
-    with pytest.raises(PlanFailed, match=said) as failed, bench.functions.use() as host:
+    with pytest.raises(PlanFailed, match=said) as failed, bench.functions.use("g") as host:
         host.call(bench.order(name, limit_s=limit_s), no_answer, nothing)
     assert f"{bench.module}:{name}" in str(failed.value)
     assert (failed.value.missing, failed.value.struck) == (False, name == "kills")
@@ -266,14 +271,14 @@ def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, nam
 
 
 def test_a_function_begins_where_the_users_code_is(bench: Bench) -> None:
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         for name in ("goes_away", "where"):
             found = value(host.call(bench.order(name), no_answer, nothing))
     assert bench.module in found
 
 
 def test_a_copy_of_the_process_says_nothing(bench: Bench) -> None:
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         pids = [value(host.call(bench.order("forks"), no_answer, nothing)) for _ in range(3)]
     assert set(pids) == {host.process.pid}
 
@@ -286,24 +291,46 @@ def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> No
         asked.append((question, dict(arguments)))
         return len(asked) > 1
 
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         assert value(host.call(bench.order(name), answer, nothing)) == "was told"
     assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2  # the second after a while
 
 
 def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
-    with bench.functions.use() as host:
+    with bench.functions.use("g") as host:
         host.call(bench.order("leaves_a_thread"), no_answer, nothing)
-        until(lambda: "the call is over; let no thread outlive it" in host.process.output.tail())
+        until(lambda: "the call is over; let no thread outlive it" in host.process.output.said())
         assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
+
+
+def test_what_one_graph_printed_is_told_to_no_other(bench: Bench) -> None:
+    with bench.functions.use("one") as host:
+        pid = value(host.call(bench.order("prints", args={"word": "for one"}), no_answer, nothing))
+        assert host.printed() == "for one\ngoes on"
+        host.call(bench.order("prints", args={"word": "more for one"}), no_answer, nothing)
+    with bench.functions.use("other") as host:
+        assert host.process.pid == pid
+        with pytest.raises(PlanFailed) as failed:
+            host.call(bench.order("ends"), no_answer, nothing)
+    assert str(failed.value) == f"{bench.module}:ends: its process ended with exit code 3"
+
+
+@pytest.mark.parametrize("name", ["leaves_a_thread", "leaves_a_process"])
+def test_what_a_function_leaves_running_prints_for_its_own_graph(bench: Bench, name: str) -> None:
+    with bench.functions.use("one") as first:
+        first.call(bench.order(name), no_answer, nothing)
+    with bench.functions.use("one") as again:
+        assert again is first
+    with bench.functions.use("other") as other:
+        assert other.process.pid != first.process.pid
 
 
 def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
     for name, said in (("hangs", "was ended by SIGTERM"), ("stubborn", "took more than")):
-        with bench.functions.use() as host:
+        with bench.functions.use("g") as host:
 
             def alive(host: FunctionProcess = host, name: str = name) -> None:
-                if name == "hangs" or "deaf" in host.process.output.tail():
+                if name == "hangs" or "deaf" in host.process.output.said():
                     host.end_soon()
 
             with pytest.raises(PlanFailed, match=said):
@@ -312,7 +339,8 @@ def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
 
 def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> None:
     order = bench.order("add")
-    with bench.functions.use() as host, pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES") as failed:
+    said = "none of LIFECYCLE_PLANS__MODULES"
+    with bench.functions.use("g") as host, pytest.raises(PlanFailed, match=said) as failed:
         host.call(FunctionCall("subprocess:run", "plain", "g", order.job, 5.0), no_answer, nothing)
     assert failed.value.missing
 
@@ -320,7 +348,7 @@ def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> N
 def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> None:
     broken = module(tmp_path, "import nothing_of_this_name\ndef f(): pass")
     functions = Functions([broken], Rules(folder=tmp_path), 1000)
-    with pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed, functions.use() as host:
+    with pytest.raises(PlanFailed, match=f"module {broken}: ModuleNotFoundError") as failed, functions.use("g") as host:
         host.call(FunctionCall(f"{broken}:f", "plain", "g", {"path": "a", "job": {}}, 5.0), no_answer, nothing)
     functions.close()
     assert failed.value.missing
@@ -361,7 +389,7 @@ def test_a_worker_that_leaves_says_nothing_about_the_function(tmp_path: Path) ->
             if left:
                 left.pop()()
 
-        with pytest.raises(WorkerLeaves), bench.functions.use() as host:
+        with pytest.raises(WorkerLeaves), bench.functions.use("g") as host:
             host.call(bench.order("hangs"), no_answer, alive)
         with pytest.raises(WorkerLeaves):
             bench.call("add", args={"a": 1})
@@ -379,7 +407,7 @@ from pathlib import Path
 from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import FunctionCall
-with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use() as host:
+with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use("g") as host:
     print(host.process.pid, flush=True)
     host.call(FunctionCall("{name}:hangs", "plain", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)
 """

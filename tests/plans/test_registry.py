@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.plans import registry
+from crawler_lifecycle.plans.functions import Functions
+from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.plans.registry import Registry
+from crawler_lifecycle.plans.registry import Registry, modules_in
+from crawler_lifecycle.ports import FunctionCall, PlanFailed
 from crawler_lifecycle.ports.store.managers import PlanRow
-from tests.plans.plans_support import module
+from tests.plans.plans_support import module, nothing
 
 
 class Recorded:
@@ -89,6 +93,28 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
 
 
+def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_path: Path) -> None:
+    """Else every process that imports it would start it once more."""
+    text = "from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\nWorkflow().add('a', work).start()\n"
+    (tmp_path / "graph.py").write_text(text)
+    text = "from crawler_lifecycle.managers import CrawlManager\nclass M(CrawlManager):\n    name = spider = 'm'\n"
+    (tmp_path / "manager.py").write_text(f"{text}M().run()\n")
+    (tmp_path / "good.py").write_text("from crawler_lifecycle.graphs import Workflow\ndef work(): return 1\n")
+    worker, plans = registered(tmp_path, "graph", "manager")
+    worker.turn()
+    for name, line in (("graph", 3), ("manager", 4)):
+        error = plans.said[-1][name].error
+        assert f'put it below a line `if __name__ == "__main__":` at the end of the file ({name}.py:{line})' in str(
+            error
+        )
+    functions, job = Functions(["good", "graph"], Rules(folder=tmp_path), 1000), {"path": "a", "attempt": 1, "job": {}}
+    with functions.use("g") as host:
+        host.call(FunctionCall("good:work", "plain", "g", job, 20.0), no_answer, nothing)
+        with pytest.raises(PlanFailed, match="a graph is started or asked while its module is imported"):
+            host.call(FunctionCall("graph:work", "plain", "g", job, 20.0), no_answer, nothing)
+    functions.close()
+
+
 def test_a_module_that_hangs_does_not_hold_up_the_change_of_another_one(tmp_path: Path) -> None:
     hangs = module(tmp_path, "time.sleep(3600)")
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
@@ -126,6 +152,38 @@ def test_a_change_of_a_file_changes_the_fingerprint(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(registry, "SAID_S", 0.0)
     registered_by.turn()
     assert plans.said[2] == plans.said[1], "said again after a minute"
+
+
+def test_modules_of_the_folder_are_read_and_not_imported(tmp_path: Path) -> None:
+    text = "from crawler_lifecycle.managers import GeneratorCrawlManager\nraise SystemExit('it was imported')\n"
+    for name in ("shops.py", "no-name.py", "notes.txt"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "other.py").write_text("import scrapy\n")
+    (tmp_path / "writes_one.py").write_text(f"TEXT = '{text}'")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    assert modules_in(tmp_path) == ["shops"]
+
+
+def test_a_new_module_is_taken_up_while_the_worker_runs(tmp_path: Path) -> None:
+    """Who follows the page writes the first function while the stack runs."""
+    worker, plans = registered(tmp_path, "*")
+    functions = Functions(worker.modules, Rules(folder=tmp_path), 1000)
+    worker.turn()
+    assert plans.list_plans() == []
+    with functions.use("g") as before:
+        pid = before.process.pid
+    order = FunctionCall("shops:work", "plain", "g", {"path": "a", "attempt": 1, "job": {}}, 20.0)
+    (tmp_path / "shops.py").write_text("import crawler_lifecycle.graphs\ndef work(): return 1\n")
+    worker.turn()
+    assert [row.plan for row in plans.list_plans()] == ["shops"]
+    with functions.use("g") as host:
+        assert (host.call(order, no_answer, nothing).kind, host.process.pid) == ("value", pid)
+    (tmp_path / "shops.py").unlink()
+    worker.turn()
+    assert plans.list_plans() == []
+    with functions.use("h") as host, pytest.raises(PlanFailed, match="none of LIFECYCLE_PLANS__MODULES"):
+        host.call(replace(order, function="shops:other"), no_answer, nothing)
+    functions.close()
 
 
 def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Path) -> None:

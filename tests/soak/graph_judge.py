@@ -275,7 +275,9 @@ def _value(case: GraphCase, path: str, one: Execution) -> object:
         return NOTHING if row["run_id"] is None else {"run_id": row["run_id"], "outcome": "", "archive": ""}
     if spec.kind is StepKind.MANAGER:
         return None if case.completed(path) else NOTHING
-    return _result(case, path) if case.completed(path) else NOTHING
+    if not case.completed(path):
+        return NOTHING
+    return {} if spec.graft else _result(case, path)
 
 
 def _result(case: GraphCase, path: str) -> object:

@@ -171,7 +171,7 @@ class _Batch:
         if wrong is not None:
             end = StepEnd(work.number, work.attempt, StepState.DISCARDED, "failed", wrong[:REASON_MAX])
             return Done(end, error=wrong)
-        with self._owner.functions.use() as host:
+        with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
             questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
             try:

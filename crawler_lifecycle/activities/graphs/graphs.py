@@ -304,8 +304,9 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
-    """When to step forward again by itself: nobody tells of a row that was mended."""
-    if all(step.unreadable is None for step in graph.steps):
+    """When to step forward again by itself: nobody tells of a row that was mended, nor of an archive that was sent
+    again by hand."""
+    if not any(step.unreadable or (step.state is StepState.EXECUTING and step.reason) for step in graph.steps):
         return at
     return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
 

@@ -6,7 +6,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepState
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_workflow_id
-from crawler_lifecycle.domain.values import NoValue, encode, unpacked
+from crawler_lifecycle.domain.values import NoValue, unpacked
 from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
 from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
 
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 #: A value, behind what it is (``FunctionCall.given``).
 Frame = tuple[Mapping[str, Any], Iterable[bytes]]
 _CONTEXT: Mapping[str, Any] = {"path": []}
+_WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
 #: Steps that are read at once.
 PAGE = 200
 #: Seconds for which a question waits while the database is away. The function would be executed again else.
@@ -86,6 +87,13 @@ def _deps_of(graphs: GraphReader, graph_id: int, path: str) -> Sequence[int]:
     return [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)] if deps else ()
 
 
+def explained(graphs: GraphReader, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
+    """These steps, the reason of each that waits saying what for. That takes all steps of the graph."""
+    waits = {row.number for row in rows if row.unreadable is None and row.state in _WAIT and not row.reason}
+    graph = graphs.load(graph_id) if waits else None
+    return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
+
+
 def job_document(row: StepRow) -> dict[str, Any]:
     """A step as ``graphs.job.Job.of`` reads it."""
     told = asdict(row)
@@ -99,10 +107,9 @@ def _values(
     holding = {one.path.rpartition("/")[0] for one in found}
     recorded = dict[int, Given]()
     for one in found:
-        if one.kind is StepKind.GRAPH or (one.graft and one.path in holding):
+        empty_graft = one.graft and one.result_bytes is None and one.state is StepState.COMPLETED
+        if one.kind is StepKind.GRAPH or empty_graft or (one.graft and one.path in holding):
             yield {"path": names(one), "graph": True}, [b"{}"]
-        elif one.run is not None and one.state.final:
-            yield {"path": names(one)}, [encode(dict(one.run))]
         elif one.result_bytes is not None:
             recorded[one.number] = one
         elif one.state is StepState.COMPLETED:
@@ -166,6 +173,7 @@ class Questions:
         else:
             inside = [one for one in self._inside(paths) if one.number > after and one.kind is not StepKind.GRAPH]
             rows = self.graphs.list_steps(self._id, paths=[one.path for one in inside[:PAGE]]) if inside else []
+            rows = explained(self.graphs, self._id, rows)
             last = inside[PAGE - 1].number if len(inside) > PAGE else None
         return {"jobs": [job_document(row) for row in rows if row.kind != StepKind.GRAPH], "after": last}
 

@@ -101,7 +101,6 @@ def step_facts(row: Document) -> list[tuple[str, str]]:
         ("unreadable", row.get("unreadable")),
         ("ending", "it may still run" if row.get("ending") else None),
         ("reason", row.get("reason")),
-        ("waiting", row.get("waiting")),
         ("tries", f"{row.get('tries')} of {row.get('max_attempts')}"),
         ("run", row.get("run_id")),
         ("not before", row.get("not_before")),

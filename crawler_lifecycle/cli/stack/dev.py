@@ -31,8 +31,6 @@ _OPTIONS = {
     "LIFECYCLE_CLUSTER__KIND": "--cluster",
     "LIFECYCLE_CLUSTER__STATE_DIR": "--state-dir",
 }
-#: How often the working directory is looked at for new modules. Seconds.
-_LOOK_S = 2.0
 
 
 def dev(
@@ -103,8 +101,7 @@ def dev(
         stack.start()
         print(banner(stack, time.monotonic() - begun), flush=True)
         while True:
-            time.sleep(_LOOK_S)
-            stack.look_for_modules()
+            signal.pause()
     except KeyboardInterrupt:
         pass
     except PartFailed as failure:

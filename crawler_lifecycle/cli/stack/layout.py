@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -74,24 +73,13 @@ def examples_dir() -> Path | None:
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 #: The setting with the modules that hold users' managers and functions.
 MODULES = "LIFECYCLE_PLANS__MODULES"
-#: A line that a module with a crawl manager or a graph has. Anything that is only about them may be no module at all.
-_PLANS = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 
 
 def modules_with_plans(folder: Path) -> list[str]:
-    """Modules right in this folder that use our managers or graphs, and those of the examples in a source checkout.
-
-    They are read, not imported: that is for processes of their own.
-    """
-    found = []
-    for file in sorted(folder.glob("*.py")):
-        with contextlib.suppress(OSError):
-            if file.stem.isidentifier() and file.stem.isascii() and _PLANS.search(file.read_text(errors="replace")):
-                found.append(file.stem)
+    """Every module right in this folder, as the worker finds them, and those of the examples in a source checkout."""
     examples = examples_dir()
-    if examples is not None and examples.parent == folder.resolve():
-        found += [f"{examples.name}.{name}" for name in ("graphs", "managers")]
-    return found
+    ours = examples is not None and examples.parent == folder.resolve()
+    return ["*", *(f"examples.{name}" for name in ("graphs", "managers") if ours)]
 
 
 @dataclass(frozen=True, slots=True)

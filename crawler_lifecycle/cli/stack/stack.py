@@ -22,7 +22,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 
 from . import processes, temporal_server
-from .layout import MODULES, Layout, choose_ports, examples_dir, modules_with_plans, write_crawlers, write_site_crawler
+from .layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
 #: The order of leaving: nobody loses the part it still needs to end in order.
@@ -79,7 +79,6 @@ class Stack:
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
         #: What the parts were started with.
-        self._env: dict[str, str] = {}
         self._supervisor = Supervisor(
             self.state_dir / "logs", say=self._tell, changed=self._pids_changed, silent_s=silent_s
         )
@@ -134,7 +133,7 @@ class Stack:
         (self.state_dir / "temporal.toml").write_text("")
         crawlers, more = self._catalogues(plan)
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
-        self._env = env = plan.environment(crawlers, more)
+        env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Everything but the Temporal server is slow because Python imports are, so nothing waits without need: services
         # find their database and each other when they are ready, and say so at their health addresses.
@@ -167,19 +166,6 @@ class Stack:
     def hurry(self) -> None:
         """End parts at once that were asked to end."""
         self._supervisor.hurry()
-
-    def look_for_modules(self) -> None:
-        """Start the worker anew when the working directory has a new module with managers or graphs, unless the
-        environment names the modules. Changes of those that it has are seen by the worker itself."""
-        found = modules_with_plans(Path.cwd())
-        new = sorted(set(found) - set(json.loads(self._env[MODULES])))
-        if not new or MODULES in os.environ:
-            return
-        self._tell(f"{', '.join(new)}: new here; starting the worker again, which then has it")
-        self._env = {**self._env, MODULES: json.dumps(found)}
-        part = self.layout.parts(self._env)["worker"]
-        self._supervisor.stop([part.name])
-        self._supervisor.start([part])
 
     def kill_part(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to a part; it is restarted as after any other death. Its process id."""

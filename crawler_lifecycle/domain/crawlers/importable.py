@@ -11,6 +11,15 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 
+def check_program(what: str) -> None:
+    """Raise ``InvalidRequest`` where one of our processes imports the module of a user, who starts something with it:
+    every process would start it once more."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if program is not None and program.name.startswith("crawler_lifecycle."):
+        cure = 'put it below a line `if __name__ == "__main__":` at the end of the file'
+        raise InvalidRequest(f"{what} while its module is imported, as every worker does; {cure}")
+
+
 def importable_name(thing: type | Callable[..., Any]) -> str:
     """``module:qualname``, also of what is in the file that is the program itself.
 

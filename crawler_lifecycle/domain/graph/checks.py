@@ -64,6 +64,7 @@ def check(spec: GraphSpec) -> None:
     _check_objects("graph", {"context": dict(spec.context)}, ("context",))
     for step in spec.steps:
         check_step(step)
+    check_pools(spec.steps, spec.options)
     link(spec.steps, check_deps=spec.options.check_deps)
 
 
@@ -102,6 +103,17 @@ def check_step(step: StepSpec) -> None:
         _check_amounts(f"{where}: resources", one, RESOURCES_MAX)
     check_json(f"{where}: job", step.job, JOB_BYTES)
     check_job(where, step.kind, step.job)
+
+
+def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = "") -> None:
+    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has: it could never start."""
+    pools = amounts(options.pools)
+    for step in steps:
+        for name, need in ((name, need) for one in step.resources for name, need in amounts(one).items()):
+            if need > pools.get(name, need):
+                cure = f"give at most {pools[name]}, or start a graph whose pools have more"
+                text = f"{need} of {shown(name)} are more than its graph has (pools: {pools[name]}); {cure}"
+                raise InvalidRequest(f"step {shown(prefix + step.path)}: resources: {text}")
 
 
 def check_json(where: str, value: object, most: int) -> int:

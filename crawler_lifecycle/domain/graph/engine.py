@@ -8,13 +8,14 @@ what happened, and says which rows have changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-from .checks import Link, check_cycle, link, shown
+from .checks import Link, check_cycle, check_pools, link, shown
 from .picking import Picking, Room
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
 from .reasons import waiting
@@ -44,6 +45,8 @@ class Graph:
     changed: set[int] = field(default_factory=set, repr=False)
     added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
     """What ``add`` has appended, to be stored."""
+    records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """What crawls gave that have ended, to be stored."""
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)
@@ -65,9 +68,16 @@ class Graph:
             step = self.steps[end.number]
             if step.attempt != end.attempt or not (step.ending or step.state is StepState.EXECUTING):
                 continue
+            if end.state is StepState.EXECUTING:
+                if step.reason != end.reason:
+                    step.reason = end.reason
+                    self.changed.add(step.number)
+                continue
             self._spread.take_back(step)
             step.run_attempt = max(step.run_attempt, end.run_attempt)
             self._end(step, end)
+            if step.state.final and end.record is not None:
+                self.records[step.number] = end.record
         self._settle()
 
     def _end(self, step: Step, end: StepEnd) -> None:
@@ -154,6 +164,7 @@ class Graph:
                     f"step {shown(grafter.path)}: only a step that was added to graft, and executes, takes a graft"
                 )
             prefix = grafter.path
+        check_pools(specs, self.options, "" if prefix is None else f"{prefix}/")
         first = len(self.steps)
         links = link(
             specs,
@@ -327,7 +338,10 @@ class Graph:
         if unreadable is not None:
             return f"step {shown(unreadable.path)}: {unreadable.unreadable}"
         working = [step for step in self.steps if step.kind is not StepKind.GRAPH and not step.state.final]
-        if any(step.state is StepState.EXECUTING or (called and step.batch is not None) for step in working):
+        if any(
+            (step.state is StepState.EXECUTING and not step.reason) or (called and step.batch is not None)
+            for step in working
+        ):
             return None
         first = min(working, key=lambda step: step.state is StepState.SUSPENDED, default=None)
         reason = None if first is None else self.waiting(first.number)

@@ -36,7 +36,8 @@ class Room:
         for resources in {step.resources for step in needing}:
             for one in _exact(resources):
                 for name, need in one.items():
-                    self.free[name] = max(self.free.get(name, need), need)
+                    if name not in options.pools:  # of what nobody has counted there is what the greediest needs
+                        self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
         for step in steps if self._capped or needing else ():
             if executes(step):

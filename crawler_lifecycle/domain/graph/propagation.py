@@ -306,4 +306,8 @@ class Propagation:
             ends = ((dep, self.end[dep]) for dep in self.steps[doomed].deps)
             culprit, end = next((dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e))
         whose = "" if doomed == number else f" of {shown(self.steps[doomed].path)}"
-        return f"the dependency {shown(self.steps[culprit].path)}{whose} was {end}"
+        inner = culprit
+        while (within := next((one for one in self.children[inner] if self.end[one] is end), None)) is not None:
+            inner = within
+        because = "" if inner == culprit else f", because {shown(self.steps[inner].path)} was"
+        return f"the dependency {shown(self.steps[culprit].path)}{whose} was {end}{because}"

@@ -16,14 +16,15 @@ _SHOWN = 3
 
 
 def waiting(spread: Propagation, room: Room, number: int) -> str | None:
-    """What this step waits for; ``None`` when it executes, or has ended with everything in it."""
+    """What this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose run
+    has ended, what its end says."""
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable
     if step.ending:
         return "it was cancelled, and waits for the proof that nothing of it runs"
     if step.state is StepState.EXECUTING and not spread.children[number]:
-        return None
+        return step.reason
     if step.state.final or step.state is StepState.EXECUTING:
         return _inside(spread, number)
     if step.state in (StepState.SCHEDULED, StepState.RETRYABLE):

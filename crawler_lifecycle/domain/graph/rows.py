@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from .spec import StepKind, StepState
 
@@ -86,9 +87,12 @@ class StepEnd:
     attempt: int
     state: StepState
     """A final one; ``RETRYABLE``, or ``SCHEDULED`` (a ``Snooze``: no try) with ``not_before``; or ``AVAILABLE``: it was
-    begun and not called, and nothing of the attempt counts."""
+    begun and not called, and nothing of the attempt counts. ``EXECUTING``: it has not ended, and ``reason`` says what
+    it waits for."""
     outcome: str | None = None
     reason: str | None = None
     not_before: datetime | None = None
     run_attempt: int = 0
     """``crawl``, ``manager``: the attempt of the run that has ended; the step keeps it."""
+    record: Mapping[str, Any] | None = None
+    """``crawl``: what those get that depend on it. It is written with the end, and stays."""

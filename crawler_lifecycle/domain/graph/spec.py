@@ -22,6 +22,8 @@ NAME_MAX, PATH_MAX, DEPTH_MAX = 200, 1000, 20
 JOB_BYTES, CONTEXT_BYTES = 1024 * 1024, 1024 * 1024
 #: Seconds that a function may take when nothing is said; one that may take longer runs in a workflow of its own.
 SHORT_S = 60.0
+#: Seconds for which a step waits for the archive of its run that has ended. It is tried for a day.
+DELIVERY_S = 24 * 3600.0
 #: Executions that may be lost with their worker, beyond ``max_attempts``, before a step is given up.
 LOST_MAX = 10
 

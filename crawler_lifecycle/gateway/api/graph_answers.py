@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -127,14 +127,6 @@ class GraphPage(BaseModel):
 
     graphs: list[Graph]
     next_page_token: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepDetail(StepRow):
-    """One step, and what it waits for."""
-
-    waiting: str | None = None
-    """In a sentence; null when it executes or has ended."""
 
 
 def told(row: StepRow) -> StepRow:

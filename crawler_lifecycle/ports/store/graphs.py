@@ -155,9 +155,8 @@ class Given:
     state: StepState
     graft: bool = False
     result_bytes: int | None = None
-    """Size of its recorded result; ``None``: it recorded none."""
-    run: Mapping[str, Any] | None = None
-    """``crawl``: ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors``, ``archive``."""
+    """Size of its recorded result; ``None``: it recorded none. A crawl records ``run_id``, ``status``, ``outcome``,
+    ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +312,8 @@ class GraphStore(GraphReader, Protocol):
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
         """Ends of crawls and managers of executing or ending steps, as the database has them now: of attempts above the
-        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well."""
+        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well. A
+        crawl whose archive is on its way executes still, unless it was cancelled, for ``DELIVERY_S`` at most."""
         ...
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:

@@ -123,7 +123,7 @@ def test_steps_are_cancelled_and_retried_by_their_paths(gateway: respx.MockRoute
 
 def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     step = {"path": "g/a", "kind": "crawl", "state": "retryable", "job": {"crawler": "plain"}, "deps": ["b"]}
-    step |= {"tries": 1, "max_attempts": 3, "run_id": 7, "errors": [{"attempt": 1, "error": "boom"}], "waiting": "5 s"}
+    step |= {"tries": 1, "max_attempts": 3, "run_id": 7, "errors": [{"attempt": 1, "error": "boom"}], "reason": "5 s"}
     gateway.get("/v1/graphs").respond(json={"graphs": [GRAPH], "next_page_token": None})
     assert "1 executing" in crawlctl("graph", "list", "--state", "executing").out
     gateway.get(AT).respond(json=GRAPH)

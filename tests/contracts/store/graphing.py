@@ -13,6 +13,8 @@ from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
 from crawler_lifecycle.ports.store.managers import ManagerFence, NewManager
@@ -146,6 +148,21 @@ class Graphed:
             self.world.execute(fence)
             found[one.path] = fence
         return found
+
+    def finish(self, run: Fence, failed: Sequence[int] = ()) -> None:
+        """The run of a crawl ends, and its archive is delivered."""
+        self.world.finish(run, failed)
+        self.deliver(run)
+
+    def deliver(self, run: Fence) -> None:
+        archive = ExportResult(f"s3://crawls/{run.run_id}/{run.attempt}", 100, 1, "00")
+        self.world.store.exports.record_export(run, "exported", archive, None)
+
+    def recorded(self, path: str) -> Any:
+        """What a step gave; ``None``: nothing."""
+        row = self.step(path)
+        parts = self.world.store.graphs.result(self.id, row.number)
+        return None if row.result_bytes is None else decode(b"".join(unpacked(parts)))
 
     def begin_managers(self, told: bool = True) -> dict[str, ManagerFence]:
         """Every manager that was picked is there, and its workflow keeps it."""

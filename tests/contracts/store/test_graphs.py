@@ -475,11 +475,80 @@ def test_crawls_begin_end_and_are_resumed(world: World) -> None:
     again = world.resume(run)
     world.deploy(again)
     world.execute(again)
-    world.finish(again)
+    graphed.finish(again)
     assert graphed.execute() == ["z"]
-    [given] = graphs.given(graphed.id, [0])
-    assert given.run is not None
-    assert (given.run["run_id"], given.run["status"], given.run["items"]) == (run.run_id, "COMPLETED", 5)
+    given = graphed.recorded("c")
+    assert (given["run_id"], given["status"], given["items"]) == (run.run_id, "COMPLETED", 5)
+
+
+def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> None:
+    """Else a step behind it would have no archive, by chance, and another one the next time."""
+    graphed = Graphed.made(world, [crawl("c"), step("z", "c")])
+    graphed.advance()
+    run = graphed.begin_runs()["c"]
+    world.finish(run)
+    why = f"run {run.run_id} is COMPLETED, and its archive is not delivered yet (crawlctl export {run.run_id})"
+    for _ in range(2):
+        assert graphed.execute() == []
+        assert (graphed.step("c").state, graphed.step("c").reason) == (S.EXECUTING, why)
+        assert graphed.row.waiting_for == f'step "c": {why}'
+        world.store.exports.record_export(run, "failed", None, "no such bucket")
+    run = world.resume(run, rerun=True)
+    graphed.advance()
+    assert (graphed.step("c").reason, graphed.row.waiting_for) == (None, None)
+    world.deploy(run)
+    world.execute(run)
+    world.finish(run)
+    graphed.deliver(run)
+    assert graphed.execute() == ["z"]
+    told = {"run_id": run.run_id, "status": "COMPLETED", "outcome": "finished", "items": 5, "pages": 10, "errors": 0}
+    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
+    world.resume(run, Owner("crawl/again", "chain-again"), rerun=True)
+    assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
+
+
+def test_a_crawl_waits_a_day_for_its_archive_and_not_when_it_was_cancelled(world: World) -> None:
+    graphs = world.store.graphs
+    graphed = Graphed.made(world, [crawl("none"), crawl("late"), crawl("cancelled"), crawl("on")])
+    graphed.advance()
+    runs = graphed.begin_runs()
+    for path in ("none", "late", "cancelled"):
+        world.finish(runs[path], failed=[0] if path == "late" else ())
+    world.store.exports.record_export(runs["none"], "empty", None, None)
+    graphed.advance()
+    assert (graphed.step("none").state, graphed.recorded("none")["archive"]) == (S.COMPLETED, None)
+    graphs.command(graphed.id, "x", lambda graph: graph.cancel([2], "no"))
+    world.clock.forward(24 * 3600 - 1)
+    graphed.advance()
+    assert graphed.states()["late"] == S.EXECUTING
+    assert (graphed.step("cancelled").ending, graphed.recorded("cancelled")["status"]) == (False, "COMPLETED")
+    world.clock.forward(1)
+    graphed.advance()
+    graphed.deliver(runs["late"])
+    assert (graphed.step("late").state, graphed.recorded("late")["archive"]) == (S.DISCARDED, None)
+    assert (graphed.states()["on"], graphed.row.waiting_for) == (S.EXECUTING, None)
+
+
+def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World) -> None:
+    graphed = Graphed.made(world, [crawl("c", max_attempts=2, backoff_s=60)])
+    graphed.advance()
+    run = graphed.begin_runs()["c"]
+    world.finish(run, failed=[0])
+    graphed.advance()
+    assert (graphed.step("c").state, graphed.recorded("c")) == (S.RETRYABLE, None), "a try waits for no archive"
+    for failed, state in (([0], S.DISCARDED), ([], S.COMPLETED)):
+        world.clock.forward(61)
+        graphed.advance()
+        world.store.graphs.run_begun(graphed.fence, 0, run.run_id)
+        run = world.resume(run, Owner("crawl/again", f"chain-{state}"))
+        world.deploy(run)
+        world.execute(run)
+        graphed.finish(run, failed)
+        graphed.advance()
+        assert graphed.step("c").state is state
+        told = {"status": "FAILED" if failed else "COMPLETED", "archive": f"s3://crawls/{run.run_id}/{run.attempt}"}
+        assert graphed.recorded("c").items() >= told.items()
+        world.store.graphs.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=False))
 
 
 def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -> None:
@@ -493,7 +562,7 @@ def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -
     runs = graphed.begin_runs()
     world.store.stops.record_stop(runs["c"].run_id, world.stop(), "s1")
     world.store.stops.acted_on_stop(runs["c"], world.clock.now)
-    world.finish(runs["c"], failed=[0])
+    graphed.finish(runs["c"], failed=[0])
     graphed.advance()
     assert (graphed.step("c").state, graphed.step("c").outcome) == (S.CANCELLED, "cancelled")
     graphs.command(graphed.id, "x", lambda graph: graph.cancel([2], "no"))

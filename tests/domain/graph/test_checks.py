@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.graph.commands import AppendSteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_pages, encode_pages
 from crawler_lifecycle.domain.graph.spec import DEPS_MAX, STEPS_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
-from tests.domain.graph.steps import crawl, graph, group, step
+from tests.domain.graph.steps import NOW, begin, crawl, graph, group, step
 
 GOOD_NAMES = [
     "a",
@@ -147,6 +147,23 @@ def test_a_graph_that_cannot_be(steps: list[StepSpec], text: str) -> None:
 def test_options_that_cannot_be(options: GraphOptions, text: str) -> None:
     with pytest.raises(InvalidRequest, match=text):
         check(GraphSpec([], options))
+
+
+def test_no_step_takes_more_of_a_pool_than_was_declared() -> None:
+    """Sent, appended or grafted: else the pool would be larger for all steps."""
+    pools, two = {"db": "1", "gpu": "1/2"}, ({"other": "9"}, {"db": "2"})
+    text = r'resources: 2 of "db" are more than its graph has \(pools: 1\); give at most 1'
+    with pytest.raises(InvalidRequest, match=f'step "g/a": {text}'):
+        check(GraphSpec([group("g"), step("g/a", resources=two)], GraphOptions(pools=pools)))
+    one = graph(step("a", resources=({"db": "1"},)), step("grafts", graft=True), pools=pools)
+    one.pick(NOW, batches=9, begin=9)
+    grafts = begin(one, "grafts")
+    for below, where in ((None, "late"), (grafts, "grafts/late")):
+        with pytest.raises(InvalidRequest, match=f'step "{where}": {text}'):
+            one.add([step("late", resources=two)], below)
+    with pytest.raises(InvalidRequest, match=r'2/3 of "gpu" are more'):
+        one.add([step("late", resources=({"gpu": "2/3"},))])
+    one.add([step("late", resources=({"gpu": "0.5"},))], grafts)
 
 
 def test_a_cycle_is_named_in_full_up_to_a_hundred_steps() -> None:

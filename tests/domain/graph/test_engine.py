@@ -32,6 +32,19 @@ def test_dependents_of_a_failed_step_are_cancelled_and_the_rest_goes_on() -> Non
     }
     assert one.steps[2].reason == 'the dependency "b" was discarded'
     assert one.steps[4].reason == 'the dependency "c" was cancelled'
+
+
+def test_a_failure_within_a_dependency_is_named() -> None:
+    """A grafter itself has completed."""
+    one = graph(step("grafts", graft=True), step("after", "grafts"))
+    one.pick(NOW, batches=9, begin=9)
+    number = begin(one, "grafts")
+    one.add([group("deep"), step("deep/bad"), step("good")], number)
+    end(one, "grafts")
+    run(one, discarded=["grafts/deep/bad"])
+    assert states(one)["grafts"] == "completed"
+    why = 'the dependency "grafts" was discarded, because "grafts/deep/bad" was'
+    assert one.steps[at(one, "after")].reason == why
     assert one.state is GraphState.DISCARDED
 
 

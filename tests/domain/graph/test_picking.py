@@ -103,3 +103,11 @@ def test_resources_are_exact_and_alternatives_are_taken_in_order() -> None:
     assert either.waiting(2) == "it waits for 1 of a (0 free) and 1 of b (0 free) or 2 of c (1 free)"
     end(either, "x", StepState.RETRYABLE)
     assert [either.steps[n].path for n in either.pick(NOW, batches=9, begin=9).begin] == ["x"]
+
+
+def test_a_pool_that_was_declared_keeps_its_size() -> None:
+    """Also under a step in whose row another hand has written: that one waits."""
+    one = graph(*(step(n, resources=({"db": "1"},)) for n in "abc"), pools={"db": "1"})
+    one.steps[2].resources = ((("db", "2"),),)
+    assert calls(one) == [["a"]]
+    assert one.waiting(2) == "it waits for 2 of db (0 free)"

@@ -269,7 +269,6 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     free |= {"TimelineEntry.record"}
     #: What classes of users say, and arguments of any kind.
     free |= {"StartGraph.steps", "StartGraph.context", "ContextAnswer.context", "StepRow.job", "StepRow.errors"}
-    free |= {"StepDetail.job", "StepDetail.errors"}
     #: What is put, which has its own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}

@@ -206,8 +206,10 @@ def test_functions_that_no_worker_takes_are_waited_for_in_sight(world: World, cl
     graphed = sent(world, client, [step("a", queue="nobodys"), step("b", "a")])
     graphed.advance()
     assert "none has begun" in client.get("/v1/graphs/g").json()["waiting"]
-    one = client.get("/v1/graphs/g/step?path=a").json()["waiting"]
-    assert one == 'it was given to the workers of the pool "nobodys", and waits for one that is free'
+    one = client.get("/v1/graphs/g/step?path=a").json()
+    assert one["reason"] == 'it was given to the workers of the pool "nobodys", and waits for one that is free'
+    listed = client.get("/v1/graphs/g/steps?path=a&path=b").json()["steps"]
+    assert [listed[0], listed[1]["reason"]] == [one, 'it waits for "a" (available)']
     graphed.begin(*graphed.work(1))
     assert client.get("/v1/graphs/g").json()["waiting"] is None
 
@@ -236,7 +238,7 @@ def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: Te
     assert [one["path"] for one in client.get("/v1/graphs/g/steps?state=suspended&path=g").json()["steps"]] == ["g/b"]
     one = client.get("/v1/graphs/g/step?path=z").json()
     assert (one["state"], one["job"]["call"]) == ("suspended", "shop.steps:work")
-    assert "g" in one["waiting"]
+    assert "g" in one["reason"]
     status = client.get("/v1/graphs/g/status").json()
     assert (status["id"], status["state"], status["total"]) == ("g", "executing", 4)
     assert status["subs"]["g"]["counts"] == {"available": 1, "suspended": 1}

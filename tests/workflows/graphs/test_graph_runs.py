@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from crawler_lifecycle.activities.graphs import graphs
 from crawler_lifecycle.domain.graph.commands import RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.task import End
+from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
@@ -18,6 +19,7 @@ from tests.contracts.store.graphing import step
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick
+from tests.workflows.test_floods import held
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -138,6 +140,24 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
     assert real_lab.cluster.alive() == []
 
 
+async def test_a_step_behind_a_crawl_waits_for_its_archive(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MENDED_S", 3600.0)  # the run says that its archive is there
+    real_lab.cluster.behaviour = INSTANT
+    real_lab.cluster.folders[1, 0] = real_lab.folder
+    g = graph_lab(real_lab)
+    async with g.working():
+        with held(real_lab.outside, "store"):
+            handle = await g.start([crawl("shops"), step("parse", "shops")])
+            waits = await g.snapshot_where(handle, lambda one: "archive" in (one.waiting or ""))
+            assert str(waits.waiting).startswith(
+                'step "shops": run 1 is COMPLETED, and its archive is not delivered yet'
+            )
+            assert (g.states(), g.functions.calls) == ({"shops": "executing", "parse": "suspended"}, {})
+        assert (await g.ended(handle)).state == "completed"
+    value = b"".join(unpacked(real_lab.store.graphs.result(1, 0)))
+    assert decode(value)["archive"] == f"memory:///{real_lab.outside.stored[0]}"
+
+
 async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 1 else INSTANT
     g = graph_lab(real_lab)
@@ -155,14 +175,14 @@ async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> Non
 async def test_ends_that_nobody_told_are_found(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     real_lab.cluster.behaviour = INSTANT
 
-    async def lose(state: Any) -> None:
+    async def lose(*told: Any) -> None:
         """The signal is lost."""
 
-    monkeypatch.setattr(lifecycle, "tell_parent", lose)
+    for name in ("tell_parent", "tell"):
+        monkeypatch.setattr(lifecycle, name, lose)
     g = graph_lab(real_lab)
     handle = await g.start([crawl("shops")])
-    await real_lab.until(lambda: runs(g) and runs(g)[0].status.terminal)
-    await asyncio.sleep(0)
+    await real_lab.until(lambda: real_lab.store.exports.list_exports(1))
     assert g.states() == {"shops": "executing"}
     await handle.signal("wake")  # as the clock does after a while
     assert (await g.ended(handle)).state == "completed"

@@ -13,14 +13,7 @@ from crawler_lifecycle.adapters.database.schema.columns import json_text
 from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, LISTED, listed_graph, listed_step, whole_graph
 from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import (
-    export_record,
-    graph,
-    graph_log,
-    graph_result,
-    graph_step,
-    run_history,
-)
+from crawler_lifecycle.adapters.database.schema.tables import graph, graph_log, graph_result, graph_step
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
 from crawler_lifecycle.adapters.database.writes.graphs.steps import path_hash
 from crawler_lifecycle.adapters.database.writes.graphs.unit import PRIMARY, GraphPart, count_steps, load_graph
@@ -169,7 +162,7 @@ class SqlGraphReads(GraphPart):
             after = rows[-1][1]
 
     def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
-        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes, _s.run_id)
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
             read = _among(conn, query, _s.number, numbers)
@@ -179,8 +172,7 @@ class SqlGraphReads(GraphPart):
                 read = _among(conn, query, _s.parent, holding, _BY_PARENT)
                 if not read:
                     break
-            runs = _runs(conn, {r["run_id"] for r in found.values() if r["kind"] == StepKind.CRAWL and r["run_id"]})
-        return [_given(found[number], runs) for number in sorted(found)]
+        return [_given(found[number]) for number in sorted(found)]
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
         with self._db.reading() as conn:
@@ -237,17 +229,7 @@ def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[in
         yield page
 
 
-def _runs(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """What dependents are told of these runs."""
-    r, e = run_history.c, export_record.c
-    names = ("run_id", "status", "outcome", "pages", "items", "errors")
-    query = select(*(r[name] for name in names), e.url.label("archive")).join_from(
-        run_history, export_record, (e.run_id == r.run_id) & (e.attempt == r.attempt), isouter=True
-    )
-    return {row["run_id"]: dict(row) for row in _among(conn, query, r.run_id, run_ids)}
-
-
-def _given(row: Row, runs: Mapping[int, Mapping[str, Any]]) -> Given:
+def _given(row: Row) -> Given:
     return Given(
         number=row["number"],
         path=row["path"],
@@ -255,5 +237,4 @@ def _given(row: Row, runs: Mapping[int, Mapping[str, Any]]) -> Given:
         state=_STATES[row["state"]],
         graft=bool(_shape(row).get("graft", False)),
         result_bytes=row["result_bytes"],
-        run=runs.get(row["run_id"]) if row["kind"] == StepKind.CRAWL else None,
     )

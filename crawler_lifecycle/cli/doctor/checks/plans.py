@@ -34,7 +34,7 @@ def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) 
         lines.append(Line("plans", "bad", f"and {len(broken) - _SHOWN} more", "GET /v1/plans lists all of them"))
     offered = {plan.plan.partition(":")[0] for plan in plans}
     for module in modules:
-        if module not in offered:
+        if module not in (*offered, "*"):
             text = f"LIFECYCLE_PLANS__MODULES names {module}, and no worker has it"
             cure = "start a worker of the role plans with this setting; its log says what it found in the module"
             lines.append(Line("plans", "warn", text, cure))

@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,10 +15,10 @@ from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
 
+from crawler_lifecycle.activities.graphs.questions import explained
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
 from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
-from crawler_lifecycle.domain.graph.spec import StepKind
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id
 from crawler_lifecycle.domain.values import unpacked
@@ -33,7 +33,6 @@ from crawler_lifecycle.gateway.api.graph_answers import (
     GraphPage,
     GraphStatus,
     Path,
-    StepDetail,
     StepFilters,
     StepPage,
     told,
@@ -48,7 +47,7 @@ from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, StepRow
+from crawler_lifecycle.ports.store.graphs import GraphReader, GraphRow, StepRow
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _START = JsonBody(StartGraph)
@@ -291,8 +290,11 @@ def _step(graphs: GraphReader, row: GraphRow, path: str) -> StepRow:
 def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
     @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", response_model=StepPage, responses=NOT_MODIFIED)
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
-        """Steps of a graph in the order in which they were added, with what they do and how they ended."""
-        rows, last = _page(graphs, _found(graphs, id), filters)
+        """Steps of a graph in the order in which they were added, with what they do and how they ended; of those that
+        `path` names also what they wait for."""
+        graph = _found(graphs, id)
+        rows, last = _page(graphs, graph, filters)
+        rows = explained(graphs, graph.graph_id, rows) if filters.path else rows
         steps, size = list[StepRow](), 0
         for row in rows:
             size += len(json.dumps(row.job))
@@ -302,14 +304,12 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
             steps.append(told(row))
         return conditional(request, StepPage(steps=steps, next_page_token=_token("step", last)))
 
-    @app.get("/v1/graphs/{id}/step", operation_id="getStep", response_model=StepDetail, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}/step", operation_id="getStep", response_model=StepRow, responses=NOT_MODIFIED)
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
         """One step: what it does, what it waits for, how its executions failed, how it ended."""
         graph = _found(graphs, id)
-        row = _step(graphs, graph, path)
-        final = row.unreadable or row.state not in ("suspended", "scheduled", "available", "retryable")
-        waits = None if final else graphs.load(graph.graph_id).waiting(row.number)
-        return conditional(request, RootModel(StepDetail(**asdict(told(row)), waiting=waits)))
+        [row] = explained(graphs, graph.graph_id, [_step(graphs, graph, path)])
+        return conditional(request, RootModel(told(row)))
 
 
 def _add_results(app: FastAPI, graphs: GraphReader) -> None:
@@ -318,27 +318,23 @@ def _add_results(app: FastAPI, graphs: GraphReader) -> None:
         """What a step recorded, as JSON; of a crawl how it ended. What JSON has no word for is tagged: `{"$date":
         "2026-11-22"}`."""
 
-        def found() -> tuple[int, Given]:
+        def found() -> Iterator[bytes]:
             graph = _found(graphs, id)
             row = _step(graphs, graph, path)
-            given = next(one for one in graphs.given(graph.graph_id, [row.number]) if one.number == row.number)
-            if given.result_bytes is None and (given.run is None or not given.state.final):
+            if row.result_bytes is None:
                 raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
-            return graph.graph_id, given
+            return unpacked(graphs.result(graph.graph_id, row.number))
 
-        graph_id, given = await run_in_threadpool(found)
-        chunks = (chunk for _, value in _values(graphs, graph_id, [given]) for chunk in value)
-        return _streamed(chunks)
+        return _streamed(await run_in_threadpool(found))
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
         """What steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes."""
 
-        def found() -> tuple[int, list[Given], int | None]:
+        def found() -> tuple[int, list[StepRow], int | None]:
             graph = _found(graphs, id)
             rows, last = _page(graphs, graph, filters)
-            numbers = {row.number for row in rows if row.result_bytes is not None or row.kind == StepKind.CRAWL}
-            given = [one for one in graphs.given(graph.graph_id, sorted(numbers)) if one.number in numbers]
+            given = [row for row in rows if row.result_bytes is not None]
             sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
             fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
             return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
@@ -384,12 +380,9 @@ def _token(kind: str, last: int | None) -> str | None:
     return None if last is None else encode(kind, last + 1)
 
 
-def _values(graphs: GraphReader, graph_id: int, given: list[Given]) -> Iterator[tuple[Given, Iterator[bytes]]]:
-    """What these steps recorded, and how these crawls ended, as JSON in chunks."""
-    for one in given:
-        if one.run is not None and one.state.final:
-            yield one, iter([json.dumps(dict(one.run)).encode()])
-    recorded = {one.number: one for one in given if one.run is None and one.result_bytes is not None}
+def _values(graphs: GraphReader, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
+    """What these steps recorded, as JSON in chunks."""
+    recorded = {one.number: one for one in given}
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):
         yield recorded[number], unpacked(data for _, data in parts)
 

@@ -133,7 +133,7 @@ graph_change = Table(
         Column(name, graph_step.c[name].type)
         for name in (
             *("shape", "state", "attempt", "tries", "not_before", "batch", "alternative", "run_id", "run_attempt"),
-            *("ending", "outcome", "reason", "errors", "started_at", "ended_at"),
+            *("ending", "outcome", "reason", "errors", "started_at", "ended_at", "result_bytes"),
         )
     ),
     **{**OPTIONS, "sqlite_autoincrement": False},

@@ -19,12 +19,12 @@ from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, u
 from crawler_lifecycle.adapters.database.schema.graph_rows import check_step_row, work_of
 from crawler_lifecycle.adapters.database.schema.manager_rows import listed_manager
 from crawler_lifecycle.adapters.database.schema.rows import Row
-from crawler_lifecycle.adapters.database.schema.tables import graph, graph_result, graph_step, manager
+from crawler_lifecycle.adapters.database.schema.tables import export_record, graph, graph_result, graph_step, manager
 from crawler_lifecycle.adapters.database.writes.bulk import chunks, delete_rows
 from crawler_lifecycle.adapters.database.writes.row_unit import check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
-from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepKind, StepState
+from crawler_lifecycle.domain.graph.spec import DELIVERY_S, LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
@@ -43,10 +43,14 @@ _OVER = [status.value for status in RunStatus if status.terminal]
 _MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
 _BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
 
-_g, _s = graph.c, graph_step.c
+_g, _s, _x = graph.c, graph_step.c, export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
 #: Steps that execute, or may still.
 _OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
+#: What says how a run (manager) has ended, and whose it is.
+_FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
+#: What those are told of a run that depend on its step.
+_RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
 #: What of a graph says how its runs are known.
 _NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
 #: What of a step decides about its record.
@@ -142,19 +146,24 @@ class SqlGraphCalls(GraphPart):
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
             check_owner(its, fence)
-            whose, found = graph_workflow_id(its["graph_key"]), list[StepEnd]()
+            whose, now, found = graph_workflow_id(its["graph_key"]), self._clock(), list[StepEnd]()
             for kind, key in RUNS.items():
                 of, lives = key.table.c, unrecorded(conn, kind, its)
-                facts = (of.status, of.attempt, of.outcome, of.cause, of.stop_requested_at, of.stop_limit, of.parent)
+                facts: list[ColumnElement[Any]] = [of[name] for name in _FACTS]
+                joined = graph_step.join(key.table, key == _s.run_id, isouter=True)
+                if kind is StepKind.CRAWL:
+                    joined = joined.join(export_record, (_x.run_id == key) & (_x.attempt == of.attempt), isouter=True)
+                    facts += [of.pages, of["items"], of.errors, of.ended_at, _x.status.label("export")]
+                    facts.append(_x.url.label("archive"))
                 query = (
-                    select(*_STEP, _s.run_attempt, *(one.label(f"its_{one.name}") for one in facts))
-                    .join_from(graph_step, key.table, key == _s.run_id, isouter=True)
+                    select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
+                    .select_from(joined)
                     .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
                 rows = _readable(conn.execute(query).mappings())
-                ends = (_run_end(row, whose, self._clock()) for row in rows)
-                found += [end for end in ends if end is not None and end.number not in lives]
+                ends = ((row, _run_end(row, whose, now)) for row in rows)
+                found += [_with_archive(row, end, now) for row, end in ends if end and end.number not in lives]
         return sorted(found, key=lambda end: end.number)
 
     def live_graph_runs(
@@ -332,6 +341,17 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
     return [known[number] for number in order.static_order()]
 
 
+def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
+    """The end of a run, unless its archive is on its way, which those take that depend on the step."""
+    if row["kind"] != StepKind.CRAWL or row["ending"] or not end.state.final or row["its_ended_at"] is None:
+        return end
+    if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
+        return end
+    run_id = row["run_id"]
+    why = f"run {run_id} is {row['its_status']}, and its archive is not delivered yet (crawlctl export {run_id})"
+    return StepEnd(end.number, end.attempt, StepState.EXECUTING, reason=why)
+
+
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
     """How the run (manager) of a step of this graph has ended; ``None``: it has not."""
     number, attempt = row["number"], row["attempt"]
@@ -344,8 +364,11 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else others
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
-        return None
+        # Its archive was waited for, and a person has resumed the run.
+        return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
     told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
+    if row["kind"] == StepKind.CRAWL:
+        told["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
     if row["its_status"] == RunStatus.COMPLETED:
         return StepEnd(number, attempt, StepState.COMPLETED, **told)
     if row["its_stop_requested_at"] is not None and row["its_stop_limit"] is None:

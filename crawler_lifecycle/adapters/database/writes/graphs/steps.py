@@ -9,12 +9,13 @@ from typing import Any
 from sqlalchemy import TextClause, select, text, update
 
 from crawler_lifecycle.adapters.database.schema.graph_rows import MOVING, new_row, shape_of
-from crawler_lifecycle.adapters.database.schema.tables import graph_change, graph_step
+from crawler_lifecycle.adapters.database.schema.tables import graph_change, graph_result, graph_step
 from crawler_lifecycle.adapters.database.writes.bulk import chunks, delete_rows
 from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappings
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.names import request_fingerprint
+from crawler_lifecycle.domain.values import encode, packed
 
 from .unit import GraphUnit
 
@@ -59,9 +60,12 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
         for step in known
         if before[step.number][0] is StepState.EXECUTING and step.state in _FAILED and step.kind is not StepKind.GRAPH
     }
-    errors = _errors(unit, failed)
-    shapes = _shapes(unit, [step for step in known if step.missing != before[step.number][1]])
-    rows = [_changed(unit, step, before[step.number][0], shapes, errors) for step in known]
+    more = {
+        "shape": _shapes(unit, [step for step in known if step.missing != before[step.number][1]]),
+        "errors": _errors(unit, failed),
+        "result_bytes": _keep_records(unit, graph.records),
+    }
+    rows = [_changed(unit, step, before[step.number][0], more) for step in known]
     if rows:
         insert_mappings(unit.conn, graph_change, rows, graph_id=unit.id)
         unit.conn.execute(_apply(unit.conn.dialect.name), {"graph_id": unit.id})
@@ -69,16 +73,13 @@ def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
     insert_steps(unit, graph.added)
 
 
-def _changed(
-    unit: GraphUnit, step: Step, before: StepState, shapes: Mapping[int, Any], errors: Mapping[int, Any]
-) -> dict[str, Any]:
+def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
     began = step.state is StepState.EXECUTING and before is not StepState.EXECUTING
     return {
         "number": step.number,
         **{name: getattr(step, name) for name in MOVING},
         "state": step.state.value,
-        "shape": shapes.get(step.number),
-        "errors": errors.get(step.number),
+        **{name: found.get(step.number) for name, found in more.items()},
         "started_at": unit.now if began else None,
         "ended_at": unit.now if step.state.final else None,
     }
@@ -88,7 +89,7 @@ def _changed(
 def _apply(dialect: str) -> TextClause:
     """The UPDATE that copies columns from the worktable. All names are ours, so there is nothing to inject."""
     values = {name: f"w.{name}" for name in MOVING}
-    values |= {name: f"COALESCE(w.{name}, s.{name})" for name in ("shape", "errors", "started_at")}
+    values |= {name: f"COALESCE(w.{name}, s.{name})" for name in ("shape", "errors", "started_at", "result_bytes")}
     values["ended_at"] = f"CASE WHEN w.state IN ({_FINAL}) THEN COALESCE(s.ended_at, w.ended_at) END"
     where = "w.graph_id = :graph_id AND s.graph_id = w.graph_id AND s.number = w.number"
     if dialect == "sqlite":
@@ -104,6 +105,16 @@ def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str |
     told = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
     kept = errors if isinstance(errors, list) else ()  # another hand may have written there
     return [*kept, told][-ERRORS_MAX:]
+
+
+def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Keep what these steps gave, in place of what they gave before; the size of each."""
+    values = {number: encode(dict(record)) for number, record in records.items()}
+    rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
+    delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})
+    if rows:
+        insert_mappings(unit.conn, graph_result, rows, graph_id=unit.id)
+    return {number: len(value) for number, value in values.items()}
 
 
 def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]:
