@@ -127,7 +127,8 @@ CODES: Mapping[str, Kind] = {
     "rate_limited": Kind(
         (429,),
         "Rate limited",
-        "This token asked more often than it may; reads and writes are counted apart.",
+        "This token asked more often than it may; reads and writes are counted apart. Or too many wrong tokens "
+        "came from this address.",
         "Wait for `Retry-After`. Poll with `If-None-Match`, or read `GET /v1/events` instead of polling.",
         _SAME_KEY,
     ),
