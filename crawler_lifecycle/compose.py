@@ -176,7 +176,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
-        webhooks=HttpWebhooks(settings.webhooks.allowed, loopback=settings.webhooks.loopback),
+        webhooks=HttpWebhooks(settings.webhooks.rules),
     )
 
 
@@ -201,7 +201,7 @@ def build_catalogue(settings: Settings) -> Catalogue:
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
-    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.cluster.owned)
+    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
 
 
 def build_archive(settings: Settings) -> FileArchive:

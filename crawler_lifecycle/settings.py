@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -30,7 +31,8 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.domain.webhooks.addresses import Network
+from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -42,6 +44,18 @@ DEPLOYMENT = "crawler-lifecycle"
 
 def _file_url(*parts: str) -> str:
     return STATE_DIR.absolute().joinpath(*parts).as_uri()
+
+
+def _env_prefix(value: str) -> str:
+    """What names of variables may begin with that are given out: never our own settings."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{2,49}", value, re.ASCII):
+        raise ValueError("give 3 to 50 letters, digits and underscores, such as CRAWL_")
+    if any(value.upper().startswith(own) or own.startswith(value.upper()) for own in (PREFIX, "TEMPORAL_")):
+        raise ValueError("our own settings begin like this; give another beginning, such as CRAWL_")
+    return value
+
+
+EnvPrefix = Annotated[str, AfterValidator(_env_prefix)]
 
 
 class _Section(BaseModel):
@@ -97,11 +111,9 @@ class ClusterSettings(_Section):
     keep_days: float = Field(
         default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
     )
-
-    @property
-    def owned(self) -> Owned:
-        """What no catalogue entry may mount or name."""
-        return Owned(self.volume_claim, frozenset(self.pull_secrets))
+    env_prefix: EnvPrefix = Field(
+        default=OF_CRAWLERS, description="what variables begin with that crawlers are given as secrets (env:NAME)"
+    )
 
 
 class SchedulerSettings(_Section):
@@ -325,6 +337,9 @@ class WebhookSettings(_Section):
     )
     loopback: bool = Field(default=False, description="http, and this machine, as `crawlctl dev` allows it")
     at_once: int = Field(default=100, ge=1, le=512, description="webhooks that one worker serves")
+    env_prefix: EnvPrefix = Field(
+        default=OF_WEBHOOKS, description="what variables begin with that hold secrets of webhooks (env:NAME)"
+    )
 
     @field_validator("networks")
     @classmethod
@@ -334,9 +349,9 @@ class WebhookSettings(_Section):
         return value
 
     @property
-    def allowed(self) -> list[Network]:
-        """The networks."""
-        return [ipaddress.ip_network(one) for one in self.networks]
+    def rules(self) -> WebhookRules:
+        """The same as a webhook is judged by, when it is made and when it is told."""
+        return WebhookRules([ipaddress.ip_network(one) for one in self.networks], self.loopback, self.env_prefix)
 
 
 class AuditSettings(_Section):
@@ -391,6 +406,12 @@ class Settings(BaseSettings):
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
+
+    @property
+    def owned(self) -> Owned:
+        """What no catalogue entry may mount or name."""
+        of = self.cluster
+        return Owned(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
 
     @classmethod
     def settings_customise_sources(

@@ -630,7 +630,7 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
     async with AsyncExitStack() as stack:
         stack.enter_context(serving(receiver))
         await start_workers(stack, lab, roles=[WEBHOOKS])
-        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:HOOK"]).document(), "ann")
+        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
         first = await workflows.start_webhook("shop", wake=True)
         await lab.until(lambda: hooks.get_webhook("shop").failing_since)

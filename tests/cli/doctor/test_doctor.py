@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
 import os
 import resource
@@ -26,10 +27,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.adapters.database import engine, head_version, upgrade
 from crawler_lifecycle.cli.doctor import loading, report, sources
-from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal
+from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal, webhooks
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.store.managers import PlanRow
@@ -425,6 +428,24 @@ def test_plans_that_cannot_be_used_are_told() -> None:
     assert "shop.x" in told[2].text
 
 
+def test_webhooks_that_the_present_rules_refuse_are_told() -> None:
+    """They may be older than the rules, or made while other settings held."""
+    rows: Any = [
+        SimpleNamespace(name=name, definition=WebhookSpec(url, [secret]).document(), paused_at=None, failing_since=None)
+        for name, url, secret in (
+            ("good", "https://hooks.example.com/", "env:CRAWL_HOOK"),
+            ("inner", "https://10.1.2.3/", "env:CRAWL_HOOK"),
+            ("stolen", "https://hooks.example.com/", "env:PGPASSWORD"),
+        )
+    ]
+    told = [(line.level, line.text) for line in webhooks.webhook_lines(rows, WebhookRules())]
+    assert [level for level, _ in told] == ["bad", "bad"]
+    assert "inner is told nothing: url: 10.1.2.3 may not be called" in told[0][1]
+    assert "stolen is told nothing: secrets: 'env:PGPASSWORD'" in told[1][1]
+    inner = WebhookRules([ipaddress.ip_network("10.0.0.0/8")], env_prefix="PG")
+    assert [line.text.partition(" ")[0] for line in webhooks.webhook_lines(rows, inner)] == ["good", "inner"]
+
+
 def test_a_worker_that_died_is_no_poller() -> None:
     dead = Poller(None, 9.2, False)
     line = queues.queue_line(Queue(names.QUEUE_CONTROL, "activities", [dead, Poller(None, 70.0, False)]))
@@ -699,6 +720,12 @@ def test_a_catalogue_with_a_mistake_is_named_with_its_line(doctor: Any, tmp_path
     assert "crawlers.yaml:3" in text or "line 3" in text
     (tmp_path / "crawlers.yaml").write_text("- name: a\n  kind: command\n  command: [x]\n")
     assert found(doctor(), "catalogue") == [("ok", "crawlers.yaml: 1 crawler")]
+    (tmp_path / "crawlers.yaml").write_text(
+        "- name: a\n  kind: command\n  command: [x]\n  secrets: {KEY: env:AWS_SECRET_ACCESS_KEY}\n"
+    )
+    [(level, text)] = found(doctor(), "catalogue")
+    assert (level, "crawlers.yaml:4: secrets.KEY: 'env:AWS_SECRET_ACCESS_KEY'" in text) == ("bad", True)
+    assert found(doctor(LIFECYCLE_CLUSTER__ENV_PREFIX="AWS_"), "catalogue")[0][0] == "ok"
 
 
 def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> None:

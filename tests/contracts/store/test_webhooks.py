@@ -21,7 +21,7 @@ from tests.contracts.store.world import Clock, World
 
 
 def spec(**fields: Any) -> WebhookSpec:
-    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:HOOK"], **fields})
+    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"], **fields})
 
 
 def made(store: SqlStore, name: str = "shop", **fields: Any) -> WebhookRow:
