@@ -164,6 +164,11 @@ def functions_queue(pool: str | None) -> str:
     return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_PLANS}-{pool}"
 
 
+def pool_of(queue: str) -> str | None:
+    """The pool of such a task queue."""
+    return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_PLANS}-")
+
+
 def graph_workflow_id(key: str) -> str:
     """The workflow id of a graph, which is also the ``parent`` of its runs."""
     return f"graph/{key}"

@@ -27,7 +27,7 @@ class UsersCode:
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
         self.hosts = Hosts(worker_id, modules, rules, limits)
         self.functions = Functions(settings.modules, rules, parse_memory(settings.result) or 0)
-        self.registry = Registry(worker_id, modules, plans, rules, told=self._told)
+        self.registry = Registry(worker_id, modules, plans, rules, told=self._told, queue=settings.queue)
 
     def _told(self, fingerprints: Mapping[str, str]) -> None:
         self.hosts.retire(fingerprints)

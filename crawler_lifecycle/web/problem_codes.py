@@ -277,6 +277,14 @@ CODES: Mapping[str, Kind] = {
         "`/readyz` says what is wrong.",
         _SAME_KEY,
     ),
+    "plans_unknown": Kind(
+        (503,),
+        "Plans unknown",
+        "No plans worker has told yet what the class or the module is: the first one is about to read it. Nothing was "
+        "accepted.",
+        "Wait for a worker of the role `plans`; a manager can be started before, with a `name` of yours.",
+        _SAME_KEY,
+    ),
     "scheduler_unavailable": Kind(
         (503,),
         "Scheduler unavailable",

@@ -19,13 +19,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.adapters.database import engine, head_version, upgrade
+from crawler_lifecycle.adapters.database import engine, head_version, open_store, upgrade
 from crawler_lifecycle.cli.doctor import loading, report, sources
 from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal, webhooks
 from crawler_lifecycle.cli.doctor.line import Line
@@ -35,7 +36,7 @@ from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
@@ -414,18 +415,24 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
 
 def test_plans_that_cannot_be_used_are_told() -> None:
     good = PlanRow("shop.m:Good", "manager", "good", "", "f")
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    error = "ImportError: no module named shop.n"
-    bad = PlanRow("shop.n:*", "manager", None, "", "f", error=error, seen_at=now - timedelta(seconds=60))
-    gone = replace(bad, plan="shop.o:*", seen_at=now - timedelta(hours=1))
-    assert [line.level for line in plans.plan_lines([], [], now)] == ["ok"]
-    assert [line.text for line in plans.plan_lines([good], ["shop.m"], now)] == ["1 manager can be started"]
-    told = plans.plan_lines([good, bad, gone], ["shop.m", "shop.x"], now)
-    assert [(line.level, "no module named" in line.text) for line in told] == [
-        ("bad", True), ("warn", True), ("warn", False)
-    ]  # fmt: skip
-    assert "a worker, 3600 s ago and not since" in told[1].text
-    assert "shop.x" in told[2].text
+    bad = PlanRow("shop.n:*", "manager", None, "", "f", error="ImportError: no module named shop.n")
+    assert [line.level for line in plans.plan_lines([], [])] == ["ok"]
+    both = [good, replace(good, fingerprint="g")]
+    assert [line.text for line in plans.plan_lines(both, ["shop.m"])] == ["1 manager can be started"]
+    told = plans.plan_lines([good, bad], ["shop.m", "shop.x"])
+    assert [(line.level, "no module named" in line.text) for line in told] == [("bad", True), ("warn", False)]
+    assert "shop.x" in told[1].text
+
+
+def test_what_a_worker_said_that_is_gone_is_no_trouble_any_more(doctor: Any, tmp_path: Path) -> None:
+    """Nobody else came after it, who would have taken its word back."""
+    url = f"sqlite:///{tmp_path}/plans.db"
+    upgrade(url)
+    for ago_s, level in ((0.0, "bad"), (HEARD_S + 1, "ok")):
+        said_at = datetime.now(UTC) - timedelta(seconds=ago_s)
+        with closing(open_store(url, clock=Mock(return_value=said_at))) as store:
+            store.plans.register_plans("w1", [PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")])
+        assert [one[0] for one in found(doctor(LIFECYCLE_DATABASE__URL=url), "plans")] == [level]
 
 
 def test_webhooks_that_the_present_rules_refuse_are_told() -> None:
