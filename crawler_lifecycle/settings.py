@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -46,16 +45,8 @@ def _file_url(*parts: str) -> str:
     return STATE_DIR.absolute().joinpath(*parts).as_uri()
 
 
-def _env_prefix(value: str) -> str:
-    """What names of variables may begin with that are given out: never our own settings."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{2,49}", value, re.ASCII):
-        raise ValueError("give 3 to 50 letters, digits and underscores, such as CRAWL_")
-    if any(value.upper().startswith(own) or own.startswith(value.upper()) for own in (PREFIX, "TEMPORAL_")):
-        raise ValueError("our own settings begin like this; give another beginning, such as CRAWL_")
-    return value
-
-
-EnvPrefix = Annotated[str, AfterValidator(_env_prefix)]
+#: What names of variables begin with that are given out.
+EnvPrefix = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{2,49}$")]
 
 
 class _Section(BaseModel):

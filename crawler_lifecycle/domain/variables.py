@@ -5,6 +5,8 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 REFERENCE = "env:"
+#: Our own settings, which nobody is given whatever the prefix is.
+OURS = ("LIFECYCLE_", "TEMPORAL_")
 #: What names begin with that crawlers, and that webhooks are given, unless settings say otherwise.
 OF_CRAWLERS, OF_WEBHOOKS = "CRAWL_", "CRAWL_HOOK"
 #: What the process contract gives to processes of tasks and of users' code (docs/crawlers.md). Of one of these the
@@ -26,8 +28,8 @@ def check_variable(key: str, reference: str, prefix: str, setting: str, but: str
     name = reference.removeprefix(REFERENCE)
     if name == reference:
         return
-    if name in CONTRACT:
-        why = "is what a process of a task is told about itself"
+    if name in CONTRACT or name.upper().startswith(OURS):
+        why = "is for processes of this service, or what a task is told about itself"
     elif not name.startswith(prefix):
         why = f"does not begin with {prefix}, as every variable does that may be named here"
     elif but is not None and name.startswith(but):

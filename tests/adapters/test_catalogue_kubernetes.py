@@ -11,9 +11,11 @@ from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
-from crawler_lifecycle.domain.errors import CatalogueError
+from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.variables import CONTRACT
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.settings import ClusterSettings, Settings, WebhookSettings
 
 HEAD = """\
@@ -195,7 +197,7 @@ A = "{name: a, mount_path: /a, "
         ("    {}\n  secrets:\n    KEY: env:crawl_key", 6, "secrets.KEY: 'env:crawl_key' does not begin with CRAWL_"),
         ("    {}\n  secrets:\n    KEY: 'env:'", 6, "secrets.KEY: 'env:' does not begin with CRAWL_"),
         ("    {}\n  secrets:\n    KEY: env:CRAWL_HOOK_NEXT", 6, "begins with CRAWL_HOOK, as secrets of webhooks do"),
-        ("    {}\n  secrets:\n    KEY: env:CRAWL_TOKEN", 6, "'env:CRAWL_TOKEN' is what a process of a task is told"),
+        ("    {}\n  secrets:\n    KEY: env:CRAWL_TOKEN", 6, "'env:CRAWL_TOKEN' is for processes of this service, or"),
         ("    {}\n  secrets:\n    CRAWL_TOKEN: secret:mine/key", 6, "secrets.CRAWL_TOKEN: names that begin with"),
         ("    {}\n  secrets:\n    LD_PRELOAD: secret:mine/key", 6, "secrets.LD_PRELOAD: names that begin with"),
     ],
@@ -243,13 +245,19 @@ def test_the_installation_says_which_variables_are_given_out(tmp_path: Path) -> 
         build_catalogue(settings.model_copy(update={"webhooks": WebhookSettings(env_prefix="SHOP_K")}))
 
 
-@pytest.mark.parametrize(
-    "prefix", ["LIFECYCLE_", "lifecycle_x", "LIF", "TEMPORAL_", "", "A", "C-", "CRAWL_*", "9CRAWL"]
-)
-def test_what_would_give_out_everything_or_ours_is_no_prefix(prefix: str) -> None:
+@pytest.mark.parametrize("prefix", ["", "A", "C-D", "CRAWL_*", "9C_", "CRAWL_ "])
+def test_what_would_give_out_everything_is_no_prefix(prefix: str) -> None:
     for section in (ClusterSettings, WebhookSettings):
         with pytest.raises(ValueError, match="env_prefix"):
             section(env_prefix=prefix)
+
+
+@pytest.mark.parametrize("name", ["LIFECYCLE_DATABASE__URL", "lifecycle_database__url", "TEMPORAL_API_KEY"])
+def test_our_own_settings_are_given_to_nobody_whatever_the_prefix_is(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="for processes of this service"):
+        Owned(env_prefix=name[:3]).check(PodOptions(), {"KEY": f"env:{name}"})
+    with pytest.raises(InvalidRequest, match="for processes of this service"):
+        WebhookRules(env_prefix=name[:3]).check(WebhookSpec("https://hooks.example.com/", [f"env:{name}"]))
 
 
 def test_what_every_process_is_told_about_itself_is_no_secret_of_a_crawler() -> None:

@@ -304,8 +304,8 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
     """The flow id that the named command line says which these options choose."""
     words = {**dict(pairwise(argv)), **options_of(argv)}
     program = words.get("--program", words.get("-g"))
-    known = [option.get("flow_ids", {}) for option in (plan.options if plan else ())]
-    return next((one[program] for one in known if program in one), None)
+    known = [option.get("flow_ids") for option in (plan.options if plan else ())]
+    return next((str(one[program]) for one in known if isinstance(one, dict) and program in one), None)
 
 
 def check_read(rows: Sequence[PlanRow], module: str) -> None:
