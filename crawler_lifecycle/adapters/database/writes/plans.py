@@ -49,7 +49,7 @@ class SqlPlans(StorePart):
 
     def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
         """What holds of a plan in one pool. The newest first, so that a rollout changes that once."""
-        now, good, rest = self._clock(), {}, []
+        now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
         for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
             one = plan_row(row)
             if one.heard(now) and not _passing(row):
