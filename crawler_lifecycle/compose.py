@@ -44,7 +44,7 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
-from crawler_lifecycle.workflows.exports import RunExportWorkflow
+from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 WORKFLOWS: tuple[type, ...] = (
     CrawlerLifecycleWorkflow,
     RunExportWorkflow,
+    CrawlEventWorkflow,
     CrawlAuditWorkflow,
     CrawlManagerWorkflow,
     GraphWorkflow,
