@@ -161,13 +161,14 @@ class ManagerCommands:
         codes = codes or [row for row in rows if row.plan == module and row.error is not None]
         found = next(iter(codes), None)
         if found is None:
-            check_read(rows, module)
+            check_read(rows, module if ":" in str(body.plan) else None)
         if found is None and any(row.heard(self._clock()) for row in rows):
             listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
             raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])
         if found is None and ":" not in str(body.plan):
-            raise refusal("plan", body.plan, "give module:Class")
+            detail = "no plans worker has told its classes yet; give module:Class, or send this again"
+            raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
             raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
         if found is None:
@@ -308,10 +309,11 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
     return next((str(one[program]) for one in known if isinstance(one, dict) and program in one), None)
 
 
-def check_read(rows: Sequence[PlanRow], module: str) -> None:
-    """Raise ``Problem`` 503 while a worker is about to tell what this module has."""
-    if any(row.kind == PLAN_READING and row.plan == module for row in rows):
-        raise unavailable("plans_unknown", f"A plans worker reads the module {module} now; send this again in a moment")
+def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
+    """Raise ``Problem`` 503 while a worker is about to tell what this module (``None``: any) has."""
+    read = next((row.plan for row in rows if row.kind == PLAN_READING and module in (None, row.plan)), None)
+    if read is not None:
+        raise unavailable("plans_unknown", f"A plans worker reads the module {read} now; send this again in a moment")
 
 
 def check_options(plan: PlanRow, argv: Sequence[str]) -> None:
