@@ -16,6 +16,7 @@ from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.webhooks import WebhookOrder
@@ -79,7 +80,7 @@ def _filled(folder: Path, count: int) -> tuple[SqlStore, list[Fence]]:
 
 
 def _hook(store: SqlStore, receiver: Receiver) -> None:
-    store.webhooks.put_webhook("bench", WebhookSpec(receiver.url, ["env:HOOK"]).document(), None)
+    store.webhooks.put_webhook("bench", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
 
 
 def _tell(store: SqlStore, fences: list[Fence], count: int) -> None:
@@ -88,7 +89,8 @@ def _tell(store: SqlStore, fences: list[Fence], count: int) -> None:
 
 
 def _follow(store: SqlStore, shift_s: float) -> threading.Thread:
-    acts = WebhookActivities(store.webhooks, HttpWebhooks(loopback=True, environment=ENVIRONMENT), shift_s=shift_s)
+    outside = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
+    acts = WebhookActivities(store.webhooks, outside, shift_s=shift_s)
     order = WebhookOrder("bench")
     thread = threading.Thread(target=lambda: ActivityEnvironment().run(acts.follow_webhook, order))
     thread.start()

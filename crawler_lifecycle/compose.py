@@ -44,7 +44,7 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.ports.webhooks import WebhookSenders
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
-from crawler_lifecycle.workflows.exports import RunExportWorkflow
+from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 WORKFLOWS: tuple[type, ...] = (
     CrawlerLifecycleWorkflow,
     RunExportWorkflow,
+    CrawlEventWorkflow,
     CrawlAuditWorkflow,
     CrawlManagerWorkflow,
     GraphWorkflow,
@@ -176,7 +177,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
-        webhooks=HttpWebhooks(settings.webhooks.allowed, loopback=settings.webhooks.loopback),
+        webhooks=HttpWebhooks(settings.webhooks.rules),
     )
 
 
@@ -201,7 +202,7 @@ def build_catalogue(settings: Settings) -> Catalogue:
     """
     if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
         return EmptyCatalogue()
-    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.cluster.owned)
+    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
 
 
 def build_archive(settings: Settings) -> FileArchive:

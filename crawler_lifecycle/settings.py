@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -30,7 +30,8 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.domain.webhooks.addresses import Network
+from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -42,6 +43,10 @@ DEPLOYMENT = "crawler-lifecycle"
 
 def _file_url(*parts: str) -> str:
     return STATE_DIR.absolute().joinpath(*parts).as_uri()
+
+
+#: What names of variables begin with that are given out.
+EnvPrefix = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{2,49}$")]
 
 
 class _Section(BaseModel):
@@ -97,11 +102,9 @@ class ClusterSettings(_Section):
     keep_days: float = Field(
         default=14, ge=0, description="days that the folders of local tasks are kept after their run's end; 0: for ever"
     )
-
-    @property
-    def owned(self) -> Owned:
-        """What no catalogue entry may mount or name."""
-        return Owned(self.volume_claim, frozenset(self.pull_secrets))
+    env_prefix: EnvPrefix = Field(
+        default=OF_CRAWLERS, description="what variables begin with that crawlers are given as secrets (env:NAME)"
+    )
 
 
 class SchedulerSettings(_Section):
@@ -326,6 +329,9 @@ class WebhookSettings(_Section):
     )
     loopback: bool = Field(default=False, description="http, and this machine, as `crawlctl dev` allows it")
     at_once: int = Field(default=100, ge=1, le=512, description="webhooks that one worker serves")
+    env_prefix: EnvPrefix = Field(
+        default=OF_WEBHOOKS, description="what variables begin with that hold secrets of webhooks (env:NAME)"
+    )
 
     @field_validator("networks")
     @classmethod
@@ -335,9 +341,9 @@ class WebhookSettings(_Section):
         return value
 
     @property
-    def allowed(self) -> list[Network]:
-        """The networks."""
-        return [ipaddress.ip_network(one) for one in self.networks]
+    def rules(self) -> WebhookRules:
+        """The same as a webhook is judged by, when it is made and when it is told."""
+        return WebhookRules([ipaddress.ip_network(one) for one in self.networks], self.loopback, self.env_prefix)
 
 
 class AuditSettings(_Section):
@@ -392,6 +398,12 @@ class Settings(BaseSettings):
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")
     more_crawlers: Path | None = Field(default=None, description="another catalogue, for names that the first lacks")
+
+    @property
+    def owned(self) -> Owned:
+        """What no catalogue entry may mount or name."""
+        of = self.cluster
+        return Owned(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
 
     @classmethod
     def settings_customise_sources(

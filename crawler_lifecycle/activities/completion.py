@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from temporalio import activity
 
-from crawler_lifecycle.domain.errors import LifecycleError, NotDelivered, NotInThisState
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotDelivered, NotInThisState
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_CHANGED,
     EVENT_RUN_ENDED,
@@ -120,6 +120,17 @@ class CompletionActivities:
             raise NotDelivered(f"attempt {fence.attempt} of run {fence.run_id} has no verdict to tell yet")
         self._tell_earlier_ends(fence)
         return send_event(self.events, event, self.sink.send, self.sink.name).seq
+
+    @activity.defn(name="deliver_event", no_thread_cancel_exception=True)
+    def deliver_event(self, key: str) -> None:
+        """Tell data pipelines of an event on record: that a manager or a graph has ended.
+
+        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` for no such event.
+        """
+        event = self.events.find_event(key)
+        if event is None:
+            raise InvalidRequest(f"key: {key!r:.80} is the id of no event on record; give that of one")
+        send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _tell_earlier_ends(self, fence: Fence) -> None:
         """Deliver the ends of earlier attempts that nobody has: a resume came before their own workflow got to it.

@@ -21,8 +21,7 @@ import httpx
 
 from crawler_lifecycle.cloudevents import ENTRY_MAX, event_id, event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.domain.webhooks.addresses import Network, refused
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, signed_headers
 from crawler_lifecycle.ports import Event
@@ -38,8 +37,6 @@ CONNECT_SHARE = 0.3
 #: Deliveries to one webhook at once.
 AT_ONCE = 8
 
-SETTING = "LIFECYCLE_WEBHOOKS__"
-
 #: The addresses of a host and a port.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -51,23 +48,18 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 
 
 class HttpWebhooks:
-    """``WebhookSenders``. ``networks`` may be called whatever they are, and ``loopback`` on a developer's machine.
-
-    Secrets are variables of ``environment``.
-    """
+    """``WebhookSenders``, to where ``rules`` let them lead. Secrets are variables of ``environment``."""
 
     def __init__(
         self,
-        networks: Sequence[Network] = (),
+        rules: WebhookRules = WebhookRules(),  # noqa: B008 - it never changes
         *,
-        loopback: bool = False,
         environment: Mapping[str, str] = os.environ,
         resolve: Resolve = resolve_name,
         clock: Callable[[], float] = time.time,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._networks = networks
-        self._loopback = loopback
+        self._rules = rules
         self._environment = environment
         self._resolve = resolve
         self._clock = clock
@@ -99,17 +91,15 @@ class HttpWebhooks:
         """Where its host is now. Raises ``NotDelivered`` unless all of that may be called."""
         parts = urlsplit(spec.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        if parts.scheme != "https" and not (self._loopback and is_loopback(host)):
-            raise NotDelivered(f"{host}: http is for a developer's machine; give an https address")
         try:
+            self._rules.check(spec)
             found = await self._resolve(host, port)
+            for address in found:
+                self._rules.check_address(host, address)
+        except InvalidRequest as error:
+            raise NotDelivered(str(error)) from None
         except (OSError, UnicodeError) as error:
             raise NotDelivered(f"{host} cannot be resolved: {_plain(error)}") from None
-        for address in found:
-            why = refused(address, self._networks, loopback=self._loopback)
-            if why is not None:
-                cure = f"give a public address, or have {SETTING}NETWORKS allow it"
-                raise NotDelivered(f"{host} may not be called: {why}; {cure}")
         if not found:
             raise NotDelivered(f"{host} has no address")
         return found

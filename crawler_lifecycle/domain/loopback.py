@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
+
+#: A name or an address, and perhaps a port: all of the text, as what a foreign page calls itself may begin like ours.
+_HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address, with or without a port, can only mean this machine."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0] if "." in host else host
+    """Whether a host name or address, with or without a port and with nothing else, can only mean this machine."""
+    found = _HOST.fullmatch(host)
+    name = host if found is None else found[1] or found[2]
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return "%" not in name and ipaddress.ip_address(name).is_loopback
     except ValueError:
-        return name.partition(":")[0].lower() == "localhost"
+        return name.lower() == "localhost"
 
 
 def leads_here(address: object) -> bool:
@@ -21,6 +26,6 @@ def leads_here(address: object) -> bool:
         return False
     try:
         parts = urlsplit(address if "//" in address else f"//{address}")
-        return parts.scheme in ("", "http") and parts.hostname is not None and is_loopback(parts.hostname)
+        return parts.scheme in ("", "http") and is_loopback(parts.netloc)
     except ValueError:
         return False

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
 #: Sends again what an ended run has to deliver; started by a person, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
+#: Delivers the end of a manager or a graph, which waits for no bus.
+EVENT_WORKFLOW = "CrawlEventWorkflow"
 #: Compares database, cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 #: The Temporal Schedule that starts it, and the id of the workflow of an audit on demand.
@@ -164,6 +166,11 @@ def functions_queue(pool: str | None) -> str:
     return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_PLANS}-{pool}"
 
 
+def pool_of(queue: str) -> str | None:
+    """The pool of such a task queue."""
+    return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_PLANS}-")
+
+
 def graph_workflow_id(key: str) -> str:
     """The workflow id of a graph, which is also the ``parent`` of its runs."""
     return f"graph/{key}"
@@ -183,6 +190,16 @@ def graph_batch_workflow_id(key: str, batch: int) -> str:
 def export_workflow_id(run: RunRef, attempt: int) -> str:
     """The workflow id under which an attempt's deliveries are sent again: one at a time."""
     return f"crawl-export/{run}/{attempt}"
+
+
+def ended_key(kind: str, id: int, uid: str, attempt: int) -> str:
+    """The id of the event that a manager or a graph (``kind``) has ended: once in an attempt."""
+    return f"{kind}s/{id}-{uid}/{attempt}/{kind}.ended"
+
+
+def event_workflow_id(key: str) -> str:
+    """The workflow id under which the event of this id is delivered."""
+    return f"crawl-export/{key}"
 
 
 def cluster_name(run_id: int, index: int, attempt: int) -> str:

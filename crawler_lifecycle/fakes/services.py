@@ -187,6 +187,7 @@ class FakeDirectory:
         self.woken: list[str] = []
         self.stopped: dict[str, list[StopRequest]] = {}
         self.delivered: dict[Fence, tuple[bool, bool]] = {}
+        self.events: set[str] = set()
         self.ended: dict[str, str] = {}
         self.hurried: list[Owner] = []
         self.faults = Faults()
@@ -263,6 +264,10 @@ class FakeDirectory:
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
         self.faults.strike()
         self.delivered[fence] = (event, files)
+
+    def deliver_event(self, key: str) -> None:
+        self.faults.strike()
+        self.events.add(key)
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
         self.faults.strike()

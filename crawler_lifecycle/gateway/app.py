@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
@@ -77,7 +78,7 @@ def create_app(
     sweep_s: float | None = 15.0,
     blocked_s: float = 5.0,
     catalogue_s: float | None = None,
-    loopback: bool = False,
+    webhooks: WebhookRules = WebhookRules(),  # noqa: B008 - it never changes
     scrapyd: str | None = None,
     temporal_ui: str | None = None,
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
@@ -89,7 +90,7 @@ def create_app(
     tasks in pods put their files, where they upload them, and ``elsewhere`` says in words where they leave those that
     cannot be read here. ``sweep_s`` is the pause between sweeps (``None``: no
     sweep), ``blocked_s`` that between searches for runs that cannot go on, ``catalogue_s`` that between readings of
-    the catalogue that nobody asked for; ``loopback``: whether webhooks may lead to this machine; ``scrapyd``: the
+    the catalogue that nobody asked for; ``webhooks``: where these may lead; ``scrapyd``: the
     name of the project that scrapyd's clients see (``None``: their dialect is not spoken); ``temporal_ui`` is where
     people see the namespace's workflows; ``background`` runs while the app does.
     """
@@ -102,7 +103,7 @@ def create_app(
         logs=logs,
         files=files,
         elsewhere=elsewhere,
-        loopback=loopback,
+        webhooks=webhooks,
         logins=Logins(entrance.callers, entrance.login_key) if entrance.callers else None,
         temporal_ui=temporal_ui,
         clock=clock,
@@ -164,7 +165,7 @@ def _behind(
     logs: TaskLogs | None,
     files: LiveFiles | None,
     elsewhere: str | None,
-    loopback: bool,
+    webhooks: WebhookRules,
     logins: Logins | None,
     temporal_ui: str | None,
     clock: Callable[[], datetime],
@@ -192,7 +193,7 @@ def _behind(
         graph_commands=graphs,
         graph_views=GraphViews(store.graphs, blocked),
         schedule_commands=ScheduleCommands(store.schedules, workflows, crawlers, managers, graphs, clock),
-        webhook_commands=WebhookCommands(store.webhooks, workflows, loopback=loopback),
+        webhook_commands=WebhookCommands(store.webhooks, workflows, webhooks),
         temporal_ui=temporal_ui,
     )
 

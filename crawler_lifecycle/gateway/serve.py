@@ -81,7 +81,7 @@ def serve(settings: Settings) -> int:
         elsewhere=where_files_lie(settings),
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
-        loopback=settings.webhooks.loopback,
+        webhooks=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
         background=[functools.partial(workflows.keep_connecting, connecting)],

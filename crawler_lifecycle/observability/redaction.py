@@ -46,6 +46,8 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )""",
 )
+#: What stands in place of a secret in a catalogue or a webhook: people mend it by its name.
+_REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _URL = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@")
 
@@ -153,7 +155,7 @@ def _mask_pair(found: re.Match[str]) -> str:
     if _HARMLESS.match(found["name"]) or not is_secret_name(found["name"]):
         return found.group()
     for group in ("credentials", "double", "single", "bare"):
-        if found[group]:
+        if found[group] and not _REFERENCE.fullmatch(found[group]):
             start, end = found.start(group) - found.start(), found.end(group) - found.start()
             return found.group()[:start] + MASK + found.group()[end:]
     return found.group()

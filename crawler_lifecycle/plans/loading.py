@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, cast
 
+from crawler_lifecycle.domain.managers.jobs import options_of
 from crawler_lifecycle.managers.base import BaseLoopScript
 from crawler_lifecycle.managers.driver import parser_of
 
@@ -119,6 +120,12 @@ def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
                 "required": bool(action.required),
             }
         )
+        if action.dest == "program":  # whoever starts it with such a line must know its flow id before the class does
+            lines = [
+                (name, options_of([str(word) for word in one["command_line"]])) for name, one in cls.PROGRAMS.items()
+            ]
+            said = {name: words.get("--flow-id", "{") for name, words in lines}
+            found[-1]["flow_ids"] = {name: text for name, text in said.items() if "{" not in text}
     return found
 
 

@@ -19,7 +19,7 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.ports import PlanFailed
-from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow, PlanStore
+from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow, PlanStore
 
 from . import calls
 from .pool import no_answer
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 SAID_S, LOOKED_S = 60.0, 2.0
 #: Seconds for which a worker is not ready while it reads its modules for the first time.
 FIRST_S = 60.0
+#: The module of the manager that needs no module of users.
+_OURS = BUILT_IN.partition(":")[0]
 #: Stands for every module right in the folder that uses our managers or graphs, new ones included.
 ALL = "*"
 #: A line that such a module has. Anything that is only about them may be no module at all.
@@ -64,12 +66,14 @@ class Registry:
         rules: Rules,
         limit_s: float = START_S,
         told: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
+        queue: str | None = None,
     ) -> None:
         self._worker_id, self._plans, self._rules, self._limit_s, self._told = worker_id, plans, rules, limit_s, told
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
         """Those that this worker has. The processes with users' code look here."""
+        self._queue = queue
         self._said: float | None = None
         self._began = time.monotonic()
         """When what is served now was put on record; ``None``: it was not yet."""
@@ -95,6 +99,10 @@ class Registry:
             self._said = None
             if self.modules.pop(name, None) is None:
                 self.modules[name] = _Module()
+        if all(module.at is None for module in self.modules.values()) and not self._leaving.is_set():
+            # Until they are read nobody can say that a class of theirs is not there.
+            reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
+            self._plans.register_plans(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
         # What hung the last time may hang again: the others are on record before.
         for name in sorted(stale, key=lambda name: self.modules[name].broken):
@@ -150,19 +158,21 @@ class Registry:
                 process.kill()
         except (PlanFailed, calls.Nonsense) as why:
             log.warning("module %s cannot be used: %s", name, why)
-            error = PlanRow(plan=name, kind=PLAN_MODULE, name=None, description="", fingerprint="", error=str(why))
-            return _Module([error], frozenset(), before, time.monotonic())
+            return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
         rows = [
             PlanRow(one.plan, PLAN_MANAGER, one.name, one.description, one.fingerprint, one.options, one.error)
             for one in found.plans
         ]
-        if name != BUILT_IN.partition(":")[0]:
-            rows.append(PlanRow(name, PLAN_MODULE, None, "", found.fingerprint))
+        if name != _OURS:
+            rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
         # Files that changed while the module was read are newer than these: it is read again.
         stamps = {**_stamps(self._watched(files)), **before}
         log.info("module %s has %d managers", name, len(found.plans))
         return _Module(rows, files, stamps, time.monotonic())
+
+    def _row(self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None) -> PlanRow:
+        return PlanRow(module, kind, None, "", fingerprint, error=error, queue=self._queue)
 
     def _stay(self) -> None:
         if self._leaving.is_set():
@@ -175,7 +185,12 @@ def modules_in(folder: Path) -> list[str]:
     found = []
     for file in sorted(folder.glob("*.py")):
         with contextlib.suppress(OSError):
-            if file.stem.isidentifier() and file.stem.isascii() and _USES.search(file.read_text(errors="replace")):
+            if (
+                file.is_file()
+                and file.stem.isidentifier()
+                and file.stem.isascii()
+                and _USES.search(file.read_text(errors="replace"))
+            ):
                 found.append(file.stem)
     return found
 

@@ -25,7 +25,7 @@ class UsersCode:
         rules = Rules(parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder)
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
         limits = Limits(settings.hook_s, settings.page_s, settings.processes)
-        self.registry = Registry(worker_id, modules, plans, rules, told=self._told)
+        self.registry = Registry(worker_id, modules, plans, rules, told=self._told, queue=settings.queue)
         self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
         self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
 

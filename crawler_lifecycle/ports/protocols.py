@@ -117,6 +117,10 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Have what an ended attempt has to deliver sent again, or find that going on."""
         ...
 
+    def deliver_event(self, key: str) -> None:
+        """Have the event of this id delivered, beside everything else, or find that going on."""
+        ...
+
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
         """Terminate this execution, with its reason on record. One that is closed is no error."""
         ...

@@ -18,6 +18,7 @@ from crawler_lifecycle.ports import Catalogue, Deployer
 from crawler_lifecycle.web.origins import Check, programs_only
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
+from crawler_lifecycle.web.tries import Tries, address_of
 
 from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
 
@@ -99,6 +100,8 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
 
 
 def _known_programs(token: str | None, programs: Check) -> Check:
+    tries = Tries()
+
     def check(scope: Scope, headers: Headers) -> Problem | None:
         problem = programs(scope, headers)
         if problem is not None or token is None or scope["path"] in ("/healthz", "/readyz"):
@@ -107,6 +110,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
         if given is None:
             return unauthorised("unauthenticated", "Authorization: missing; send Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.encode(), token.encode()):
+            tries.wrong(address_of(scope.get("client")))
             detail = "Authorization: the token is not LIFECYCLE_SCHEDULER__TOKEN of this service; send that one"
             return unauthorised("invalid_token", detail, error="invalid_token")
         return None

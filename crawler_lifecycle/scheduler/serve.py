@@ -28,7 +28,7 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM; the exit code. What prevents a start is told on standard error in one line."""
     logs.configure("scheduler", settings)
     try:
-        catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.cluster.owned)
+        catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
         redaction.learn(_secrets_of(catalogue))
         deployer, removing = _deployer(settings)
         app = create_app(deployer, catalogue, token=_token(settings), listens=settings.scheduler.host)

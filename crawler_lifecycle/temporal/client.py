@@ -147,6 +147,10 @@ class Workflows:
         await self._start(names.EXPORT_WORKFLOW, [ExportOrder(fence, event, files)], workflow_id)
         return workflow_id
 
+    async def deliver_event(self, key: str) -> None:
+        """Have an event on record delivered, or find that going on."""
+        await self._start(names.EVENT_WORKFLOW, [key], names.event_workflow_id(key))
+
     async def audit(
         self, repair: bool, wait_s: float, unknown: Unknown = Unknown.LEAVE
     ) -> tuple[str, AuditReport | None]:

@@ -75,6 +75,9 @@ class TemporalDirectory:
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
         self._ask(self.workflows.export_again(fence, event=event, files=files))
 
+    def deliver_event(self, key: str) -> None:
+        self._ask(self.workflows.deliver_event(key))
+
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
         self._ask(self.workflows.end(workflow, reason))
 

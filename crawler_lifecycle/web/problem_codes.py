@@ -127,7 +127,8 @@ CODES: Mapping[str, Kind] = {
     "rate_limited": Kind(
         (429,),
         "Rate limited",
-        "This token asked more often than it may; reads and writes are counted apart.",
+        "This token asked more often than it may; reads and writes are counted apart. Or too many wrong tokens "
+        "came from this address.",
         "Wait for `Retry-After`. Poll with `If-None-Match`, or read `GET /v1/events` instead of polling.",
         _SAME_KEY,
     ),
@@ -274,6 +275,14 @@ CODES: Mapping[str, Kind] = {
         "Temporal does not answer. A start was recorded, `run_id` names it, and it is carried out as soon as Temporal "
         "is back, without another request; `detail` says so.",
         "`/readyz` says what is wrong.",
+        _SAME_KEY,
+    ),
+    "plans_unknown": Kind(
+        (503,),
+        "Plans unknown",
+        "No plans worker has told yet what the class or the module is: the first one is about to read it. Nothing was "
+        "accepted.",
+        "Wait for a worker of the role `plans`; a manager can be started before, with a `name` of yours.",
         _SAME_KEY,
     ),
     "scheduler_unavailable": Kind(

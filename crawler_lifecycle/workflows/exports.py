@@ -105,3 +105,16 @@ class RunExportWorkflow(WithoutSignals):
         elif method is CompletionActivities.export_supporting_files:
             s.export = answer
         s.done += 1
+
+
+@workflow.defn(name=names.EVENT_WORKFLOW)
+class CrawlEventWorkflow(WithoutSignals):
+    """Delivers one event of what is no run. Fails when that is given up: the record says why."""
+
+    @workflow.run
+    async def run(self, key: Any = None, *surplus: Any) -> None:
+        """``key`` is the id of the event. Fails for any other."""
+        try:
+            await call(CompletionActivities.deliver_event, str(key))
+        except MustLeave:
+            workflow.continue_as_new(key)

@@ -121,6 +121,7 @@ POLICIES: dict[str, Policy] = {
     "signal_pusher_stopped": PUSH,
     "update_run_status": DATABASE,
     "initiate_export_signal": EVENT,
+    "deliver_event": EVENT,
     "export_supporting_files": ARCHIVE,
     "resend_pushes": PUSHES_AGAIN,
     "audit_cluster": AUDIT,

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
-from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Owner
@@ -300,6 +300,7 @@ def _ended(w: World, answer: Any) -> None:
     row = w.store.graphs.get_graph(1)
     assert row is not None
     assert (answer.state, answer.cause) == (row.state, row.cause) == ("cancelled", "because")
+    assert w.directory.events == {ended_key("graph", 1, row.graph_uid, 1)}
 
 
 def _live(answer: Any) -> Any:

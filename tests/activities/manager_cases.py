@@ -17,10 +17,11 @@ from crawler_lifecycle.activities.managers.managing import (
 )
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
+from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
-from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
+from tests.activities.cases import DELIVERED_AGAIN, GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
 from tests.activities.world import World
 
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
@@ -136,6 +137,18 @@ def _ended(w: World, answer: Any) -> None:
     row = _row(w)
     assert (row.status, row.outcome, row.cause) == ("COMPLETED", "finished", "done")
     assert (answer.status, answer.outcome) == ("COMPLETED", "finished")
+    assert w.directory.events == {ended_key("manager", row.manager_id, row.manager_uid, 1)}
+
+
+def _over(w: World) -> str:
+    """It has ended, and nobody was told."""
+    row = w.store.managers.end_manager(_claimed(w), RunStatus.COMPLETED, "finished", "done")
+    return ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
+
+
+def _told(w: World, answer: None) -> None:
+    (event,) = w.sink.sent
+    assert (event.type, event.subject, event.body["outcome"]) == ("manager.ended", "managers/1", "finished")
 
 
 def _lost(w: World) -> AuditPage:
@@ -211,4 +224,5 @@ MANAGING = [
         lambda w: EndManager(_claimed(w), RunStatus.COMPLETED, "finished", "done"),
         _ended,
     ),
+    Case("deliver_event", "manager", _over, _told, renews=DELIVERED_AGAIN),
 ]

@@ -58,6 +58,7 @@ OURS = {
     "requeue_ended_tasks",
     "signal_pusher_changed",
     "resend_pushes",
+    "deliver_event",
     "audit_cluster",
     "audit_runs",
     "audit_managers",
@@ -253,6 +254,7 @@ def _is_fenced(case: Case) -> bool:
         *(name for name in OURS if "audit" in name),  # compares whatever runs there are
         "signal_pusher_stopped",  # pushes the stored event of its own attempt, whoever owns the run by now
         "initiate_export_signal",  # delivers the stored event of its own attempt, whoever owns the run by now
+        "deliver_event",  # the same, of what is no run
     }
 
 

@@ -22,6 +22,7 @@ from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.names import functions_queue
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
 from crawler_lifecycle.plans.functions import Functions
@@ -123,6 +124,7 @@ class Bench:
             store.graphs, store.plans, self.functions, self.directory, self.world.clock, grace_s=0.2
         )
         self.environment = ActivityEnvironment()
+        self.environment.info = replace(self.environment.info, task_queue=functions_queue(None))
 
     def step(self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any) -> StepSpec:
         job = {"call": call if ":" in call else f"{self.module}:{call}", "style": style}
@@ -373,6 +375,14 @@ def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
     row = graph.step("there")
     assert (row.state, row.tries, row.errors) == (StepState.AVAILABLE, 0, ())
     bench.world.clock.forward(1000)  # nobody has said so for a long time
+    bench.run(graph)
+    assert graph.step("there").state is StepState.DISCARDED
+
+
+def test_a_module_that_only_another_pool_has_is_waited_for_by_nobody(bench: Bench) -> None:
+    graph = bench.graph(bench.step("there", call="elsewhere:f", max_attempts=1))
+    row = PlanRow("elsewhere", "module", None, "", "1", queue="gpu")
+    bench.world.store.plans.register_plans("another", [row])
     bench.run(graph)
     assert graph.step("there").state is StepState.DISCARDED
 

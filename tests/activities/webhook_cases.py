@@ -23,7 +23,7 @@ ORDER = WebhookOrder("shop")
 def made(w: World) -> WebhookOrder:
     """A webhook, and a run of which nothing was told yet."""
     w.store.webhooks.new_uid = lambda: "uid-of-the-webhook"
-    spec = WebhookSpec("https://hooks.example.com/", ["env:HOOK"], events=["run.*"])
+    spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], events=["run.*"])
     w.store.webhooks.put_webhook("shop", spec.document(), "ann")
     w.started()
     return ORDER

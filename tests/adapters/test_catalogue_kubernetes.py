@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.compose import build_catalogue
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import Owned, PodOptions, PodVolume, Toleration
-from crawler_lifecycle.domain.errors import CatalogueError
+from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.run import Resources
-from crawler_lifecycle.settings import ClusterSettings, Settings
+from crawler_lifecycle.domain.variables import CONTRACT
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.settings import ClusterSettings, Settings, WebhookSettings
 
 HEAD = """\
 - name: shops
@@ -188,7 +192,12 @@ A = "{name: a, mount_path: /a, "
         ("    {}\n  secrets:\n    KEY: secret:crawl-7-0-1/CRAWL_TOKEN", 6, "secrets.KEY: 'crawl-7-0-1' belongs to"),
         ("    {}\n  secrets:\n    KEY: secret:registry/.dockerconfigjson", 6, "secrets.KEY: 'registry' is a login"),
         ("    {}\n  secrets:\n    KEY: env:LIFECYCLE_DATABASE__URL", 6, "secrets.KEY: 'env:LIFECYCLE_DATABASE__URL'"),
-        ("    {}\n  secrets:\n    KEY: env:lifecycle_database__url", 6, "'env:lifecycle_database__url' is a setting"),
+        ("    {}\n  secrets:\n    KEY: env:AWS_SECRET_ACCESS_KEY", 6, "LIFECYCLE_CLUSTER__ENV_PREFIX"),
+        ("    {}\n  secrets:\n    KEY: env:PGPASSWORD", 6, "secrets.KEY: 'env:PGPASSWORD' does not begin with CRAWL_"),
+        ("    {}\n  secrets:\n    KEY: env:crawl_key", 6, "secrets.KEY: 'env:crawl_key' does not begin with CRAWL_"),
+        ("    {}\n  secrets:\n    KEY: 'env:'", 6, "secrets.KEY: 'env:' does not begin with CRAWL_"),
+        ("    {}\n  secrets:\n    KEY: env:CRAWL_HOOK_NEXT", 6, "begins with CRAWL_HOOK, as secrets of webhooks do"),
+        ("    {}\n  secrets:\n    KEY: env:CRAWL_TOKEN", 6, "'env:CRAWL_TOKEN' is for processes of this service, or"),
         ("    {}\n  secrets:\n    CRAWL_TOKEN: secret:mine/key", 6, "secrets.CRAWL_TOKEN: names that begin with"),
         ("    {}\n  secrets:\n    LD_PRELOAD: secret:mine/key", 6, "secrets.LD_PRELOAD: names that begin with"),
     ],
@@ -225,10 +234,45 @@ def test_what_the_settings_name_is_refused_in_every_file_and_at_every_reading(tm
     assert found.kubernetes.volumes == [], "the last good content stays"
 
 
+def test_the_installation_says_which_variables_are_given_out(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(HEAD + "    {}\n  secrets: {KEY: env:SHOP_KEY}\n")
+    with pytest.raises(CatalogueError, match="SHOP_KEY"):
+        build_catalogue(Settings(crawlers=own))
+    settings = Settings(crawlers=own, cluster=ClusterSettings(env_prefix="SHOP_"))
+    assert build_catalogue(settings).get("shops") is not None
+    with pytest.raises(CatalogueError, match="as secrets of webhooks do"):
+        build_catalogue(settings.model_copy(update={"webhooks": WebhookSettings(env_prefix="SHOP_K")}))
+
+
+@pytest.mark.parametrize("prefix", ["", "A", "C-D", "CRAWL_*", "9C_", "CRAWL_ "])
+def test_what_would_give_out_everything_is_no_prefix(prefix: str) -> None:
+    for section in (ClusterSettings, WebhookSettings):
+        with pytest.raises(ValueError, match="env_prefix"):
+            section(env_prefix=prefix)
+
+
+@pytest.mark.parametrize("name", ["LIFECYCLE_DATABASE__URL", "lifecycle_database__url", "TEMPORAL_API_KEY"])
+def test_our_own_settings_are_given_to_nobody_whatever_the_prefix_is(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="for processes of this service"):
+        Owned(env_prefix=name[:3]).check(PodOptions(), {"KEY": f"env:{name}"})
+    with pytest.raises(InvalidRequest, match="for processes of this service"):
+        WebhookRules(env_prefix=name[:3]).check(WebhookSpec("https://hooks.example.com/", [f"env:{name}"]))
+
+
+def test_what_every_process_is_told_about_itself_is_no_secret_of_a_crawler() -> None:
+    """Each of these names in our code is of the contract, or may hold somebody's secret."""
+    code = "\n".join(file.read_text() for file in Path("crawler_lifecycle").rglob("*.py"))
+    named = set(re.findall(r"\bCRAWL_[A-Z][A-Z_]*[A-Z]\b", code))
+    assert named - CONTRACT == {"CRAWL_HOOK", "CRAWL_HOOK_NEXT", "CRAWL_SHOP"} & named
+    page = Path("docs/crawlers.md").read_text()
+    assert set(re.findall(r"`(CRAWL_[A-Z_]+[A-Z])`", page)) - CONTRACT == {"CRAWL_HOOK", "CRAWL_SHOP_KEY"}
+
+
 def test_names_that_only_resemble_ours_are_anybodys(tmp_path: Path) -> None:
     section = (
         f"    volumes: [{A} claim: crawl-files-of-mine}}, {{name: b, mount_path: /opts, secret: crawl-7-0-1-mine}}]\n"
         "    priority_class: low\n    labels: {app.kubernetes.io/name: shops}\n"
-        "  secrets: {KEY: secret:shop-token-login/key, OTHER: env:SHOP_LIFECYCLE}\n"
+        "  secrets: {KEY: secret:shop-token-login/key, OTHER: env:CRAWL_LIFECYCLE}\n"
     )
     assert len(read(tmp_path, section, owned=OWNED).secrets) == 2

@@ -22,12 +22,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.cloudevents import cloud_event
-from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id
 from crawler_lifecycle.ports import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone
 from tests.support.faulty_http import Answer, serving
+from tests.support.hostile_addresses import HOSTILE
 from tests.support.receiver import ENVIRONMENT, OTHER, SECRET, Receiver
 
 EVENT = Event(7, 3, "uid", 1, "run.ended", {"run_id": 3, "cause": "Aus, größer"}, datetime(2026, 3, 1, tzinfo=UTC))
@@ -42,8 +44,9 @@ def receiver() -> Iterator[Receiver]:
 
 def send(url: str, *secrets: str, times: int = 1, **options: Any) -> None:
     """Deliver one event."""
-    outside = HttpWebhooks(**{"loopback": True, "environment": ENVIRONMENT, **options})
-    spec = WebhookSpec(url, list(secrets) or ["env:HOOK"])
+    rules = WebhookRules(options.pop("networks", ()), options.pop("loopback", True))
+    outside = HttpWebhooks(rules, **{"environment": ENVIRONMENT, **options})
+    spec = WebhookSpec(url, list(secrets) or ["env:CRAWL_HOOK"])
 
     async def deliver() -> None:
         async with outside.connections() as sender:
@@ -67,7 +70,7 @@ def at(*addresses: str) -> Any:
 def test_it_is_the_document_of_the_event_signed_with_both_secrets(secret: str) -> None:
     receiver = Receiver(secret)
     with serving(receiver):
-        send(f"{receiver.url}/crawls?shop=7", "env:HOOK", "env:NEXT")
+        send(f"{receiver.url}/crawls?shop=7", "env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT")
     assert receiver.taken == [cloud_event(EVENT)]
     assert receiver.ids == [message_id(str(cloud_event(EVENT)["id"]))]
 
@@ -172,6 +175,20 @@ def test_a_name_that_leads_inside_is_not_called(address: str) -> None:
         send("https://hooks.example.com/", loopback=False, resolve=at(address))
 
 
+def test_what_is_refused_when_it_is_made_is_not_called_either() -> None:
+    """A definition may be older than the rules, or in the database by another hand: nothing of it is even resolved."""
+
+    async def never(host: str, port: int) -> Sequence[str]:
+        raise AssertionError(f"{host} was looked up")
+
+    for url in HOSTILE:
+        with pytest.raises((NotDelivered, InvalidRequest)):
+            send(url, loopback=False, resolve=never)
+    for name in ("AWS_SECRET_ACCESS_KEY", "CRAWL_SHOP"):
+        with pytest.raises(NotDelivered, match="LIFECYCLE_WEBHOOKS__ENV_PREFIX"):
+            send("https://8.8.8.8/", f"env:{name}", environment={name: SECRET}, loopback=False, resolve=never)
+
+
 def test_one_bad_address_among_good_ones_is_enough() -> None:
     async def both(host: str, port: int) -> Sequence[str]:
         return ["8.8.8.8", "10.0.0.1"]
@@ -189,8 +206,9 @@ def test_http_is_for_a_developers_machine(receiver: Receiver) -> None:
 def test_it_is_asked_at_every_delivery_and_the_answer_is_what_is_called(receiver: Receiver) -> None:
     """The name leads to the receiver first, and inside the second time; nothing resolves it again on the way."""
     url = receiver.url.replace("127.0.0.1", "localhost")
-    spec = WebhookSpec(url, ["env:HOOK"])
-    outside = HttpWebhooks(loopback=True, environment=ENVIRONMENT, resolve=at("127.0.0.1", "169.254.169.254"))
+    spec = WebhookSpec(url, ["env:CRAWL_HOOK"])
+    changing = at("127.0.0.1", "169.254.169.254")
+    outside = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT, resolve=changing)
 
     async def twice() -> None:
         async with outside.connections() as sender:
@@ -259,7 +277,7 @@ def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Recei
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"), [({}, "HOOK is not set"), ({"HOOK": "hunter2"}, "no secret of a webhook")]
+    ("environment", "words"), [({}, "CRAWL_HOOK is not set"), ({"CRAWL_HOOK": "hunter2"}, "no secret of a webhook")]
 )
 def test_without_a_secret_nothing_leaves(receiver: Receiver, environment: dict[str, str], words: str) -> None:
     with pytest.raises(NotDelivered, match=words) as failed:

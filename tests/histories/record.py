@@ -181,6 +181,19 @@ async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
+async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
+    """The end of a manager, delivered."""
+    m = manager_lab(lab, source=[])
+    async with m.plans():
+        await (await m.start()).result()
+    row = m.row()
+    workflow_id = names.event_workflow_id(names.ended_key("manager", row.manager_id, row.manager_uid, row.attempt))
+    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    await handle.result()
+    return handle
+
+
 class HeldLooks:
     """Looks at the cluster that wait until they may go on: all, or only those that one activity takes."""
 
@@ -630,7 +643,7 @@ async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
     async with AsyncExitStack() as stack:
         stack.enter_context(serving(receiver))
         await start_workers(stack, lab, roles=[WEBHOOKS])
-        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:HOOK"]).document(), "ann")
+        hooks.put_webhook("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
         first = await workflows.start_webhook("shop", wake=True)
         await lab.until(lambda: hooks.get_webhook("shop").failing_since)
@@ -657,6 +670,7 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     graphed_until_stopped,
     graphed_for_long,
     due,
+    delivered,
     hooked,
 ]
 

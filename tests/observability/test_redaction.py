@@ -119,6 +119,8 @@ def test_names_and_urls_betray_a_secret_that_nobody_told_us(text: str, shown: st
     "http://127.0.0.1:8500/v1/runs/7?limit=5",
     "tasks=4 crawler=services key=demo/1",
     "2 tokens left",
+    "crawlers.yaml:4: secrets.API_KEY: 'env:PGPASSWORD' does not begin with CRAWL_",
+    "secrets.API_KEY: 'secret:shop.keys/api_key' is a login",
     "/etc/crawl/tokens.toml: line 3: role: 'king' is unknown",
 ])  # fmt: skip
 def test_what_is_no_secret_stays(text: str) -> None:

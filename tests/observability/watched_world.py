@@ -31,7 +31,7 @@ CANARIES = {
     "AWS_SECRET_ACCESS_KEY": "canary/aws+secret/4",
     "AWS_SESSION_TOKEN": "canary-aws-session-5",
     "OTEL_EXPORTER_OTLP_HEADERS": "x-key=canary-otlp-header-6",
-    "SHOP_LOGIN": "canary-crawler-login-7",
+    "CRAWL_SHOP_LOGIN": "canary-crawler-login-7",
     "SCHEDULER_PASSWORD": PASSWORD,
 }
 VALUES = [value.removeprefix("x-key=") for value in CANARIES.values()]
@@ -40,15 +40,15 @@ CATALOGUE = """
 - name: good
   kind: command
   command: [python, -c, "import time; time.sleep(0.5); print('done')"]
-  secrets: {LOGIN: "env:SHOP_LOGIN"}
+  secrets: {LOGIN: "env:CRAWL_SHOP_LOGIN"}
 - name: bad
   kind: command
   command: [python, -c, "import sys, time; time.sleep(0.3); sys.exit(9)"]
-  secrets: {LOGIN: "env:SHOP_LOGIN"}
+  secrets: {LOGIN: "env:CRAWL_SHOP_LOGIN"}
 - name: long
   kind: command
   command: [python, -c, "import time; time.sleep(600)"]
-  secrets: {LOGIN: "env:SHOP_LOGIN"}
+  secrets: {LOGIN: "env:CRAWL_SHOP_LOGIN"}
 """
 
 

@@ -16,7 +16,7 @@ from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.plans.registry import Registry, modules_in
 from crawler_lifecycle.ports import FunctionCall, PlanFailed
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.store.managers import PLAN_READING, PlanRow
 from tests.plans.plans_support import module, nothing
 
 
@@ -25,17 +25,20 @@ class Recorded:
 
     def __init__(self) -> None:
         self.said: list[dict[str, PlanRow]] = []
+        self.reading: list[dict[str, PlanRow]] = []
+        """What it said before it had read anything."""
         self.away = False
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
         if self.away:
             raise StoreUnavailable("no connection")
-        self.said.append({row.plan: row for row in plans})
+        said = {row.plan: row for row in plans}
+        (self.reading if {row.kind for row in plans} == {PLAN_READING} else self.said).append(said)
 
     def list_plans(self) -> list[PlanRow]:
         return list(self.said[-1].values())
 
-    def get_plan(self, name: str) -> PlanRow | None:
+    def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
         return self.said[-1].get(name)
 
 
@@ -57,6 +60,11 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
 
             And more.'''
             name = "shops"
+            PROGRAMS = {
+                "nightly": {"command_line": ["--flow-id", "n1"]},
+                "daily": {"command_line": ["--flow-id={day}"]},
+                "plain": {"command_line": ["--country", "fr"]},
+            }
 
             def add_argparser_options(self):
                 super().add_argparser_options()
@@ -73,7 +81,9 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
     country = next(option for option in shops.options if option["name"] == "--country")
     told = {"aliases": [], "help": "Which country.", "default": "de", "type": "str", "required": False}
     assert country == {"name": "--country", **told}
-    assert next(option for option in shops.options if option["name"] == "-g")["aliases"] == ["--program"]
+    program = next(option for option in shops.options if option["name"] == "-g")
+    assert (program["aliases"], program["flow_ids"]) == (["--program"], {"nightly": "n1"})
+    assert [set(said) for said in plans.reading] == [{name}], "before it was read"
     assert registry.state() == {"plans": 2, "broken": {}}
     functions = plans.said[-1][name]
     assert (functions.kind, functions.name, functions.error) == ("module", None, None)
@@ -191,4 +201,4 @@ def test_a_worker_that_leaves_says_nothing_of_what_it_did_not_read(tmp_path: Pat
     served, plans = registered(tmp_path, module(tmp_path, "class Shops(GeneratorCrawlManager):\n    name = 'x'\n"))
     served.leave()
     served.turn()
-    assert plans.said == []
+    assert plans.said == plans.reading == []

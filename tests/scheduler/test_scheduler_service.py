@@ -68,13 +68,24 @@ def test_with_a_token_everything_but_health_asks_for_it(deployer: FakeDeployer) 
             open_to_all = path in ("/healthz", "/readyz")
             for shown in (None, "Bearer wrong", "Bearer ", "Basic dDp0", "Bearer " + "t" * 31, "t" * 32):
                 answer = client.request(method, path, headers={"Authorization": shown} if shown else {})
-                assert (answer.status_code == 401) is not open_to_all, (method, path, shown)
-                if not open_to_all:
+                assert (answer.status_code in (401, 429)) is not open_to_all, (method, path, shown)
+                if answer.status_code == 401:
                     assert answer.headers["www-authenticate"].startswith("Bearer ")
             assert client.request(method, path, headers={"Authorization": "Bearer " + "t" * 32}).status_code != 401
         assert deployer.deployments == []
         done = client.post(ONETIME, json=_body(), headers={"Authorization": "Bearer " + "t" * 32})
         assert done.status_code == 201
+
+
+def test_guesses_are_slowed_down_and_the_right_token_gets_in(deployer: FakeDeployer) -> None:
+    app = create_app(deployer, FakeCatalogue([CRAWLER]), token="t" * 32)
+    with TestClient(app, base_url="http://scheduler:8600") as client:
+        answers = [client.get("/v1/crawlers", headers={"Authorization": f"Bearer {n}"}) for n in range(13)]
+        assert {answer.status_code for answer in answers[:10]} == {401}
+        assert answers[-1].status_code == 429
+        assert int(answers[-1].headers["retry-after"]) >= 1
+        assert client.get("/v1/crawlers").status_code == 401
+        assert client.get("/v1/crawlers", headers={"Authorization": "Bearer " + "t" * 32}).status_code == 200
 
 
 def test_created_is_201_and_existing_is_200(client: TestClient) -> None:

@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
 from crawler_lifecycle.temporal.client import Workflows
@@ -333,7 +334,7 @@ async def _laboratory(
     scheduler = DirectScheduler(cluster, catalogue)
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
     parts = Parts(store, cluster, cluster, catalogue, scheduler, outside, outside, outside, directory)
-    parts.webhooks = HttpWebhooks(loopback=True, environment=ENVIRONMENT)
+    parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:

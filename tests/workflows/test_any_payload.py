@@ -60,6 +60,7 @@ STEPS = st.lists(st.tuples(CALLS, NAMES, st.lists(ANY, max_size=3)), max_size=8)
 QUEUES = {
     names.LIFECYCLE_WORKFLOW: names.QUEUE_MAIN,
     names.EXPORT_WORKFLOW: names.QUEUE_MAIN,
+    names.EVENT_WORKFLOW: names.QUEUE_MAIN,
     names.AUDIT_WORKFLOW: names.QUEUE_AUDIT,
     names.MANAGER_WORKFLOW: names.QUEUE_MAIN,
     names.GRAPH_WORKFLOW: names.QUEUE_MAIN,

@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError
 
+from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.ports import Fence
@@ -14,6 +16,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import policies
 from crawler_lifecycle.workflows.exports import ExportReport
 from tests.support.lab import Lab
+from tests.support.managing import manager_lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,6 +67,30 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab, h
     (sent,) = lab.outside.sent
     assert (sent.type, sent.seq) == ("run.ended", failed["seq"]), "the same event"
     assert [d["status"] for d in lab.store.events.deliveries(1) if d["type"] == "run.ended"] == ["delivered"]
+
+
+async def test_the_end_of_a_manager_waits_for_no_bus_and_reaches_it(real_lab: Lab) -> None:
+    real_lab.outside.fail["send"] = NotDelivered("bus closed")
+    m = manager_lab(real_lab, source=[])
+    async with m.plans():
+        result = await real_lab.ended(await m.start())
+    assert (result.status, result.outcome) == ("COMPLETED", "finished")
+    row = m.row()
+    key = names.ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
+    real_lab.outside.fail = {}
+    handle: Any = real_lab.client.get_workflow_handle(names.event_workflow_id(key))
+    await handle.result()
+    (event,) = real_lab.outside.sent
+    assert (event.type, event.key, event.body["outcome"]) == ("manager.ended", key, "finished")
+
+
+async def test_the_end_of_nothing_is_delivered_to_nobody(real_lab: Lab) -> None:
+    await Workflows(real_lab.client).deliver_event("managers/7-uid/1/manager.ended")
+    handle: Any = real_lab.client.get_workflow_handle(names.event_workflow_id("managers/7-uid/1/manager.ended"))
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert "the id of no event on record" in str(failed.value.cause)
+    assert real_lab.outside.sent == []
 
 
 @pytest.mark.usefixtures("hours")

@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, RunNo
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.names import pool_of
 from crawler_lifecycle.domain.values import NoValue
 from crawler_lifecycle.ports import (
     FunctionCall,
@@ -32,7 +33,7 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
-from crawler_lifecycle.ports.store.managers import HEARD_S, PlanStore
+from crawler_lifecycle.ports.store.managers import PlanStore
 
 from .questions import Around, Frame, Questions, given_frames, unfit
 
@@ -242,11 +243,10 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Whether a worker says that it has the module of this step, by its own clock."""
-        plan = self._owner.plans.get_plan(str(work.job.get("call")).partition(":")[0])
-        if plan is None or plan.error is not None or plan.seen_at is None:
-            return False
-        return (self._owner.clock() - plan.seen_at).total_seconds() < HEARD_S
+        """Whether a worker of this pool says that it has the module of this step, by its own clock."""
+        pool = pool_of(activity.info().task_queue)
+        plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
+        return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
         """Put on record what is done, and begin these; the numbers of those that began."""

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.graph.commands import (
 from crawler_lifecycle.domain.graph.engine import Graph, Step
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
-from crawler_lifecycle.domain.names import graph_batch_workflow_id, graph_workflow_id
+from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStore, StepWork
@@ -270,8 +270,10 @@ class GraphActivities:
 
     @activity.defn(name="end_graph", no_thread_cancel_exception=True)
     def end_graph(self, order: EndGraph) -> GraphEnded:
-        """Set how the graph ended, once for each attempt. Second execution: answers what is on record."""
+        """Set how the graph ended, once for each attempt, and have that delivered. Second execution: answers what is on
+        record, and the same event may be delivered twice."""
         row = self.graphs.end_graph(order.fence, order.cause)
+        self.children.directory.deliver_event(ended_key("graph", row.graph_id, row.graph_uid, row.attempt))
         return GraphEnded(row.state, row.cause)
 
     def _row(self, graph_id: int) -> GraphRow:

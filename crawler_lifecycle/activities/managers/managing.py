@@ -18,6 +18,7 @@ from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
+from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
@@ -196,8 +197,11 @@ class ManagingActivities:
 
     @activity.defn(name="end_manager", no_thread_cancel_exception=True)
     def end_manager(self, order: EndManager) -> ManagerEnded:
-        """Set how the manager ended, once for each attempt. Second execution: answers what is on record."""
+        """Set how the manager ended, once for each attempt, and have that delivered. Second execution: answers what is
+        on record, and the same event may be delivered twice."""
         row = self.managers.end_manager(order.fence, order.status, order.outcome, order.cause, leave=order.leave)
+        key = ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
+        self.children.directory.deliver_event(key)
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
 
     def _row(self, manager_id: int) -> ManagerRow:

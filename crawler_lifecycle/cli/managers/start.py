@@ -167,8 +167,8 @@ def full_name(gateway: Gateway, plan: str) -> str:
 
     What is not registered stays as it is; the gateway knows what to say about it.
     """
-    known = [str(one.get("plan")) for one in gateway.get("/v1/plans").get("plans", []) if one.get("kind") == "manager"]
-    fitting = [name for name in known if name.endswith((f".{plan}", f":{plan}"))]
+    known = {str(one.get("plan")) for one in gateway.get("/v1/plans").get("plans", []) if one.get("kind") == "manager"}
+    fitting = sorted(name for name in known if name.endswith((f".{plan}", f":{plan}")))
     if plan in known or not fitting:
         return plan
     if len(fitting) > 1:

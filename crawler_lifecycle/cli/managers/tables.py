@@ -80,6 +80,8 @@ PLANS = (
     Column("DESCRIPTION", of("description")),
     Column("WHY NOT", of("error")),
     Column("SEEN", lambda row: ago(row.get("seen_at")), wide=True),
+    Column("POOL", of("queue"), wide=True),
+    Column("CODE", of("fingerprint"), wide=True),
 )
 
 

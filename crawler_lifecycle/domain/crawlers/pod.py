@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Resources, parse_memory
+from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_variable
 
 #: Names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -74,8 +75,6 @@ def check_secret(key: str, text: str) -> None:
     reference = secret_reference(text)
     if reference is not None:
         _check_foreign(key, reference[0])
-    elif text.upper().startswith("ENV:LIFECYCLE_"):
-        raise InvalidRequest(f"{key}: {text!r:.80} is a setting of this service; give a variable made for this crawler")
 
 
 def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
@@ -270,12 +269,16 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What the settings of an installation name in the namespace of crawls, and no catalogue entry may have."""
+    """What the settings of an installation name and keep for themselves, and no catalogue entry may have."""
 
     claim: str | None = None
     """The volume that all crawls share, each by folders of its own."""
     secrets: frozenset[str] = frozenset()
     """The logins of its registries."""
+    env_prefix: str = OF_CRAWLERS
+    """What variables begin with that ``secrets`` may name; all others of the scheduler service are not given out."""
+    webhooks_prefix: str = OF_WEBHOOKS
+    """What secrets of webhooks begin with: not for crawlers either."""
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
         """Refuse volumes and references that would show it to a crawler. Raises ``InvalidRequest``."""
@@ -288,6 +291,9 @@ class Owned:
             self._check_login(f"kubernetes.volumes[{n}].secret", volume.secret)
         for name, text in secrets.items():
             self._check_login(f"secrets.{name}", (secret_reference(text) or (None,))[0])
+            check_variable(
+                f"secrets.{name}", text, self.env_prefix, "LIFECYCLE_CLUSTER__ENV_PREFIX", self.webhooks_prefix
+            )
 
     def _check_login(self, key: str, name: str | None) -> None:
         if name in self.secrets:

@@ -1,9 +1,18 @@
-"""Which addresses may be called: those of the public internet, and what the settings allow."""
+"""Where webhooks may lead: to the public internet, and to what the settings allow."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.domain.variables import OF_WEBHOOKS, check_variable
+
+from .definition import NUMBER, WebhookSpec
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -18,6 +27,45 @@ _PUBLIC6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 #: Before the last 32 bits of an address in any network, it is the same there (ISATAP).
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+#: Names that no name server of the public internet may know (RFC 6761, 6762, 8375; ICANN keeps .internal for this).
+_INNER_NAME = re.compile(r"[^.]+|(.+\.)?(localhost|local|internal|home\.arpa|svc|lan|intranet|corp|home)")
+_SETTING = "LIFECYCLE_WEBHOOKS__"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRules:
+    """What an installation allows its webhooks. A definition is judged by the same rules when somebody makes it and at
+    each delivery, which also judges each address of its name."""
+
+    networks: Sequence[Network] = ()
+    """May be called, whatever they are."""
+    loopback: bool = False
+    """Whether this machine may be called, and by http: a developer's."""
+    env_prefix: str = OF_WEBHOOKS
+    """What the variables begin with that hold secrets."""
+
+    def check(self, spec: WebhookSpec) -> None:
+        """Refuse what may not be called whatever a name server says, and secrets that are none of webhooks.
+
+        Raises ``InvalidRequest``.
+        """
+        parts = urlsplit(spec.url)
+        host = (parts.hostname or "").removesuffix(".")
+        here = self.loopback and is_loopback(host)
+        if parts.scheme != "https" and not here:
+            raise InvalidRequest(f"url: {host}: http is for a developer's machine; give an https address")
+        if NUMBER.fullmatch(host):
+            self.check_address(host, host)
+        elif _INNER_NAME.fullmatch(host.lower()) and not here and not self.networks:
+            raise _refusal(host, "it is a name of an inner network")
+        for one in spec.secrets:
+            check_variable("secrets", one, self.env_prefix, f"{_SETTING}ENV_PREFIX")
+
+    def check_address(self, host: str, address: str) -> None:
+        """Refuse an address of this host that may not be called. Raises ``InvalidRequest``."""
+        why = refused(address, self.networks, loopback=self.loopback)
+        if why is not None:
+            raise _refusal(host, why)
 
 
 def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
@@ -38,6 +86,11 @@ def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = Fal
         if kind is not None:
             return f"{given} is {kind}"
     return None
+
+
+def _refusal(host: str, why: str) -> InvalidRequest:
+    cure = f"give a public address, or have {_SETTING}NETWORKS allow it"
+    return InvalidRequest(f"url: {host} may not be called: {why}; {cure}")
 
 
 def _held(address: Address) -> list[Address]:

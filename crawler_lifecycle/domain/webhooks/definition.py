@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -26,6 +27,10 @@ GIVE_UP_S = 24 * 3600.0
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII)
+#: What resolvers take for an IPv4 address, in any notation: its last part is a number (WHATWG URL, "ends in a number").
+NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|.*:.*", re.ASCII | re.IGNORECASE)
+#: The port of https, and of http on a developer's machine; all others below 1024 belong to other protocols.
+_PORTS = frozenset({443, 80, *range(1024, 2**16)})
 #: A filter -> the field of an event that it is about.
 FILTERS: Mapping[str, str] = {
     "crawlers": "crawler",
@@ -117,12 +122,6 @@ class WebhookSpec:
         """The types of events that it may be told of."""
         return sorted(type for type in EVENT_TYPES if not self.events or any(_named(one, type) for one in self.events))
 
-    @property
-    def loopback(self) -> bool:
-        """Whether its address is for a developer's machine alone."""
-        parts = urlsplit(self.url)
-        return parts.scheme == "http"
-
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
         """Whether an event with these facts (``event_facts``) is told. A fact that is not known fits no filter."""
         if type == EVENT_WEBHOOK_TEST or type not in self.types:
@@ -137,26 +136,31 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
     return {**state, **told, **(run or {})}
 
 
-def check_url(url: object) -> SplitResult:
-    """The parts of an address. Raises ``InvalidRequest``; whether it may be called is asked at each delivery."""
+def check_url(url: object) -> None:
+    """Refuse what is no address. Raises ``InvalidRequest``; whether it may be called is for ``WebhookRules``."""
     cure = "give an address such as https://hooks.example.com/crawls"
+    if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
+        # Not shown, whatever else is wrong with it: it may hold a password.
+        raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url or len(url) > URL_MAX:
         raise refusal("url", url, f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names")
     try:
         parts = urlsplit(url)
-        port, host = parts.port, parts.hostname
+        port, host = parts.port, parts.hostname or ""
+        if NUMBER.fullmatch(host):
+            ipaddress.ip_address(host)
     except ValueError:
         raise refusal("url", url, cure) from None
-    if parts.scheme not in ("https", "http") or not host or not _HOST.fullmatch(host) or port == 0:
+    named = f"[{host}]" if ":" in host else host
+    exact = parts.netloc.lower() == (named if port is None else f"{named}:{port}")
+    if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or not exact:
         raise refusal("url", url, cure)
-    if parts.username is not None or parts.password is not None:
-        # Not shown: it holds a password.
-        raise InvalidRequest("url: a name or password in it is not allowed; deliveries are signed, check the signature")
+    if port is not None and port not in _PORTS:
+        raise refusal("url", url, f"{cure}: without a port, or with one from 1024 to 65535")
     if parts.fragment or "#" in url:
         raise refusal("url", url, "leave out what follows #")
     if parts.scheme == "http" and not is_loopback(host):
         raise refusal("url", url, "give an https address; http is for loopback on a developer's machine")
-    return parts
 
 
 def _check_values(name: str, values: Sequence[object]) -> None:

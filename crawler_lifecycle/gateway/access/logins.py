@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.web.tries import Tries
 
 from .tokens import Caller, TokenFile, digest
 
@@ -48,6 +49,7 @@ class Logins:
         self._callers = callers
         self._key = key or secrets.token_bytes(32)
         self._ended: dict[str, int] = {}
+        self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
         """Whose token this is, and the cookie for it; ``None`` for one that is unknown or has expired."""

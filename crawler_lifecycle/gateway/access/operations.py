@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import bearer, password, unauthorised
+from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
 from .logins import Logins, cookie_of, from_own_page
@@ -322,11 +323,12 @@ class AuthenticationMiddleware:
         if access.page and scope["method"] == "POST" and "origin" not in headers and "authorization" not in headers:
             # Forms come from browsers, and these say which page sent them. Programs have the API.
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
+        address = address_of(scope.get("client"))
         if access.role is None:
-            with _called(self._known(headers), operation):
+            with _called(self._known(headers, address), operation):
                 await self._app(scope, receive, send)
             return
-        caller = self._caller(headers, access, writes=scope["method"] not in ("GET", "HEAD"))
+        caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
         _check(caller, access, operation or "this", parameters)
         name = caller.name if caller else None
         self._limits.spend(name, writes=access.writes)
@@ -342,8 +344,9 @@ class AuthenticationMiddleware:
             else:
                 await self._until_revoked(headers, access, scope, receive, send)
 
-    def _caller(self, headers: Headers, access: Access = _READ, *, writes: bool = False) -> Caller | None:
-        """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401."""
+    def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
+        """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401, and 429 for too many wrong tokens from
+        this address (``None``: it was counted before)."""
         callers, key = self._entrance.callers, self._entrance.task_key
         if callers is None:
             # Open, yet a crawler's token is held to its own run here as well, so that what works here works elsewhere.
@@ -358,6 +361,8 @@ class AuthenticationMiddleware:
         caller, expired = callers.find(token, self._clock())
         if caller is None:
             self._note_refusal()
+            if self._logins is not None and address is not None:
+                self._logins.tries.wrong(address)
             detail = "Authorization: the token is unknown; get one"
             raise unauthorised("invalid_token", detail, error="invalid_token", basic=access.basic)
         if expired:
@@ -372,10 +377,10 @@ class AuthenticationMiddleware:
             return None
         return self._logins.find(cookie, self._clock())
 
-    def _known(self, headers: Headers) -> Caller | None:
+    def _known(self, headers: Headers, address: str) -> Caller | None:
         """Who calls what is open to everybody, if they say so and it is true."""
         try:
-            return self._caller(headers) if {"authorization", "cookie"} & set(headers) else None
+            return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:
             return None
 
@@ -406,7 +411,7 @@ class AuthenticationMiddleware:
         try:
             while not (await asyncio.wait([answer], timeout=CHECK_S))[0]:
                 try:
-                    self._caller(headers, access)
+                    self._caller(headers, access, None)
                 except Problem as problem:
                     logger.info("an open answer is ended: %s", problem.detail)
                     answer.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
@@ -23,10 +24,11 @@ from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKi
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
+from crawler_lifecycle.gateway.managers.commands import check_read
 from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
-from crawler_lifecycle.ports.store.managers import PLAN_MODULE, PlanRow, PlanStore
+from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow, PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
@@ -127,15 +129,18 @@ class GraphCommands:
     async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""
         rows = await run_in_threadpool(self._plans.list_plans)
-        modules = {row.plan: row for row in rows if row.kind == PLAN_MODULE}
-        plans = {row.plan: row for row in rows if row.kind != PLAN_MODULE}
+        plans = [row for row in rows if row.kind == PLAN_MANAGER]
+        modules = [row for row in rows if row.kind == PLAN_MODULE]
         functions = False
         for step in steps:
             if step.kind is StepKind.FUNCTION:
                 functions = True
-                _check_served(step, "call", str(step.job["call"]).partition(":")[0], modules)
+                # Of a pool without workers nobody knows what it will have: any module that there is may be meant.
+                pool = [row for row in modules if row.queue == step.queue]
+                pool = pool or [replace(row, error=None) for row in modules]
+                self._check_served(step, "call", str(step.job["call"]).partition(":")[0], pool, rows)
             elif step.kind is StepKind.MANAGER and step.job["plan"] != BUILT_IN:
-                _check_served(step, "plan", step.job["plan"], plans)
+                self._check_served(step, "plan", step.job["plan"], plans, rows)
             elif step.kind is StepKind.CRAWL:
                 try:
                     check_crawl(await self._crawlers.get(step.job["crawler"]), crawl_request(step.job))
@@ -144,6 +149,21 @@ class GraphCommands:
                 except InvalidRequest as error:
                     raise _refused(step, "invalid_request", str(error)) from None
         return NO_WORKER if functions and not modules else None
+
+    def _check_served(
+        self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow], rows: Sequence[PlanRow]
+    ) -> None:
+        """Raise ``Problem`` 422 when workers have registered, and none this; or it cannot be used; 503 while one reads
+        its module."""
+        found = next((row for row in known if row.plan == name), None)
+        if found is None:
+            check_read(rows, name.partition(":")[0])
+        if found is None and any(row.heard(self._clock()) for row in known):
+            listed = ", ".join(sorted({row.plan for row in known}))[:2000]
+            why = f"{field}: no plans worker has registered {name!r}; known are {listed}"
+            raise _refused(step, "unknown_plan", why)
+        if found is not None and found.error is not None:
+            raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
 
     async def tell(self, row: GraphRow) -> None:
         """Wake the workflow of a graph whose rows were changed, or start one. Raises ``TemporalUnavailable``."""
@@ -199,16 +219,6 @@ class GraphCommands:
             return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
         row = await run_in_threadpool(self._graphs.record_graph_stop, before.graph_id, intent)
         return Commanded(row, before.stop != row.stop, await self._told(row))
-
-
-def _check_served(step: StepSpec, field: str, name: str, known: dict[str, PlanRow]) -> None:
-    """Raise ``Problem`` 422 when workers have registered, and none this; or it cannot be used."""
-    found = known.get(name)
-    if found is None and known:
-        listed = ", ".join(sorted(known))[:2000]
-        raise _refused(step, "unknown_plan", f"{field}: no plans worker has registered {name!r}; known are {listed}")
-    if found is not None and found.error is not None:
-        raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
 
 
 def _refused(step: StepSpec, code: str, why: str) -> Problem:

@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from starlette.concurrency import run_in_threadpool
 
@@ -25,7 +26,7 @@ from crawler_lifecycle.domain.errors import (
     RowUnreadable,
     TemporalUnavailable,
 )
-from crawler_lifecycle.domain.managers.jobs import base_of
+from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
 from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
@@ -33,6 +34,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
 from crawler_lifecycle.ports.store.managers import (
     PLAN_MANAGER,
+    PLAN_READING,
     ManagerRow,
     ManagerStore,
     NewManager,
@@ -104,14 +106,15 @@ class ManagerCommands:
         request_id = key if key is not None else uuid.uuid4().hex
         plan, note = await self._plan(body)
         name = body.name or body.crawler or (plan.name if plan else None)
+        if name is None and plan is None:
+            detail = "name: missing, and no plans worker has told that of the class yet; give one, or send this again"
+            raise unavailable("plans_unknown", detail)
         if name is None:
-            why = "no plans worker has told that of the class yet" if plan is None else "its class has none"
-            again = " now, or send this again when a worker is ready" if plan is None else ""
-            raise InvalidRequest(f"name: missing, and {why}; give one{again}")
+            raise InvalidRequest("name: missing, and its class has none; give one")
         if not re.fullmatch(NAME_PATTERN, name):
             cure = f"a manager's has at most {NAME_MAX} letters, digits and _ . -; give one of your own beside the plan"
             raise refusal("name", name, cure)
-        given = body.flow()
+        given = body.flow(_flow_of_program(plan, body.argv))
         flow_id = given or str(uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32]))
         new = NewManager(
             name=name,
@@ -140,9 +143,9 @@ class ManagerCommands:
         return (await self._plan(body))[1]
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
-        """What is registered of the class, and what the caller should know. Raises ``Problem`` 422."""
+        """What is registered of the class, and what the caller should know. Raises ``Problem`` 422, and 503 while a
+        worker reads its module."""
         rows = await run_in_threadpool(self._plans.list_plans)
-        known = {row.plan: row for row in rows if row.kind == PLAN_MANAGER}
         if body.crawler is not None:
             crawler = await self._crawlers.get(body.crawler)
             # What is required may come with each item, so names and values alone are looked at.
@@ -153,19 +156,30 @@ class ManagerCommands:
             effective_settings(crawler, body.options.settings)
             return None, " ".join(filter(None, (self._crawlers.note(), None if rows else NO_WORKER))) or None
         module = str(body.plan).partition(":")[0]
-        broken = next((row for row in rows if row.plan == module and row.error is not None), None)
-        found = known.get(str(body.plan), broken)
-        if found is None and rows:
-            listed = ", ".join(sorted(known))[:2000]
+        # Each code of it that a worker has: whichever is asked may be the one that takes these options.
+        codes = [row for row in rows if row.kind == PLAN_MANAGER and row.plan == body.plan]
+        codes = codes or [row for row in rows if row.plan == module and row.error is not None]
+        found = next(iter(codes), None)
+        if found is None:
+            check_read(rows, module if ":" in str(body.plan) else None)
+        if found is None and any(row.heard(self._clock()) for row in rows):
+            listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
             raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])
         if found is None and ":" not in str(body.plan):
-            raise refusal("plan", body.plan, "give module:Class; a shorter name is known when a plans worker is ready")
+            detail = "no plans worker has told its classes yet; give module:Class, or send this again"
+            raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
             raise Problem(422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}")
         if found is None:
             return None, NO_WORKER
-        check_options(found, body.argv)
+        for n, code in enumerate(codes, 1):
+            try:
+                check_options(code, body.argv)
+                return code, None
+            except InvalidRequest:
+                if n == len(codes):
+                    raise
         return found, None
 
     async def _resume(self, row: ManagerRow) -> None:
@@ -285,6 +299,21 @@ class ManagerCommands:
             new = await run_in_threadpool(self._managers.add_jobs, manager_id, jobs, key, seal=body.seal)
         note = await self._told(row, NEXT_CYCLE)
         return AddedJobs(manager_id=manager_id, jobs=len(jobs), new=new, sealed=row.sealed or body.seal, note=note)
+
+
+def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
+    """The flow id that the named command line says which these options choose."""
+    words = {**dict(pairwise(argv)), **options_of(argv)}
+    program = words.get("--program", words.get("-g"))
+    known = [option.get("flow_ids") for option in (plan.options if plan else ())]
+    return next((str(one[program]) for one in known if isinstance(one, dict) and program in one), None)
+
+
+def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
+    """Raise ``Problem`` 503 while a worker is about to tell what this module (``None``: any) has."""
+    read = next((row.plan for row in rows if row.kind == PLAN_READING and module in (None, row.plan)), None)
+    if read is not None:
+        raise unavailable("plans_unknown", f"A plans worker reads the module {read} now; send this again in a moment")
 
 
 def check_options(plan: PlanRow, argv: Sequence[str]) -> None:

@@ -86,9 +86,10 @@ class StartManager(StrictBody):
         if size > START_BYTES:
             raise InvalidRequest(f"body: {size} bytes are too much for a start; give at most {START_BYTES}")
 
-    def flow(self) -> str | None:
-        """The flow id that the request names, also among the options of the class. Raises ``InvalidRequest``."""
-        found = options_of(self.argv).get("--flow-id")
+    def flow(self, of_program: str | None = None) -> str | None:
+        """The flow id that the request names, also among the options of the class, or by a named command line of it.
+        Raises ``InvalidRequest``."""
+        found = options_of(self.argv).get("--flow-id", of_program)
         if found is None or found == self.flow_id:
             return self.flow_id
         if self.flow_id is not None:

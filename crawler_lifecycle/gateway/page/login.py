@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.loopback import is_loopback
-from crawler_lifecycle.gateway.access.limits import Tries
 from crawler_lifecycle.gateway.access.logins import LASTS, Logins, cookie_name, cookie_of
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.web.tries import address_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class LoginForm(BaseModel):
     next: str = Field(default="/", max_length=4000)
 
 
-def add_login(app: FastAPI, logins: Logins | None, tries: Tries, clock: Callable[[], datetime]) -> None:
+def add_login(app: FastAPI, logins: Logins | None, clock: Callable[[], datetime]) -> None:
     """Add login and logout. Without ``logins`` the gateway is open, and there is nothing to log in to."""
 
     @app.get("/login", operation_id="showLogin", include_in_schema=False)
@@ -46,12 +46,9 @@ def add_login(app: FastAPI, logins: Logins | None, tries: Tries, clock: Callable
         given = read(LoginForm, await form(request))
         if logins is None:
             return RedirectResponse(_ours(given.next), 303)
-        address = request.client.host if request.client else ""
         begun = logins.begin(given.token.strip(), clock())
         if begun is None:
-            # A right one always gets in: nobody guesses it, and behind a proxy all people have one address.
-            tries.check(address)
-            tries.wrong(address)
+            logins.tries.wrong(address_of(request.scope.get("client")))
             logger.warning("a login with an unknown or expired token was refused")
             return answer(request, "login.html", status=401, is_open=False, problem=_WRONG, next=_ours(given.next))
         caller, cookie = begun

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from fastapi import FastAPI
 
-from crawler_lifecycle.gateway.access.limits import Tries
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
 from crawler_lifecycle.gateway.api.routes.managers import ManagerViews
@@ -83,7 +82,7 @@ def add_page(app: FastAPI, behind: Behind) -> Live:
     """Add the page; what is to run in the background."""
     store, views, clock = behind.store, behind.views, behind.clock
     add_assets(app)
-    add_login(app, behind.logins, Tries(), clock)
+    add_login(app, behind.logins, clock)
     add_start(app, behind.commands, behind.crawlers, store.tasks)  # before the runs: "new" is no number
     add_runs(app, views, behind.health)
     pages = RunPages(store, views, behind.temporal_ui)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import check_webhook_name
 from crawler_lifecycle.gateway.runs.commands import Commanded, told
 from crawler_lifecycle.ports import Event
@@ -25,15 +25,12 @@ LATER = (
 
 
 class WebhookCommands:
-    """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain.
+    """Change webhooks, over the store and Temporal. Errors are ``Problem`` or errors of the domain."""
 
-    ``loopback``: whether http to this machine is allowed.
-    """
-
-    def __init__(self, webhooks: WebhookStore, workflows: Workflows, *, loopback: bool = False) -> None:
+    def __init__(self, webhooks: WebhookStore, workflows: Workflows, rules: WebhookRules) -> None:
         self._webhooks = webhooks
         self._workflows = workflows
-        self._loopback = loopback
+        self._rules = rules
 
     async def seen(self, name: str) -> WebhookRow | None:
         """The webhook of this name, if there is one."""
@@ -52,8 +49,7 @@ class WebhookCommands:
         """Make a webhook, or change its definition. Again the same: nothing more."""
         check_webhook_name(name)
         spec = body.spec()
-        if spec.loopback and not self._loopback:
-            raise refusal("url", spec.url, "give an https address; http is for loopback on a developer's machine")
+        self._rules.check(spec)
         put = self._webhooks.put_webhook
         row, fresh = await run_in_threadpool(put, name, spec.document(), body.requested_by)
         note = "It is paused: resume it." if row.paused_at is not None else None

@@ -328,7 +328,7 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
 
-PLAN_MANAGER, PLAN_MODULE = "manager", "module"
+PLAN_MANAGER, PLAN_MODULE, PLAN_READING = "manager", "module", "reading"
 #: Seconds for which a worker counts that has said what it serves. It says so every minute.
 HEARD_S = 180.0
 
@@ -340,7 +340,8 @@ class PlanRow:
     plan: str
     """``module:Class``; of a module its name."""
     kind: str
-    """``PLAN_MANAGER``: a class that may be started; ``PLAN_MODULE``: a module whose functions graphs may call."""
+    """``PLAN_MANAGER``: a class that may be started; ``PLAN_MODULE``: a module whose functions graphs may call;
+    ``PLAN_READING``: a module that a worker is about to read for the first time."""
     name: str | None
     description: str
     fingerprint: str
@@ -350,6 +351,12 @@ class PlanRow:
     """Why it cannot be used: an import that failed, no name …"""
     seen_at: datetime | None = None
     """When the worker of which this is last said that it serves this; ``None``: no worker does any more."""
+    queue: str | None = None
+    """Of a module: the pool of workers that has it. Managers are served by workers of all pools alike."""
+
+    def heard(self, now: datetime) -> bool:
+        """Whether a worker says this now."""
+        return self.seen_at is not None and (now - self.seen_at).total_seconds() < HEARD_S
 
 
 class PlanStore(Protocol):
@@ -361,10 +368,11 @@ class PlanStore(Protocol):
         ...
 
     def list_plans(self) -> list[PlanRow]:
-        """Each plan as one worker has it, by name: of those that were heard of within ``HEARD_S`` and can use it, the
-        one that has this code since the latest moment. Where there is none, any that were heard of; then all."""
+        """Each plan of each pool, by name: each code of it that a worker who was heard of within ``HEARD_S`` can use,
+        the one that came last first. Where there is none: that it is being read, or why one who was heard of cannot
+        use it; then what was served last. The errors of workers that are gone are left out."""
         ...
 
-    def get_plan(self, name: str) -> PlanRow | None:
-        """The same of one plan."""
+    def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
+        """The first of these, of one plan and pool."""
         ...

@@ -174,7 +174,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(worl
     [line] = store.schedules.ask_due("nightly", [clock.now - timedelta(days=1)], MARKER, MARKER)
     store.schedules.due_failed(line.due_id, MARKER)
     store.schedules.pause_schedule("nightly", MARKER)
-    told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:HOOK"], crawlers=[MARKER])
+    told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:CRAWL_HOOK"], crawlers=[MARKER])
     hook, _ = store.webhooks.put_webhook("shop", told.document(), MARKER)
     store.webhooks.follow_webhook("shop", MARKER)
     event = store.webhooks.test_webhook("shop", MARKER)

@@ -380,10 +380,10 @@ def managing(world: World, size: Size) -> None:
 def webhooks(world: World) -> None:
     """A webhook that is told thousands of events, among others; and what happens to a run that no status tells."""
     store, clock = world.store.webhooks, world.clock
-    spec = WebhookSpec("https://hooks.example.com/", ["env:HOOK"], tags=["large"], crawlers=["services"])
+    spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"])
     for n in range(40):
         store.put_webhook(f"w{n}", spec.document(), "ann")
-    row, _ = store.put_webhook("w7", WebhookSpec("https://hooks.example.com/", ["env:HOOK"]).document(), "ann")
+    row, _ = store.put_webhook("w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann")
     store.follow_webhook("w7", "f")
     told = [event.seq for event in world.store.events.events_after(0, 500)]
     for part in range(0, len(told), 100):
@@ -391,7 +391,7 @@ def webhooks(world: World) -> None:
         store.note_tries(row.webhook_id, "f", tried, 0, settled=False)
     store.note_tries(row.webhook_id, "f", [Tried(told[0]), Tried(told[1])], told[1], settled=True)
     store.waiting_events(row.webhook_id, "f", spec, 0, 100)
-    store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:HOOK"]), told[-1], 100)
+    store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100)
     store.list_webhook_deliveries(row.webhook_id)
     store.list_webhook_deliveries(row.webhook_id, before_seq=told[50], status="failed")
     store.list_webhooks(10)

@@ -92,7 +92,7 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         assert store.runs.transitions(fence.run_id)
         assert store.runs.cancellations(fence.run_id)
         assert store.events.deliveries(fence.run_id)
-        hook = {"url": "https://a.example/", "secrets": ["env:HOOK"]}
+        hook = {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}
         made, _ = store.webhooks.put_webhook("shop", hook, None)
         store.webhooks.follow_webhook("shop", "f")
         for error in ("503", None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
 import os
 import resource
@@ -18,21 +19,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.adapters.database import engine, head_version, upgrade
+from crawler_lifecycle.adapters.database import engine, head_version, open_store, upgrade
 from crawler_lifecycle.cli.doctor import loading, report, sources
-from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal
+from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal, webhooks
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
@@ -446,18 +450,42 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
 
 def test_plans_that_cannot_be_used_are_told() -> None:
     good = PlanRow("shop.m:Good", "manager", "good", "", "f")
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    error = "ImportError: no module named shop.n"
-    bad = PlanRow("shop.n:*", "manager", None, "", "f", error=error, seen_at=now - timedelta(seconds=60))
-    gone = replace(bad, plan="shop.o:*", seen_at=now - timedelta(hours=1))
-    assert [line.level for line in plans.plan_lines([], [], now)] == ["ok"]
-    assert [line.text for line in plans.plan_lines([good], ["shop.m"], now)] == ["1 manager can be started"]
-    told = plans.plan_lines([good, bad, gone], ["shop.m", "shop.x"], now)
-    assert [(line.level, "no module named" in line.text) for line in told] == [
-        ("bad", True), ("warn", True), ("warn", False)
-    ]  # fmt: skip
-    assert "a worker, 3600 s ago and not since" in told[1].text
-    assert "shop.x" in told[2].text
+    bad = PlanRow("shop.n:*", "manager", None, "", "f", error="ImportError: no module named shop.n")
+    assert [line.level for line in plans.plan_lines([], [])] == ["ok"]
+    both = [good, replace(good, fingerprint="g")]
+    assert [line.text for line in plans.plan_lines(both, ["shop.m"])] == ["1 manager can be started"]
+    told = plans.plan_lines([good, bad], ["shop.m", "shop.x"])
+    assert [(line.level, "no module named" in line.text) for line in told] == [("bad", True), ("warn", False)]
+    assert "shop.x" in told[1].text
+
+
+def test_what_a_worker_said_that_is_gone_is_no_trouble_any_more(doctor: Any, tmp_path: Path) -> None:
+    """Nobody else came after it, who would have taken its word back."""
+    url = f"sqlite:///{tmp_path}/plans.db"
+    upgrade(url)
+    for ago_s, level in ((0.0, "bad"), (HEARD_S + 1, "ok")):
+        said_at = datetime.now(UTC) - timedelta(seconds=ago_s)
+        with closing(open_store(url, clock=Mock(return_value=said_at))) as store:
+            store.plans.register_plans("w1", [PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")])
+        assert [one[0] for one in found(doctor(LIFECYCLE_DATABASE__URL=url), "plans")] == [level]
+
+
+def test_webhooks_that_the_present_rules_refuse_are_told() -> None:
+    """They may be older than the rules, or made while other settings held."""
+    rows: Any = [
+        SimpleNamespace(name=name, definition=WebhookSpec(url, [secret]).document(), paused_at=None, failing_since=None)
+        for name, url, secret in (
+            ("good", "https://hooks.example.com/", "env:CRAWL_HOOK"),
+            ("inner", "https://10.1.2.3/", "env:CRAWL_HOOK"),
+            ("stolen", "https://hooks.example.com/", "env:PGPASSWORD"),
+        )
+    ]
+    told = [(line.level, line.text) for line in webhooks.webhook_lines(rows, WebhookRules())]
+    assert [level for level, _ in told] == ["bad", "bad"]
+    assert "inner is told nothing: url: 10.1.2.3 may not be called" in told[0][1]
+    assert "stolen is told nothing: secrets: 'env:PGPASSWORD'" in told[1][1]
+    inner = WebhookRules([ipaddress.ip_network("10.0.0.0/8")], env_prefix="PG")
+    assert [line.text.partition(" ")[0] for line in webhooks.webhook_lines(rows, inner)] == ["good", "inner"]
 
 
 def test_a_worker_that_died_is_no_poller() -> None:
@@ -734,6 +762,12 @@ def test_a_catalogue_with_a_mistake_is_named_with_its_line(doctor: Any, tmp_path
     assert "crawlers.yaml:3" in text or "line 3" in text
     (tmp_path / "crawlers.yaml").write_text("- name: a\n  kind: command\n  command: [x]\n")
     assert found(doctor(), "catalogue") == [("ok", "crawlers.yaml: 1 crawler")]
+    (tmp_path / "crawlers.yaml").write_text(
+        "- name: a\n  kind: command\n  command: [x]\n  secrets: {KEY: env:AWS_SECRET_ACCESS_KEY}\n"
+    )
+    [(level, text)] = found(doctor(), "catalogue")
+    assert (level, "crawlers.yaml:4: secrets.KEY: 'env:AWS_SECRET_ACCESS_KEY'" in text) == ("bad", True)
+    assert found(doctor(LIFECYCLE_CLUSTER__ENV_PREFIX="AWS_"), "catalogue")[0][0] == "ok"
 
 
 def test_an_archive_that_cannot_be_written_to(doctor: Any, tmp_path: Path) -> None:

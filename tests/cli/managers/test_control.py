@@ -21,7 +21,7 @@ def body(route: respx.Route) -> object:
 
 def test_a_class_is_started_with_the_words_behind_the_dashes(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     """Also where they look like options of ours; the end of its name is enough."""
-    gateway.get("/v1/plans").respond(json={"plans": [PLAN]})
+    gateway.get("/v1/plans").respond(json={"plans": [PLAN, PLAN | {"fingerprint": "of an older build"}]})
     route = gateway.post("/v1/managers").respond(202, json=MANAGER | {"note": None})
     words = ("--", "-o", "--tag=x", "--flow-id", "f-1", "books")
     result = crawlctl("manager", "start", "ShopsManager", "--tag", "-night", "--request-id", "k", *words)

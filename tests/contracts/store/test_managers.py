@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, PlanRow
+from crawler_lifecycle.ports.store.managers import HEARD_S, PLAN_READING, ManagerFence, PlanRow
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
 from tests.contracts.store.world import World, request
 
@@ -674,7 +674,9 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     now = world.clock.now
     plans.register_plans("w1", [one, two])
     plans.register_plans("w2", [replace(one, fingerprint="f2")])
-    assert plans.list_plans()[0] == replace(two, seen_at=now)
+    assert plans.list_plans() == [
+        replace(two, seen_at=now), replace(one, fingerprint="f2", seen_at=now), replace(one, seen_at=now)
+    ]  # fmt: skip
     plans.register_plans("w1", [])
     found = plans.list_plans()
     assert found == [replace(one, fingerprint="f2", seen_at=now)], "what nobody could use goes with who said so"
@@ -698,16 +700,48 @@ def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World
     plans.register_plans("b", [old])
     assert told() == "old"
     plans.register_plans("a", [new])
-    assert told() == "new"
+    assert told() == "new old", "both are served, and the newer one goes first"
     plans.register_plans("z", [old])
-    assert told() == "new"
+    assert told() == "new old"
+    assert plans.get_plan("shops:Shops") == plans.list_plans()[0]
     plans.register_plans("z", [])
     plans.register_plans("a", [new])
-    assert told() == "new"
+    assert told() == "new", "b is not heard any more"
     plans.register_plans("a", [])
     plans.register_plans("b", [old])
     assert told() == "old", "the new one was taken back, and the others never ceased to serve it"
     assert plans.list_plans()[0].seen_at == world.clock.now - timedelta(seconds=60)
+
+
+def test_each_pool_has_modules_of_its_own(world: World) -> None:
+    plans, now = world.store.plans, world.clock.now
+    common = PlanRow("shop.steps", "module", None, "", "f1", [], "ImportError: torch")
+    gpu = replace(common, fingerprint="f2", error=None, queue="gpu")
+    plans.register_plans("w1", [common])
+    plans.register_plans("w2", [gpu])
+    assert plans.list_plans() == [replace(common, seen_at=now), replace(gpu, seen_at=now)]
+    assert plans.get_plan("shop.steps") == replace(common, seen_at=now)
+    assert plans.get_plan("shop.steps", "gpu") == replace(gpu, seen_at=now)
+    assert plans.get_plan("shop.steps", "small") is None
+
+
+def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world: World) -> None:
+    """That a module cannot be used, or is being read. Nobody comes who would clean up behind a worker that died."""
+    plans = world.store.plans
+    broken = PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")
+    reading = PlanRow("shop.m", PLAN_READING, None, "", "")
+    good = PlanRow("shop.m", "module", None, "", "f1")
+    plans.register_plans("w1", [broken, reading])
+    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "reading"), ("shop.n", "module")]
+    plans.register_plans("w2", [good])
+    assert [row.kind for row in plans.list_plans()] == ["module", "module"], "who serves it goes before who reads it"
+    world.clock.now += timedelta(seconds=HEARD_S + 1)
+    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "module")]
+    plans.register_plans("w3", [reading])
+    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "reading")]
+    plans.register_plans("w3", [])
+    plans.register_plans("w1", [])
+    assert plans.list_plans() == []
 
 
 def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:

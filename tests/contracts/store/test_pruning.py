@@ -509,7 +509,7 @@ def _check_prune(store: SqlStore, pruner: Pruner, world: World) -> None:
 def test_news_of_webhooks_go_by_their_own_age(world: World, store: SqlStore, pruner: Pruner) -> None:
     """A webhook has no end; what it was told goes with the event, also what never got through."""
     fence = ended(world, pushed=None)
-    hook, _ = store.webhooks.put_webhook("shop", {"url": "https://a.example/", "secrets": ["env:HOOK"]}, None)
+    hook, _ = store.webhooks.put_webhook("shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None)
     store.webhooks.follow_webhook("shop", "f")
     test = store.webhooks.test_webhook("shop", "ann")
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]

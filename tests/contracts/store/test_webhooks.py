@@ -14,14 +14,17 @@ from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.adapters.database.schema.tables import outbox_counter, outbox_event, webhook
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
+from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.managing import Managed
 from tests.contracts.store.world import Clock, World
 
 
 def spec(**fields: Any) -> WebhookSpec:
-    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:HOOK"], **fields})
+    return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"], **fields})
 
 
 def made(store: SqlStore, name: str = "shop", **fields: Any) -> WebhookRow:
@@ -43,6 +46,23 @@ def waiting(store: SqlStore, row: WebhookRow, after: int | None = None, limit: i
 
 def told(store: SqlStore, fence: Fence, times: int = 1) -> list[int]:
     return [store.events.append_event(fence, "run.changed", f"{fence}/{n}", {"n": n}).seq for n in range(times)]
+
+
+def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(world: World) -> None:
+    store, row = world.store, made(world.store)
+    manager = Managed.begun(world)
+    for _ in range(2):  # the second one is a repeat
+        store.managers.end_manager(manager.fence, RunStatus.COMPLETED, "finished", "done")
+    graph = Graphed.made(world, [step("a")])
+    graph.execute()
+    graph.advance()
+    store.graphs.end_graph(graph.fence, None)
+    found = store.webhooks.waiting_events(row.webhook_id, "f1", spec(), row.through_seq, 100).events
+    ends = [(event.type, event.subject) for event in found if event.type.endswith(".ended")]
+    assert ends == [("manager.ended", f"managers/{manager.id}"), ("graph.ended", f"graphs/{graph.row.key}")]
+    chosen = spec(events=["manager.ended"], statuses=["COMPLETED"], outcomes=["finished"])
+    told = store.webhooks.waiting_events(row.webhook_id, "f1", chosen, row.through_seq, 100).events
+    assert [event.type for event in told] == ["manager.ended"]
 
 
 def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, clock: Clock) -> None:

@@ -17,7 +17,7 @@ WORDS = st.sampled_from("abc")
 
 
 def spec(**fields: Any) -> WebhookSpec:
-    return WebhookSpec(**{"url": URL, "secrets": ["env:HOOK"], **fields})
+    return WebhookSpec(**{"url": URL, "secrets": ["env:CRAWL_HOOK"], **fields})
 
 
 @pytest.mark.parametrize(

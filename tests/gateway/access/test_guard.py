@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.domain.loopback import is_loopback, leads_here
 from tests.gateway.gateway_world import BASE, World
 from tests.support.store_ports import port_of
 
@@ -178,10 +178,60 @@ def test_a_hanging_database_makes_readiness_say_no_in_time(world: World, monkeyp
         ("[::]:80", False),
         ("evil:localhost", False),
         ("192.168.1.1", False),
+        ("[::1]:8500", True),
+        ("LOCALHOST:8500", True),
+        ("localhost:8500.evil.com", False),
+        ("localhost:8500:80", False),
+        ("localhost:", False),
+        ("localhost:x", False),
+        ("localhost:123456", False),
+        ("localhost.", False),
+        ("localhost\n", False),
+        ("ann@localhost", False),
+        ("localhost/x", False),
+        ("127.0.0.1:8500.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("[::1]evil.com", False),
+        ("[::1].evil.com:80", False),
+        ("[::1", False),
+        ("::1]", False),
+        ("[127.0.0.1]", False),
+        ("[localhost]", False),
+        ("::1%evil.com", False),
+        ("127.1", False),
+        ("0x7f000001", False),
     ],
 )
 def test_loopback_is_recognised(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("http://127.0.0.1:8500/x", True),
+        ("http://localhost:8500", True),
+        ("http://[::1]:8500/", True),
+        ("127.0.0.1:7233", True),
+        ("https://127.0.0.1/", False),
+        ("http://localhost:8500.evil.com/", False),
+        ("http://[::1]evil.com/", False),
+        ("http://localhost@evil.com/", False),
+        ("http://ann@localhost:8500/", False),
+        ("localhost:7233@evil.com", False),
+        (None, False),
+    ],
+)
+def test_what_leads_here_says_so_with_its_whole_name(address: object, expected: bool) -> None:
+    assert leads_here(address) is expected
+
+
+@pytest.mark.parametrize("host", ["localhost:8500.evil.com", "127.0.0.1:8500.evil.com", "[::1]evil.com", "localhost."])
+def test_a_host_that_begins_like_ours_is_a_foreign_one(client: TestClient, host: str) -> None:
+    for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+        assert _problem(client.get("/v1/runs", headers=headers)) == (403, "foreign_host")
+    own = {"Host": "localhost:8500", "Origin": f"http://{host}"}
+    assert _problem(client.get("/v1/runs", headers=own)) == (403, "foreign_origin")
 
 
 def test_allow_names_every_method_of_a_path(client: TestClient) -> None:

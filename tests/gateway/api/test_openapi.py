@@ -161,7 +161,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(world: World, client: Te
         "/v1/schedules/s", json={"run": {"crawler": "plain"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
     )
     client.post("/v1/schedules/s/trigger")
-    client.put("/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:HOOK"]})
+    client.put("/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]})
     client.post("/v1/webhooks/s/test")
     world.store.plans.register_plans("w", [PlanRow("a:B", "manager", None, "", "f", [{"name": "--x"}])])
     seen = 0
@@ -204,7 +204,7 @@ def _used() -> list[tuple[str, int | None, str]]:
 
 def _calls() -> Iterator[tuple[str, int | None, str]]:
     """Every problem code that our code can answer with: where it stands, the status beside it, the code."""
-    helpers = {"unavailable": 503, "unauthorised": 401, "_too_many": 429}
+    helpers = {"unavailable": 503, "unauthorised": 401, "too_many": 429}
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):

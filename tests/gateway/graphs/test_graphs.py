@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import date
 from typing import Any, cast
 
@@ -145,6 +146,24 @@ def test_a_function_of_no_registered_module_is_refused(world: World, client: Tes
     assert "no module named lxml" in broken.json()["detail"]
     start(client, id="draft", pages=1, fingerprint="0" * 64)
     assert client.put("/v1/graphs/draft/pages/0", json={"steps": system}).json()["code"] == "unknown_plan"
+
+
+def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: TestClient) -> None:
+    """Two pools may have two codes of one module, or one of them none that works."""
+    plans, gpu = world.store.plans, replace(BROKEN, error=None, queue="gpu")
+    plans.register_plans("worker-1", [MODULE, BROKEN])
+    plans.register_plans("worker-2", [gpu])
+
+    def code(call: str, queue: str | None) -> str:
+        steps = [{"path": "x", "kind": "function", "job": {"call": call}, "queue": queue}]
+        answer = start(client, steps=steps)
+        return str(answer.json().get("code", answer.status_code))
+
+    assert [code("shop.old:run", queue) for queue in (None, "gpu")] == ["plan_unusable", "202"]
+    assert [code("shop.steps:run", queue) for queue in (None, "gpu")] == ["202", "unknown_plan"]
+    assert [code("shop.old:run", "empty"), code("os:system", "empty")] == ["202", "unknown_plan"], "nobody is there yet"
+    plans.register_plans("worker-3", [PlanRow("shop.new", "reading", None, "", "")])
+    assert code("shop.new:run", None) == "plans_unknown"
 
 
 def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClient) -> None:

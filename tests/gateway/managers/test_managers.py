@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,14 @@ from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS, Deci
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import LiveManagers, ManagerFence, ManagerRow, PlanRow
+from crawler_lifecycle.ports.store.managers import (
+    HEARD_S,
+    PLAN_READING,
+    LiveManagers,
+    ManagerFence,
+    ManagerRow,
+    PlanRow,
+)
 from tests.contracts.store.managing import Managed
 from tests.gateway.gateway_world import World
 
@@ -115,10 +123,60 @@ def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> Non
 
 def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestClient) -> None:
     nameless = start(client, plan=SHOPS.plan)
-    assert nameless.status_code == 422
+    assert (nameless.status_code, nameless.json()["code"]) == (503, "plans_unknown")
+    assert int(nameless.headers["retry-after"]) >= 1
     assert nameless.json()["detail"].startswith("name: missing, and no plans worker has told")
-    assert "give module:Class" in start(client, plan="Shops", name="shops").json()["detail"]
+    short = start(client, plan="Shops", name="shops")
+    assert (short.status_code, "give module:Class" in short.json()["detail"]) == (503, True)
     assert "No plans worker has registered" in start(client, plan=SHOPS.plan, name="shops").json()["note"]
+
+
+def test_in_the_first_seconds_of_a_worker_nobody_says_that_its_class_is_unknown(
+    world: World, client: TestClient
+) -> None:
+    """Also beside a worker that never had it, and where others were before."""
+    plans = world.store.plans
+    plans.register_plans("gone", [replace(SHOPS, plan="shops.managers:Former")])
+    world.clock.now += timedelta(seconds=HEARD_S + 1)
+    assert "No plans worker" in start(client, plan=SHOPS.plan, name="trusted").json()["note"]
+    plans.register_plans("other", [replace(SHOPS, plan="books:Books")])
+    assert start(client, plan=SHOPS.plan, name="shops").json()["code"] == "unknown_plan"
+    plans.register_plans("worker-1", [replace(MODULE, kind=PLAN_READING)])
+    for body in ({"plan": SHOPS.plan}, {"plan": SHOPS.plan, "name": "shops"}, {"plan": "Shops", "name": "shops"}):
+        early = start(client, **body)
+        assert (early.status_code, early.json()["code"]) == (503, "plans_unknown"), early.text
+        assert int(early.headers["retry-after"]) >= 1
+    assert start(client, plan="os:system", name="x").json()["code"] == "unknown_plan"
+    plans.register_plans("worker-1", [SHOPS, MODULE])
+    assert start(client, plan=SHOPS.plan).status_code == 202
+
+
+def test_of_two_codes_of_a_class_either_may_take_its_options(world: World, client: TestClient) -> None:
+    """Two builds serve one queue for a while: whichever is asked may be the one that has the option."""
+    plans = world.store.plans
+    plans.register_plans("old", [SHOPS])
+    world.clock.now += timedelta(seconds=1)
+    plans.register_plans("new", [replace(SHOPS, fingerprint="f2", options=[{"name": "--country"}])])
+    shown = [row for row in client.get("/v1/plans").json()["plans"] if row["plan"] == SHOPS.plan]
+    assert [(row["fingerprint"], row["served"]) for row in shown] == [("f2", True), ("f1", True)]
+    assert start(client, plan=SHOPS.plan, argv=["--units", "2"]).status_code == 202
+    assert start(client, plan=SHOPS.plan, argv=["--country", "de"]).status_code == 202
+    refused = start(client, plan=SHOPS.plan, argv=["--categroy", "de"])
+    assert (refused.status_code, "argv[0]" in refused.json()["detail"]) == (422, True)
+
+
+def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(world: World, client: TestClient) -> None:
+    program = {"name": "-g", "aliases": ["--program"], "flow_ids": {"nightly": "n1"}}
+    world.store.plans.register_plans("worker-1", [replace(SHOPS, options=[*OPTIONS, program])])
+    first = start(client, plan=SHOPS.plan, argv=["--program", "nightly"]).json()
+    assert first["flow_id"] == "n1"
+    again = start(client, plan=SHOPS.plan, argv=["--program=nightly"]).json()
+    assert again["code"] == "idempotency_mismatch", "the same flow, with other words"
+    assert start(client, "k", plan=SHOPS.plan, argv=["-g", "hourly"]).json()["flow_id"] != "n1"
+    own = start(client, plan=SHOPS.plan, argv=["-g", "nightly", "--flow-id", "n2"]).json()
+    assert own["flow_id"] == "n2", "what the request says itself goes before"
+    both = start(client, plan=SHOPS.plan, argv=["-g", "nightly"], flow_id="n3")
+    assert (both.status_code, "'n3' and --flow-id 'n1' differ" in both.json()["detail"]) == (422, True)
 
 
 def test_the_same_key_is_one_manager_also_after_its_end(world: World, client: TestClient) -> None:

@@ -75,7 +75,7 @@ PATHS: dict[str, str] = {
     "streamPage": "/page/events?runs=1&since=2026-11-20T12:00:00Z",
 }
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
-WEBHOOK: dict[str, Any] = {"url": "https://hooks.example.com/x", "secrets": ["env:X"]}
+WEBHOOK: dict[str, Any] = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}
 GRAPH = {"id": "nightly", "steps": [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]}
 FORMS: dict[str, dict[str, Any]] = {
     "pressAudit": {"key": KEY},
@@ -83,7 +83,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "pressGraph": {"key": KEY, "do": "cancel", "attempt": "1", "step": "walk"},
     "pressPutSchedule": {"name": "nightly", "revision": "1", "kind": "run", "crawler": "plain", "every_s": "3600"},
     "pressSchedule": {"key": KEY, "do": "pause", "reason": "why"},
-    "pressPutWebhook": {"name": "portal", "revision": "1", "url": WEBHOOK["url"], "secret": "env:X"},
+    "pressPutWebhook": {"name": "portal", "revision": "1", "url": WEBHOOK["url"], "secret": "env:CRAWL_HOOK"},
     "pressWebhook": {"key": KEY, "do": "pause", "reason": "why"},
     "logIn": {"token": "crawl_wrong"},
     "pressStart": {"key": KEY, "crawler": "plain"},

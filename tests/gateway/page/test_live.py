@@ -329,7 +329,7 @@ async def test_what_no_event_tells_of_is_asked_once_for_all_who_show_it(
         await turn(self)
 
     with world.client() as client:
-        client.put("/v1/webhooks/portal", json={"url": "https://hooks.example.com/x", "secrets": ["env:X"]})
+        client.put("/v1/webhooks/portal", json={"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]})
     [run_id] = started(world)
     monkeypatch.setattr(webhooks, "list_webhooks", counted)
     monkeypatch.setattr(live.Live, "_compare_topics", turned)

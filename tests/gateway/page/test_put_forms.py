@@ -14,7 +14,12 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from tests.gateway.gateway_world import World
 
 FORM = {"name": "nightly", "kind": "run", "crawler": "plain", "cron": "30 2 * * *", "time_zone": "Europe/Berlin"}
-HOOK = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:HOOK", "events": ["run.ended", "graph.*"]}
+HOOK = {
+    "name": "shop",
+    "url": "https://hooks.example.com/x",
+    "secret": "env:CRAWL_HOOK",
+    "events": ["run.ended", "graph.*"],
+}
 
 
 class Filled(HTMLParser):
@@ -173,7 +178,7 @@ def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: T
     assert browser.put("/v1/schedules/newer", json=DEFINITIONS["plain"]).status_code == 200
     for path, body in (
         ("schedules", DEFINITIONS["plain"]),
-        ("webhooks", {"url": HOOK["url"], "secrets": ["env:HOOK"]}),
+        ("webhooks", {"url": HOOK["url"], "secrets": ["env:CRAWL_HOOK"]}),
     ):
         answer = browser.put(f"/v1/{path}/new", json=body, headers={"Accept": "application/json"})
         detail = f"name: 'new' is not allowed; /{path}/new is the form that makes one; give another name"
@@ -243,10 +248,12 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
     row = world.store.webhooks.get_webhook("shop")
     assert row is not None
     assert (row.revision, sorted(row.definition["events"])) == (1, ["graph.*", "run.ended"])
-    browser.post("/webhooks/new", data=shown | {"next_secret": "env:NEXT", "statuses": "FAILED\r\nCOMPLETED"})
+    browser.post(
+        "/webhooks/new", data=shown | {"next_secret": "env:CRAWL_HOOK_NEXT", "statuses": "FAILED\r\nCOMPLETED"}
+    )
     row = world.store.webhooks.get_webhook("shop")
     assert row is not None
-    assert row.definition["secrets"] == ["env:HOOK", "env:NEXT"]
+    assert row.definition["secrets"] == ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"]
     assert row.definition["statuses"] == ["FAILED", "COMPLETED"]
     stale = browser.post("/webhooks/new", data=shown | {"url": "https://other.example/x"})
     assert (stale.status_code, "somebody changed it" in stale.text) == (409, True)
@@ -263,7 +270,7 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(world: World, browser:
         ({"url": ""}, "url", "missing"),
         ({"secret": ""}, "secret", "at least 1"),
         ({"secret": "whsec_verysecret"}, "secret", "this is no reference"),
-        ({"next_secret": "env:HOOK"}, "secret", "two different ones"),
+        ({"next_secret": "env:CRAWL_HOOK"}, "secret", "two different ones"),
         ({"events": "run.exploded"}, "events", "choose from"),
         ({"tags": "x" * 201}, "tags", "1 to 200"),
         ({"name": "-"}, "name", "letters"),

@@ -82,7 +82,7 @@ def test_a_backfill_is_counted_before_it_begins(world: World, browser: TestClien
 
 
 def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: TestClient) -> None:
-    form = {"name": "portal", "url": "https://hooks.example.com/<x>", "secret": "env:HOOK", "events": "run.ended"}
+    form = {"name": "portal", "url": "https://hooks.example.com/<x>", "secret": "env:CRAWL_HOOK", "events": "run.ended"}
     assert browser.post("/webhooks/new", data=form).headers["location"] == "/webhooks/portal"
     assert "https://hooks.example.com/<x>" in words(browser.get("/webhooks"))
     test = {"key": uuid.uuid4().hex, "do": "test"}

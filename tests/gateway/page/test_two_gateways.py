@@ -91,7 +91,7 @@ def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send
 
 
 def test_a_webhook_is_made_and_tested_once(world: World, both: list[TestClient], send: Send) -> None:
-    form = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:HOOK"}
+    form = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:CRAWL_HOOK"}
     for client in (*both, *both):
         assert client.post("/webhooks/new", data=form).headers["location"] == "/webhooks/shop"
     before = world.store.events.last_event_seq()

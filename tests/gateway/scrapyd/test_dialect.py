@@ -420,9 +420,12 @@ def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: Test
     for path in sorted(PATHS):
         for method in ("GET", "POST"):
             answer = door.request(method, path, headers={"Authorization": given} if given else {})
+            if answer.status_code == 429:  # a guess, and too many of them
+                assert error(answer, 429).startswith("Too many wrong tokens")
+                continue
             assert error(answer, 401).startswith("Authorization: ")
             assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
-    assert door.get("/logs/default/plain/x.log", headers={"Authorization": given}).status_code == 401
+    assert door.get("/logs/default/plain/x.log", headers={"Authorization": given}).status_code in (401, 429)
     assert count(world) == 0
 
 

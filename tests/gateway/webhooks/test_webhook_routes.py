@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.store.webhooks import Tried
 from crawler_lifecycle.temporal.webhooks import WebhookKeeper
 from tests.gateway.gateway_world import World
+from tests.support.hostile_addresses import HOSTILE
 
 PATH = "/v1/webhooks/shop"
-HOOK: dict[str, Any] = {"url": "https://hooks.example.com/x?y=1", "secrets": ["env:HOOK"], "events": ["run.*"]}
+HOOK: dict[str, Any] = {"url": "https://hooks.example.com/x?y=1", "secrets": ["env:CRAWL_HOOK"], "events": ["run.*"]}
 
 
 def ok(answer: Any, status: int = 200) -> Any:
@@ -86,8 +88,21 @@ def test_what_cannot_be_is_refused_by_name(world: World, change: dict[str, Any],
         assert ok(client.get("/v1/webhooks"))["webhooks"] == []
 
 
+def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> None:
+    with world.client() as client:
+        taken = [url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422]
+        assert taken == []
+        ok(client.put(PATH, json=HOOK))
+        taken = [url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422]
+        assert taken == []
+        refused = client.put(PATH, json={**HOOK, "secrets": ["env:AWS_SECRET_ACCESS_KEY"]})
+        assert refused.status_code == 422
+        assert "AWS_SECRET_ACCESS_KEY" in refused.text
+        assert "LIFECYCLE_WEBHOOKS__ENV_PREFIX" in refused.text
+
+
 def test_on_a_developers_machine_http_is_allowed(world: World) -> None:
-    with TestClient(world.new_app(loopback=True), base_url="http://127.0.0.1:8500") as client:
+    with TestClient(world.new_app(webhooks=WebhookRules(loopback=True)), base_url="http://127.0.0.1:8500") as client:
         ok(client.put(PATH, json={**HOOK, "url": "http://localhost:9000/"}))
         assert client.put(PATH, json={**HOOK, "url": "http://example.com/"}).status_code == 422
 

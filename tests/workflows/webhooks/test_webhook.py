@@ -36,7 +36,7 @@ class Hooked:
 
     async def put(self, url: str | None = None, **fields: Any) -> None:
         """Make it or change it, as the gateway does."""
-        spec = WebhookSpec(url or self.receiver.url, ["env:HOOK"], **fields)
+        spec = WebhookSpec(url or self.receiver.url, ["env:CRAWL_HOOK"], **fields)
         self.lab.store.webhooks.put_webhook(self.name, spec.document(), "ann")
         await self.begin()
 
@@ -192,7 +192,7 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
 async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
     """The gateway died between the row and the workflow."""
     hook = hooks("forgotten")
-    spec = WebhookSpec(hook.receiver.url, ["env:HOOK"], events=["webhook.paused"])
+    spec = WebhookSpec(hook.receiver.url, ["env:CRAWL_HOOK"], events=["webhook.paused"])
     hook.lab.store.webhooks.put_webhook("forgotten", spec.document(), None)
     event = hook.lab.store.webhooks.test_webhook("forgotten", "ann")
     assert await hook.keeper.turn() == 1

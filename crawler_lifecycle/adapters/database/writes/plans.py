@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import plan_row
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import plan
-from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
+from crawler_lifecycle.ports.store.managers import PLAN_READING, PlanRow
 
 from .unit_of_work import StorePart
 
@@ -34,33 +33,34 @@ class SqlPlans(StorePart):
                 elif own and name in said:
                     new = {**said[name], "since": now} if _differs(row, said[name]) else {}
                     conn.execute(update(plan).where(its).values(seen_at=now, **new))
-                elif own and row["error"] is None and name not in others:
+                elif own and not _passing(row) and name not in others:
                     conn.execute(update(plan).where(its).values(seen_at=None))  # that it was there stays to be seen
-                elif own or (not _heard(row, now) and (name in said or row["error"] is not None)):
+                elif own or (not plan_row(row).heard(now) and (name in said or _passing(row))):
                     conn.execute(delete(plan).where(its))
 
     def list_plans(self) -> list[PlanRow]:
-        rows = self._rows(select(plan).order_by(plan.c.plan))
-        return [self._of_one(list(group)) for _, group in groupby(rows, key=lambda row: row["plan"])]
+        rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
+        groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))
+        return [one for _, group in groups for one in self._codes(list(group))]
 
-    def get_plan(self, name: str) -> PlanRow | None:
+    def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
         rows = self._rows(select(plan).where(plan.c.plan == name))
-        return self._of_one(rows) if rows else None
+        return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
-    def _of_one(self, rows: Sequence[Row]) -> PlanRow:
-        """What holds of a plan: the newest that somebody says who is there and can use it, so that a rollout changes
-        it once."""
-        now = self._clock()
-
-        def weight(row: Row) -> tuple[bool, bool, datetime, str]:
-            heard = _heard(row, now)
-            return heard and row["error"] is None, heard, row["since"], row["worker"]
-
-        return plan_row(max(rows, key=weight))
+    def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
+        """What holds of a plan in one pool. The newest first, so that a rollout changes that once."""
+        now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
+        for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
+            one = plan_row(row)
+            if one.heard(now) and not _passing(row):
+                good.setdefault(one.fingerprint, one)
+            elif one.heard(now) or not _passing(row):
+                rest.append(one)
+        return list(good.values()) or sorted(rest, key=lambda one: not one.heard(now))[:1]
 
 
 def _said(one: PlanRow) -> dict[str, Any]:
-    names = ("kind", "name", "description", "fingerprint", "error")
+    names = ("kind", "name", "description", "fingerprint", "error", "queue")
     return {name: getattr(one, name) for name in names} | {"options": [dict(option) for option in one.options]}
 
 
@@ -68,5 +68,6 @@ def _differs(row: Row, said: Row) -> bool:
     return (row["fingerprint"], row["error"] is None) != (said["fingerprint"], said["error"] is None)
 
 
-def _heard(row: Row, now: datetime) -> bool:
-    return row["seen_at"] is not None and (now - row["seen_at"]).total_seconds() < HEARD_S
+def _passing(row: Row) -> bool:
+    """Whether it counts only while a worker says it."""
+    return row["error"] is not None or row["kind"] == PLAN_READING

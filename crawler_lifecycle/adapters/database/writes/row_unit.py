@@ -20,6 +20,7 @@ from crawler_lifecycle.adapters.database.schema.tables import outbox_event, run_
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
+from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import tail
 from crawler_lifecycle.ports import Owner, RunRow
@@ -200,7 +201,7 @@ class RowUnit(ABC):
         self.write()
         self.changed = False
         name, row = self.table.name, self.row
-        key = f"{name}s/{self.id}-{row[f'{name}_uid']}/{row['attempt']}/{type}"
+        key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
         # There it is when this attempt went on after its end: by a command, or another hand set its state back.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)

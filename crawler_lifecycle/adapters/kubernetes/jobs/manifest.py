@@ -76,7 +76,9 @@ def job_for(
 
     Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
     """
-    Owned(settings.volume_claim, frozenset(settings.pull_secrets)).check(crawler.kubernetes, crawler.secrets)
+    # No variable of ours is given to a pod, whatever it is called: the environment of the container refuses them all.
+    owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
+    owned.check(crawler.kubernetes, crawler.secrets)
     identity = identity_of(deployment, crawler, task)
     options, name = crawler.kubernetes, name_of(deployment, task)
     told = {} if options.runner else {labels.RUNNER: "false"}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports.store.managers import HEARD_S, PLAN_MANAGER, PlanRow
+from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PlanRow
 
 _SHOWN = 5
 
@@ -21,15 +20,16 @@ def check_plans(context: Context) -> Sequence[Line]:
     try:
         if read_schema(settings.database.url).problem is not None:
             return []  # told by the check of the database
-        return plan_lines(build_store(settings).plans.list_plans(), settings.plans.modules, datetime.now(UTC))
+        return plan_lines(build_store(settings).plans.list_plans(), settings.plans.modules)
     except LifecycleError as error:
         return [Line("plans", "warn", f"the managers that workers offer cannot be read: {error}", "mend the database")]
 
 
-def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) -> list[Line]:
+def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
     """A line for each plan that cannot be used, for each module of ours that nobody offers, and one for the rest."""
     broken = [plan for plan in plans if plan.error is not None]
-    lines = [_broken(plan, now) for plan in broken[:_SHOWN]]
+    cure = "mend the module; a worker reads it again by itself"
+    lines = [Line("plans", "bad", f"{one.plan} cannot be started: {one.error}", cure) for one in broken[:_SHOWN]]
     if len(broken) > _SHOWN:
         lines.append(Line("plans", "bad", f"and {len(broken) - _SHOWN} more", "GET /v1/plans lists all of them"))
     offered = {plan.plan.partition(":")[0] for plan in plans}
@@ -38,15 +38,5 @@ def plan_lines(plans: Sequence[PlanRow], modules: Sequence[str], now: datetime) 
             text = f"LIFECYCLE_PLANS__MODULES names {module}, and no worker has it"
             cure = "start a worker of the role plans with this setting; its log says what it found in the module"
             lines.append(Line("plans", "warn", text, cure))
-    good = sum(plan.kind == PLAN_MANAGER and plan.error is None for plan in plans)
+    good = len({plan.plan for plan in plans if plan.kind == PLAN_MANAGER and plan.error is None})
     return lines or [Line("plans", "ok", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
-
-
-def _broken(plan: PlanRow, now: datetime) -> Line:
-    """What a worker said that may be gone since then is no news of what there is."""
-    text, cure = f"{plan.plan} cannot be started: {plan.error}", "mend the module; a worker reads it again by itself"
-    silent_s = (now - plan.seen_at).total_seconds() if plan.seen_at is not None else None
-    if silent_s is not None and silent_s < HEARD_S:
-        return Line("plans", "bad", text, cure)
-    when = "a worker that no longer offers it" if silent_s is None else f"a worker, {silent_s:.0f} s ago and not since"
-    return Line("plans", "warn", f"{text} (said by {when})", cure)

@@ -27,7 +27,7 @@ from .clock import clock_line
 def check_catalogue(context: Context) -> Sequence[Line]:
     """Whether the catalogue can be read; what is wrong is named with its line."""
     settings = context.known
-    owned = settings.cluster.owned
+    owned = settings.owned
     lines = [_catalogue(settings.crawlers, owned, required="crawlers" in settings.model_fields_set)]
     if settings.more_crawlers is not None:
         lines.append(_catalogue(settings.more_crawlers, owned, required=True))

@@ -8,8 +8,9 @@ from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
-from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, cure
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec, cure
 from crawler_lifecycle.ports.store.webhooks import WebhookRow
 
 
@@ -19,15 +20,24 @@ def check_webhooks(context: Context) -> Sequence[Line]:
     try:
         if read_schema(settings.database.url).problem is not None:
             return []  # told by the check of the database
-        return webhook_lines(build_store(settings).webhooks.list_webhooks(0, WEBHOOKS_MAX))
+        rows = build_store(settings).webhooks.list_webhooks(0, WEBHOOKS_MAX)
+        return webhook_lines(rows, settings.webhooks.rules)
     except LifecycleError as error:
         return [Line("webhooks", "warn", f"webhooks cannot be read: {error}", "mend the database")]
 
 
-def webhook_lines(rows: Sequence[WebhookRow]) -> list[Line]:
-    """A line for each that is told nothing now, and one for the rest."""
-    lines = [line for row in rows if (line := _line(row)) is not None]
+def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]:
+    """A line for each that is told nothing now or may not be, and one for the rest."""
+    lines = [line for row in rows for line in (_refused(row, rules), _line(row)) if line is not None]
     return lines or [Line("webhooks", "ok", f"{counted(len(rows), 'webhook')}, none of them fails or is paused")]
+
+
+def _refused(row: WebhookRow, rules: WebhookRules) -> Line | None:
+    try:
+        rules.check(WebhookSpec.read(row.definition))
+    except InvalidRequest as error:
+        return Line("webhooks", "bad", f"{row.name} is told nothing: {error}", f"crawlctl webhook update {row.name}")
+    return None
 
 
 def _line(row: WebhookRow) -> Line | None:

@@ -144,6 +144,8 @@ plan = Table(
     Column("fingerprint", String(100), nullable=False),
     Column("options", Json, nullable=False),
     Column("error", Long),
+    # The pool of workers that has it; null: all of them, or the common one.
+    Column("queue", Words(50)),
     # The worker that says so; since when it says exactly this, and when it said it last (null: no longer).
     Column("worker", Words(200), primary_key=True),
     Column("since", UtcTime, nullable=False),
