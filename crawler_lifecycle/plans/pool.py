@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, Decision, Facts, Page, Start
+from crawler_lifecycle.domain.managers.manager import CYCLE_S, OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
 from crawler_lifecycle.ports import PlanFailed
 
@@ -41,7 +41,7 @@ class Host:
     def __init__(self, plan: str, manager_id: int, attempt: int, process: HostProcess, limits: Limits) -> None:
         self.plan, self.manager_id, self.attempt = plan, manager_id, attempt
         self.process, self._limits = process, limits
-        self.fingerprint, self.on_code_change, self.on_item_error = "", "replay", "stop"
+        self.fingerprint, self.on_code_change, self.on_item_error, self.on_hook_error = "", "replay", "stop", "fail"
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
@@ -62,11 +62,12 @@ class Host:
             failed.missing = True
             raise
         self.fingerprint, self.on_code_change = one.fingerprint, one.on_code_change
-        self.on_item_error = one.on_item_error
+        self.on_item_error, self.on_hook_error = one.on_item_error, one.on_hook_error
 
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
         try:
-            told = self._call("begin", self._limits.hook_s, answer, calls.outcomes, start=start)
+            hook_s, whole_s = self._limits.hook_s, self._limits.page_s
+            told = self._call("begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s)
         except PlanFailed as failed:
             failed.for_good = self.at == "__init__"
             raise
@@ -77,8 +78,15 @@ class Host:
         return self._call("page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after)
 
     def cycle(self, facts: Facts, answer: Answer) -> Decision:
-        self.settled = False
-        return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts)
+        self.settled, self.process.did = False, None
+        return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts, whole_s=CYCLE_S)
+
+    @property
+    def done(self) -> Decision | None:
+        try:
+            return None if self.process.did is None else calls.decision(self.process.did)
+        except calls.Nonsense:
+            return None
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
         return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)

@@ -13,7 +13,13 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.managers.managing import ManagerOpened
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES, FINISHED, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.managers.manager import (
+    FAILED_OUTCOMES,
+    FINISHED,
+    ManagerResult,
+    ManagerSnapshot,
+    outcome_with,
+)
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, TOO_LATE, Inbox
@@ -182,9 +188,11 @@ class ManagerState(OwnedState):
             return
         reason = answer.close_reason or FINISHED
         bad = answer.failed or reason in FAILED_OUTCOMES
+        outcome, bad = outcome_with(reason, bad, answer.hook_errors, answer.on_hook_error)
         status = RunStatus.FAILED if bad else RunStatus.COMPLETED
+        errors = f"; errors in hooks: {answer.hook_errors}" if answer.hook_errors else ""
         close = f"; {answer.unclosed}" if answer.unclosed else ""
-        self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
+        self.over = Verdict(status, outcome, f"Its class ended it with the close reason {reason!r}{errors}{close}")
 
     def gap_left(self, now: datetime) -> float:
         if self.cycle_at is None or not self.inbox.woken:

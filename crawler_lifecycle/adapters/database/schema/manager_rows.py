@@ -167,6 +167,7 @@ def ended_row(row: Row, told: ToldRun | None) -> Ended:
         outcome=outcome,
         retryable=not never_retried(outcome, exit_codes),
         metadata=metadata_of(row, told),
+        tries=row["hook_tries"],
     )
 
 
