@@ -130,7 +130,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Run the hooks of jobs that have ended, and ``running_job_hook`` for those that live, by their start (S-34);
         the outcomes of the ended ones. What there is no time for waits for the next cycle."""
         outcomes: dict[JobKey, Outcome] = {}
-        cycle, handled, passed = self._cycle, 0, set[JobKey]()
+        cycle, passed = self._cycle, set[JobKey]()
         jobs: list[Ended | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
@@ -142,8 +142,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                     passed.add(one.key)
                 elif not self._passed or one.key in self._passed:
                     self._still_running(one)
-            elif not handled or not cycle.spent(HOOKS_S):
-                handled += 1
+            elif not cycle.spent(HOOKS_S) or not (cycle.hooked or cycle.failed):
                 if self._handle(one):
                     outcomes[one.live.key] = one.outcome
                 if any(map(self._overrides, _HOOKS)):

@@ -405,7 +405,7 @@ class Simulation:
         return self._identities.intersection(identities)
 
     def job(self, key: str) -> dict[str, Any] | None:
-        return next((one for one in map(self.job_dict, self.rows) if one["key"] == key), None)
+        return next((dict(one) for one in [*map(self.job_dict, self.rows), *self.others] if one["key"] == key), None)
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         jobs = [one for one in map(self.job_dict, self.rows) if one["key"] and one["state"] in query.states]
