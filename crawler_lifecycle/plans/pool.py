@@ -128,6 +128,8 @@ class Hosts:
         self._idle: dict[int, Host] = {}
         self._taken: dict[int, Host | None] = {}
         """Managers whose process somebody uses; ``None`` while it is being started."""
+        self._known: set[int] = set()
+        """Managers that were told to come back here."""
         self._printed: dict[int, str] = {}
         """What processes printed and nobody has asked for, by manager."""
         self._started, self._parked, self._over = 0, 0, False
@@ -139,10 +141,11 @@ class Hosts:
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """From now on nobody is told to come back here; the managers whose objects are here."""
+        """From now on nobody is told to come back here; the managers that were, whether or not their objects are still
+        here."""
         with self._changed:
             self._leaving = True
-            return sorted({*self._idle, *self._taken})
+            return sorted(self._known)
 
     @contextmanager
     def use(
@@ -159,6 +162,7 @@ class Hosts:
         """See the port. One that is in use ends with its call."""
         with self._changed:
             host = self._idle.pop(manager_id, None)
+            self._known.discard(manager_id)
         if host is not None:
             host.process.end()
 
@@ -236,6 +240,7 @@ class Hosts:
             found = self._idle.pop(min(self._idle, key=lambda one: self._idle[one].used_at))
             self._parked += 1
         self._taken[wanted.manager_id] = None
+        self._known.add(wanted.manager_id)
         return found or True
 
     def _start(self, wanted: _Wanted, alive: Callable[[], None]) -> Host:
