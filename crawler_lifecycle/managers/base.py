@@ -66,7 +66,7 @@ class BaseScript:
 
     args: Namespace
     argparser: OptionParser
-    project_id: str | int | None
+    project_id: str | None
     """Number or alias of the project of its jobs (``--project-id``); ``None``: of none."""
 
     def __init__(self) -> None:

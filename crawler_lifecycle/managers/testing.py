@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Page,
     Start,
     Waiting,
-    outcome_with,
+    outcome_of,
     run_request_id,
 )
 from crawler_lifecycle.domain.managers.rows import new_numbers, yields_behind
@@ -320,11 +320,10 @@ class Simulation:
         self.record.seconds = self.clock - BEGINNING
 
     def _end(self, driver: Driver, decision: Decision) -> None:
-        record, reason = self.record, decision.close_reason or FINISHED
-        failed = decision.error is not None or reason in driver.failed_outcomes
-        mode = getattr(self.cls, "on_hook_error", "fail")
-        record.over = True
-        record.close_reason, record.failed = outcome_with(reason, failed, self.hook_errors, mode)
+        record, reason = self.record, decision.close_reason
+        failed = decision.error is not None or (reason or FINISHED) in driver.failed_outcomes
+        record.over, mode = True, getattr(self.cls, "on_hook_error", "fail")
+        record.close_reason, record.failed = outcome_of(reason, failed, self.hook_errors, mode)
         record.left = self._count(*_HOLDING)
         self.driver = None
 

@@ -190,10 +190,11 @@ class _Cycle:
             decision, unclosed, committed = self._committed(host, facts)
         except Fenced:
             raise
-        except BaseException as error:  # a stop and a lost connection too
+        except InvalidRequest as why:
             self._keep(host.done)
-            if isinstance(error, InvalidRequest):
-                raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {error}") from None
+            raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
+        except BaseException:  # a stop and a lost connection too
+            self._keep(host.done)
             raise
         host.settled = not decision.over  # nobody calls it again: it ends with this use
         again = self._unfinished or committed.dropped

@@ -413,11 +413,11 @@ class Decision:
     """Errors in hooks of no end, which nobody calls again: of ``on_close``."""
 
 
-def outcome_with(reason: str, failed: bool, hook_errors: int, on_hook_error: str) -> tuple[str, bool]:
+def outcome_of(close_reason: str | None, failed: bool, hook_errors: int, on_hook_error: str) -> tuple[str, bool]:
     """Outcome of a manager that ends with this close reason, and whether it FAILED: errors in its hooks are no
-    success, unless its class says so."""
-    if failed or not hook_errors:
-        return reason, failed
+    success, unless its class says so. ``failed``: whether its class takes the close reason for a failure."""
+    if failed or close_reason in FAILED_OUTCOMES or not hook_errors:
+        return close_reason or FINISHED, failed or close_reason in FAILED_OUTCOMES
     return f"errors in hooks: {hook_errors}", on_hook_error == "fail"
 
 

@@ -58,9 +58,9 @@ class ManagerCounts:
 
     def settled(self, live: int) -> ManagerCounts:
         """The same when the manager has ended: all that was started has ended but so many jobs."""
-        over = self.by_state.get(JobState.STARTED, 0) - live
-        now = {JobState.STARTED: live, JobState.ENDED: self.by_state.get(JobState.ENDED, 0) + over}
-        return replace(self, by_state={**self.by_state, **now})
+        started, ended = JobState.STARTED.value, JobState.ENDED.value
+        over = self.by_state.get(started, 0) - live
+        return replace(self, by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over})
 
     @property
     def live(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from sqlalchemy import func, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import (
-    job_outcome,
     listed_job,
     listed_manager,
     live_row,
@@ -16,13 +15,7 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     whole_manager,
 )
 from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
-from crawler_lifecycle.adapters.database.writes.managers.queries import (
-    HOLDING,
-    in_states,
-    jobs_that_live,
-    known,
-    runs_of,
-)
+from crawler_lifecycle.adapters.database.writes.managers.queries import HOLDING, in_states, jobs_that_live, known
 from crawler_lifecycle.adapters.database.writes.managers.unit import ManagerPart
 from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -78,16 +71,7 @@ class SqlManagerReads(ManagerPart):
             status = conn.execute(select(manager.c.status).where(manager.c.manager_id == manager_id)).scalar()
             over = status not in LIVE_RUNS
             rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states, over=over)
-            ended = {}
-            if over:
-                ended = {row["item_id"]: row for row in rows if row["state"] == JobState.STARTED}
-                ended = {key: row for key, row in ended.items() if row["run_status"] not in LIVE_RUNS}
-            told = runs_of(conn, ended.values())
-        settled = {
-            key: {**row, "state": JobState.ENDED.value, "outcome": job_outcome(row, told.get(row["run_id"]))}
-            for key, row in ended.items()
-        }
-        return [listed_job(settled.get(row["item_id"], row)) for row in rows]
+        return [listed_job(row, over=over) for row in rows]
 
     def live_managers(self) -> LiveManagers:
         m = manager.c

@@ -20,7 +20,6 @@ from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappin
 from crawler_lifecycle.adapters.database.writes.row_unit import live_runs, runs_by_id
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.managers.manager import (
-    CAP_MAX,
     TRIES,
     Added,
     Decision,
@@ -134,7 +133,7 @@ def _adopt(unit: ManagerUnit) -> None:
     """Runs that a person resumed and whose jobs were pruned get jobs again, which are like no other."""
     r, i = run_history.c, manager_item.c
     alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
-    found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone, limit=CAP_MAX)
+    found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone)
     runs = {job_of_request(run.request_id): run for run in runs_by_id(unit.conn, found)}
     taken, rows = _numbers(unit, [key[1] for key in runs if key is not None]), []
     for key, run in runs.items():
