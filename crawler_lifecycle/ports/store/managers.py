@@ -126,6 +126,7 @@ class ManagerRow:
     jobs_pruned_at: datetime | None = None
     """When jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
+    """After its end: with what its runs became since, which no cycle handles."""
     unreadable: str | None = None
     """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
 
@@ -198,10 +199,6 @@ class ManagerReader(Protocol):
         ...
 
     def live_managers(self) -> LiveManagers: ...
-
-    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
-        """Manager -> how many runs of it have not ended; those without any are left out."""
-        ...
 
     def manager_output(self, manager_id: int) -> str:
         """What the class of a manager printed last; empty when that was nothing."""

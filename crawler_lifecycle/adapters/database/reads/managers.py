@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     waiting_row,
     whole_manager,
 )
-from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
+from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log
 from crawler_lifecycle.adapters.database.writes.managers.queries import HOLDING, in_states, jobs_that_live, known
 from crawler_lifecycle.adapters.database.writes.managers.unit import ManagerPart
 from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
@@ -81,18 +81,6 @@ class SqlManagerReads(ManagerPart):
             rows = conn.execute(query).all()
         by_status = {status: managers for status, managers, _, _ in rows}
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
-
-    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
-        r, ids = run_history.c, {manager_workflow_id(row.name, row.flow_id): row.manager_id for row in managers}
-        if not ids:
-            return {}
-        query = (
-            select(r.parent, func.count())
-            .where(r.parent.in_(sorted(ids)), r.status.in_(LIVE_RUNS), r.request_id.like("manager/%"))
-            .group_by(r.parent)
-        )
-        with self._db.reading() as conn:
-            return {ids[parent]: runs for parent, runs in conn.execute(query).all()}
 
     def manager_output(self, manager_id: int) -> str:
         return self._output(manager_log, manager_id)

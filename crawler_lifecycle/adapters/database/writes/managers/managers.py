@@ -139,7 +139,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             if unit.status.terminal:
                 return whole_manager(unit.row)
             left = leave or unit.row["leave_runs"]
-            self._settle_starting(unit, stay=left)
+            self._settle_starting(unit)
             if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
                 raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
             unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
@@ -165,7 +165,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             unit.count(**{f"jobs_{state}": -unit.conn.execute(gone).rowcount})
 
     @staticmethod
-    def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:
+    def _settle_starting(unit: ManagerUnit) -> None:
         """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
@@ -175,9 +175,8 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             for run_id, request_id in there:
                 set_items(unit, [waits.pop(request_id)], JobState.STARTED, run_id=run_id)
             unit.moved(JobState.STARTING, JobState.STARTED, len(there))
-        if not stay:
-            set_items(unit, list(waits.values()), JobState.QUEUED)
-            unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
+        set_items(unit, list(waits.values()), JobState.QUEUED)
+        unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
 
 
 def _check_live(unit: ManagerUnit) -> None:

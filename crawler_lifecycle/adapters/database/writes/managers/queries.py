@@ -70,12 +70,11 @@ def in_states(
     Each state is read for itself, so that nothing is sorted.
     """
     i, found = manager_item.c, list[Row]()
-    conditions: list[ColumnElement[bool]] = [i.state == state for state in states]
-    if over:
-        conditions = [i.state == state for state in states if state != JobState.STARTED]
-        lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED.value
-        conditions += [and_(started, lives)] if JobState.STARTED in states else []
-        conditions += [and_(started, not_(lives))] if JobState.ENDED in states else []
+    lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED.value
+    conditions = [
+        i.state == state if not over or state != JobState.STARTED else and_(started, lives) for state in states
+    ]
+    conditions += [and_(started, not_(lives))] if over and JobState.ENDED in states else []
     for condition in [*conditions, *(no_state() if odd else ())]:
         query = with_run(i.manager_id == manager_id, condition, i.item_id > after_id)
         query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
