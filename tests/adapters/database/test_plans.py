@@ -367,6 +367,8 @@ def managing(world: World, size: Size) -> None:
     managers.steer_manager(managed.id, paused=True, cap=3)
     managers.record_manager_stop(managed.id, world.stop())
     managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
+    managers.get_manager(managed.id)
+    managers.list_jobs(managed.id, 500, states=[JobState.STARTED, JobState.ENDED])
     managers.reserve_manager(replace(NEW, options={}))
     again = Managed.claimed(world, managed.id, NEXT)
     world.store.managers.get_manager(again.id)
