@@ -314,6 +314,8 @@ class BaseLoopScript(BaseScript):
 
     #: Seconds between two cycles at the latest; 0: one cycle and no more.
     loop_mode: int = 0
+    #: What errors in hooks do to its end that stay errors after three tries: it FAILS (``fail``), or ``complete``.
+    on_hook_error = "fail"
     #: Seconds after which no further cycle begins; 0: no limit. Jobs that live then go on by themselves.
     max_running_time: int = 0
 

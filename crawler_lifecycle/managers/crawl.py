@@ -59,8 +59,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     hook_key: str | None = None
     #: Whether the outcome of the first job that fails becomes the close reason.
     _inherits_outcomes = True
-    #: What hooks do to the end of the manager that failed for good: it FAILS (``fail``), or ``complete``.
-    on_hook_error = "fail"
+    #: Whether its loop reads the outcomes of ends: they are on record together with what it makes of them.
+    _reads_outcomes = True
     #: Live jobs for whose ``running_job_hook`` the last cycle had no time: they come first.
     _passed: Collection[JobKey] = ()
 
@@ -130,7 +130,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Run the hooks of jobs that have ended, and ``running_job_hook`` for those that live, by their start (S-34);
         the outcomes of the ended ones. What there is no time for waits for the next cycle."""
         outcomes: dict[JobKey, Outcome] = {}
-        cycle, passed = self._cycle, set[JobKey]()
+        cycle, passed, hooks = self._cycle, set[JobKey](), any(map(self._overrides, _HOOKS))
+        alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
         jobs: list[Ended | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
@@ -142,10 +143,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
                     passed.add(one.key)
                 elif not self._passed or one.key in self._passed:
                     self._still_running(one)
-            elif not cycle.spent(HOOKS_S) or not (cycle.hooked or cycle.failed):
+            elif not cycle.spent(0 if alone else HOOKS_S) or not (cycle.hooked or cycle.failed):
                 if self._handle(one):
                     outcomes[one.live.key] = one.outcome
-                if any(map(self._overrides, _HOOKS)):
+                if hooks and not alone:
                     cycle.tell()
         self._passed = passed
         if jobs:
@@ -242,7 +243,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 class PeriodicCrawlManager(CrawlManager):
     """Runs the same job again and again: after each end, but at most once every ``loop_mode`` seconds."""
 
-    _inherits_outcomes = False
+    _inherits_outcomes = _reads_outcomes = False
 
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
@@ -265,7 +266,7 @@ class PeriodicCrawlManager(CrawlManager):
 class GeneratorCrawlManager(CrawlManager):
     """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says."""
 
-    _inherits_outcomes = False
+    _inherits_outcomes = _reads_outcomes = False
     #: Tries of a job after its first bad end.
     MAX_RETRIES = 0
     #: Seconds before the first retry; each further one waits ``retry_delay_factor`` times as long, up to the maximum.

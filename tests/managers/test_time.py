@@ -117,3 +117,23 @@ def test_with_acquire_all_jobs_live_jobs_of_other_flows_hold_slots() -> None:
     assert simulation.record.waits == ["all 1 slots are taken"]
     other["state"] = "finished"
     assert len(simulation.run().scheduled) == 2
+
+
+def test_a_loop_that_reads_outcomes_gets_each_end_in_a_cycle_of_its_own() -> None:
+    """What it makes of an outcome is on record with the hooks of that end, so no other hook can undo the one alone."""
+    seen: list[list[str]] = []
+    told: list[Any] = []
+
+    def loop(self: Any) -> bool:
+        seen.append(list(self.check_running_jobs()))
+        self._start_waiting()
+        return not self._cycle.window.over
+
+    def did(done: Any) -> None:
+        told.append(done)
+
+    simulation = Simulation(generator(pages(1, 2, 3), workflow_loop=loop, finished_ok_hook=lambda self, *args: None))
+    simulation.did = did  # type: ignore[method-assign]
+    simulation.run()
+    assert [len(outcomes) for outcomes in seen if outcomes] == [1, 1, 1]
+    assert told == []

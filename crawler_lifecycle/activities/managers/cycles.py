@@ -234,7 +234,7 @@ class _Cycle:
         """Put on record what hooks did that had ended before the cycle failed: nobody calls them again."""
         if done is not None:
             with suppress(LifecycleError):  # what cannot be on record is done again
-                self._managers.commit_decision(self._fence, done)
+                self._managers.commit_decision(self._fence, replace(done, over=False, hook_errors=0))
 
     def alive(self) -> None:
         """Heartbeat; people see what a class is at that works for long, and do not take it for one that hangs."""
