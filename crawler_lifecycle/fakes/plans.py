@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from crawler_lifecycle.domain.managers.manager import Decision, Facts, JobState, Live, Page, Start, Waiting
@@ -72,12 +73,18 @@ class FakeHost:
         self.fingerprint = fingerprint
         self.on_code_change: str = getattr(cls, "on_code_change", "replay")
         self.on_item_error: str = getattr(cls, "on_item_error", "stop")
+        self.on_hook_error: str = getattr(cls, "on_hook_error", "fail")
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.at: str | None = None
         self.settled = True
         self._driver: Driver | None = None
         self._platform: FakePlatform | None = None
+
+    @property
+    def done(self) -> Decision | None:
+        """See the port."""
+        return None if self._platform is None else self._platform.done
 
     @property
     def is_for(self) -> tuple[str, int, int | None]:
@@ -134,6 +141,7 @@ class FakePlatform:
     def __init__(self, start: Start) -> None:
         self._start = start
         self.answer: Answer = lambda name, arguments: None
+        self.done: Decision | None = None
 
     def start(self) -> Start:
         return self._start
@@ -146,6 +154,9 @@ class FakePlatform:
 
     def entering(self, what: str, item_id: int | None = None) -> None:
         pass
+
+    def did(self, done: Decision) -> None:
+        self.done = deepcopy(done)
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found: list[Waiting] = self.answer("waiting_jobs", {"state": state, "after_id": after_id, "limit": limit})

@@ -6,7 +6,7 @@ It needs nothing beside the standard library and ``domain``, so a class can be t
 from .base import BaseLoopScript, BaseScript, CachedFinishedJobsMixin, WorkFlowManager
 from .crawl import AsyncSchedulerCrawlManagerMixin, CrawlManager, GeneratorCrawlManager, PeriodicCrawlManager
 from .stats import SpiderStatsAggregatorMixin
-from .types import FullJobParams, JobParams, ScheduleArgs, StopRetry
+from .types import FullJobParams, JobDict, JobKey, JobMeta, JobParams, Outcome, ScheduleArgs, SpiderName, StopRetry
 
 __all__ = [
     "AsyncSchedulerCrawlManagerMixin",
@@ -16,9 +16,14 @@ __all__ = [
     "CrawlManager",
     "FullJobParams",
     "GeneratorCrawlManager",
+    "JobDict",
+    "JobKey",
+    "JobMeta",
     "JobParams",
+    "Outcome",
     "PeriodicCrawlManager",
     "ScheduleArgs",
+    "SpiderName",
     "SpiderStatsAggregatorMixin",
     "StopRetry",
     "WorkFlowManager",

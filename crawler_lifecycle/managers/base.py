@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, check_tag, child_tags, merged
 from crawler_lifecycle.domain.managers.manager import (
+    CYCLE_S,
     FAILED_OUTCOMES,
     FLOW_ID_MAX,
     NAME_MAX,
@@ -39,7 +40,7 @@ from .cycle import TURN, Cycle, Turn, platform_of_new_objects
 from .options import OptionParser, parse
 from .platform import OwnedQuery, Platform
 from .stats import Stats
-from .types import JobDict, JobKey
+from .types import JobDict, JobKey, JobMeta
 
 _LOG = logging.getLogger(__name__)
 #: Modules whose methods are what a user's class overrides.
@@ -65,6 +66,8 @@ class BaseScript:
 
     args: Namespace
     argparser: OptionParser
+    project_id: str | None
+    """Number or alias of the project of its jobs (``--project-id``); ``None``: of none."""
 
     def __init__(self) -> None:
         self._platform_or_none = platform_of_new_objects()
@@ -112,6 +115,7 @@ class BaseScript:
                 check_tag("--children-tag", tag)
             except InvalidRequest as error:
                 self.argparser.error(str(error))
+        self.project_id = args.project_id
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
@@ -173,6 +177,11 @@ class BaseScript:
             raise LookupError(f"job key {jobkey!r:.150}: no job has it")
         return found
 
+    @staticmethod
+    def get_metadata_key(metadata: JobMeta, key: str) -> Any:
+        """What the metadata of a job has under this key; ``None``: nothing."""
+        return metadata.get(key)
+
     def is_running(self, jobkey: JobKey) -> bool:
         """Whether the job is pending or running (S-14)."""
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
@@ -218,7 +227,7 @@ class BaseScript:
 
     def _defaults(self) -> JobDefaults:
         """What the options say about every job."""
-        return JobDefaults(project_id=self.args.project_id, tags=self._given_tags())
+        return JobDefaults(project_id=self.project_id, tags=self._given_tags())
 
     def _given_tags(self) -> list[str]:
         return list(dict.fromkeys([*self.args.children_tag, *self._flow_tags]))
@@ -275,7 +284,7 @@ class BaseScript:
     def _start_waiting(self) -> None:
         """Give free slots to jobs that wait."""
         rules = self._rules()
-        while (waiting := self._cycle.window.reserve(rules)) is not None:
+        while not self._cycle.spent(CYCLE_S) and (waiting := self._cycle.window.reserve(rules)) is not None:
             turn = Turn(waiting)
             token = TURN.set(turn)
             try:
@@ -305,6 +314,8 @@ class BaseLoopScript(BaseScript):
 
     #: Seconds between two cycles at the latest; 0: one cycle and no more.
     loop_mode: int = 0
+    #: What errors in hooks do to its end that stay errors after three tries: it FAILS (``fail``), or ``complete``.
+    on_hook_error = "fail"
     #: Seconds after which no further cycle begins; 0: no limit. Jobs that live then go on by themselves.
     max_running_time: int = 0
 
@@ -363,7 +374,7 @@ class WorkFlowManager(BaseLoopScript):
     #: Most live jobs, where ``--max-running-jobs`` says nothing.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: Whether jobs of every flow count as its own: each start is a resume then. Slots are those of its own flow.
+    #: Whether jobs of every flow count as its own: each start is a resume then, and those that live hold slots.
     acquire_all_jobs = False
     #: Whether a resume leaves out jobs that have ended.
     dont_acquire_finished_jobs = False
@@ -372,6 +383,8 @@ class WorkFlowManager(BaseLoopScript):
 
     def __init__(self) -> None:
         self.failed_outcomes: list[str] = list(self.base_failed_outcomes)
+        self._acquired_live: dict[JobKey, str] = {}
+        """Jobs of other flows that lived at its start, and their spiders."""
         self.is_resumed = False
         super().__init__()
         self.is_resumed = self._start.resumed or self.acquire_all_jobs
@@ -446,6 +459,11 @@ class WorkFlowManager(BaseLoopScript):
                 return
             query = replace(query, after=page.after)
 
+    def get_running_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+        """Jobs of this manager that are pending or running, by their start."""
+        kwargs.pop("state", None)
+        return self.get_owned_jobs(project_id, state=["pending", "running"], **kwargs)
+
     def get_finished_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
         """Jobs of this manager that have ended, the latest end first."""
         kwargs.pop("state", None)
@@ -487,14 +505,32 @@ class WorkFlowManager(BaseLoopScript):
         """Runs when another process held this manager before: jobs that live, then those that have ended (S-25)."""
         if self._overrides("resume_running_job_hook"):
             for job in self.get_owned_jobs(state=["running", "pending"]):
+                self._platform.entering("resume_running_job_hook")
                 self.resume_running_job_hook(job)
         if self._overrides("resume_finished_job_hook") and not self.dont_acquire_finished_jobs:
             for job in self.get_finished_owned_jobs():
+                self._platform.entering("resume_finished_job_hook")
                 self.resume_finished_job_hook(job)
+        if self.acquire_all_jobs:
+            for job in self._of_other_flows(["running", "pending"]):
+                self._acquired_live[job["key"]] = job["spider"]
+
+    def _of_other_flows(self, states: list[str]) -> Iterator[JobDict]:
+        return (job for job in self.get_owned_jobs(state=states) if f"FLOW_ID={self.flow_id}" not in job["tags"])
+
+    def _hold_acquired(self) -> None:
+        """Jobs of other flows that count as its own hold slots until they end."""
+        for key, spider in list(self._acquired_live.items()):
+            job = self._platform.job(key)
+            if job is None or job.get("state") == "finished":
+                del self._acquired_live[key]
+            else:
+                self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
         """Whether a user's class has its own: without one nothing needs to be read for it."""
-        return getattr(getattr(type(self), hook), "__module__", None) not in _CLASSES
+        own = getattr(type(self), hook, None)
+        return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
     def resume_running_job_hook(self, job: JobDict) -> None:
         """Override: a job that lives, after a restart. What the manager itself must know of it is on record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from inspect import isawaitable
 from typing import Any, cast
@@ -21,6 +21,7 @@ from crawler_lifecycle.domain.managers.jobs import (
     retry_params,
 )
 from crawler_lifecycle.domain.managers.manager import (
+    CYCLE_S,
     Added,
     Ended,
     Hooked,
@@ -35,13 +36,15 @@ from crawler_lifecycle.domain.managers.manager import jobseq as jobseq_tag
 from crawler_lifecycle.domain.managers.window import Later, Rules
 
 from .base import WorkFlowManager
-from .cycle import TURN, Turn
+from .cycle import HOOKS_S, TURN, Turn
 from .options import json_object
 from .savepoint import Savepoint, check_state, no_coroutine, where
 from .stats import SpiderStatsAggregatorMixin
 from .types import FullJobParams, JobKey, JobParams, Outcome, SpiderName, StopRetry
 
 _LOG = logging.getLogger(__name__)
+#: What runs for an end, where a class has its own.
+_HOOKS = ("finished_metadata_hook", "bad_outcome_hook", "finished_ok_hook", "get_retry_override")
 
 
 class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
@@ -56,6 +59,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     hook_key: str | None = None
     #: Whether the outcome of the first job that fails becomes the close reason.
     _inherits_outcomes = True
+    #: Whether its loop reads the outcomes of ends: they are on record together with what it makes of them.
+    _reads_outcomes = True
+    #: Live jobs for whose ``running_job_hook`` the last cycle had no time: they come first.
+    _passed: Collection[JobKey] = ()
 
     # --- options -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +92,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             spider_args=json_object(self.argparser, "--spider-args", self.args.spider_args),
             job_settings=self.get_job_settings(),
             units=self.args.units,
-            project_id=self.args.project_id,
+            project_id=self.project_id,
             tags=self._given_tags(),
         )
 
@@ -121,17 +128,29 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
     def check_running_jobs(self) -> dict[JobKey, Outcome]:
         """Run the hooks of jobs that have ended, and ``running_job_hook`` for those that live, by their start (S-34);
-        the outcomes of the ended ones."""
+        the outcomes of the ended ones. What there is no time for waits for the next cycle."""
         outcomes: dict[JobKey, Outcome] = {}
-        jobs: list[Ended | Live] = list(self._cycle.ends.values())
+        cycle, passed, hooks = self._cycle, set[JobKey](), any(map(self._overrides, _HOOKS))
+        alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
+        jobs: list[Ended | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
+        jobs.sort(key=lambda one: one.tries if isinstance(one, Ended) else 0)  # those that fail hold up no others
         for one in jobs:
             if isinstance(one, Live):
-                self._still_running(one)
-            elif self._handle(one):
-                outcomes[one.live.key] = one.outcome
+                if cycle.spent(HOOKS_S / 2):
+                    passed.add(one.key)
+                elif not self._passed or one.key in self._passed:
+                    self._still_running(one)
+            elif not cycle.spent(0 if alone else HOOKS_S) or not (cycle.hooked or cycle.failed):
+                if self._handle(one):
+                    outcomes[one.live.key] = one.outcome
+                if hooks and not alone:
+                    cycle.tell()
+        self._passed = passed
+        if jobs:
+            self._platform.entering("workflow_loop")
         return outcomes
 
     def _live_jobs(self) -> Iterable[Live]:
@@ -224,7 +243,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 class PeriodicCrawlManager(CrawlManager):
     """Runs the same job again and again: after each end, but at most once every ``loop_mode`` seconds."""
 
-    _inherits_outcomes = False
+    _inherits_outcomes = _reads_outcomes = False
 
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
@@ -247,7 +266,7 @@ class PeriodicCrawlManager(CrawlManager):
 class GeneratorCrawlManager(CrawlManager):
     """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says."""
 
-    _inherits_outcomes = False
+    _inherits_outcomes = _reads_outcomes = False
     #: Tries of a job after its first bad end.
     MAX_RETRIES = 0
     #: Seconds before the first retry; each further one waits ``retry_delay_factor`` times as long, up to the maximum.
@@ -311,9 +330,8 @@ class GeneratorCrawlManager(CrawlManager):
         super().resume_workflow()
         if self.acquire_all_jobs:
             states = ["running", "pending"] + ([] if self.dont_acquire_finished_jobs else ["finished"])
-            for job in self.get_owned_jobs(state=states):
-                if f"FLOW_ID={self.flow_id}" not in job["tags"]:
-                    self._acquired.add(Job(job["spider"], job["spider_args"]).identity)
+            for job in self._of_other_flows(states):
+                self._acquired.add(Job(job["spider"], job["spider_args"]).identity)
 
     def add_delayed_jobs(self, params: FullJobParams) -> None:
         """Queue a job, as ``add_job`` does."""
@@ -383,6 +401,8 @@ class GeneratorCrawlManager(CrawlManager):
         return _cap_of("max_per_key", most.get(key) if isinstance(most, Mapping) else most)
 
     def _ask(self, method: str, job: Job) -> Any:
+        if self._cycle.spent(CYCLE_S):
+            raise Later(f"its class took {CYCLE_S:g} s in one cycle, so it is asked in the next")
         try:
             return no_coroutine(method, getattr(self, method)(params_of(job)))
         except (Exception, SystemExit) as error:
@@ -456,7 +476,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
         import asyncio
 
         rules, turns = self._rules(), []
-        while (waiting := self._cycle.window.reserve(rules)) is not None:
+        while not self._cycle.spent(CYCLE_S) and (waiting := self._cycle.window.reserve(rules)) is not None:
             turns.append(Turn(waiting))
         await asyncio.gather(*(self._start_one(turn) for turn in turns))
         for turn in turns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,6 +13,8 @@ from crawler_lifecycle.domain.managers.window import Window
 from .platform import Platform
 
 _ERROR_MAX, _ERRORS_SHOWN = 1000, 3
+#: Seconds of a cycle in which hooks of ends begin: what they did is on record soon, and free slots are taken.
+HOOKS_S = 5.0
 
 
 @dataclass(slots=True)
@@ -66,6 +68,14 @@ class Cycle:
     """When the class itself wants the next cycle."""
     waiting: str | None = None
     """What the class itself waits for."""
+    clock: Callable[[], float] = lambda: 0.0
+    began: float = 0.0
+    tell: Callable[[], None] = lambda: None
+    """Tells the platform what was decided so far."""
+
+    def spent(self, seconds: float) -> bool:
+        """Whether the cycle has taken so long."""
+        return self.clock() - self.began >= seconds
 
     @classmethod
     def of(cls, facts: Facts, platform: Platform | None) -> Cycle:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
 from crawler_lifecycle.domain.managers.manager import (
-    ON_CODE_CHANGE,
-    ON_ITEM_ERROR,
+    CHOICES,
     PAGE_BYTES,
     PAGE_ITEMS,
     Decision,
@@ -41,7 +40,6 @@ PAGE_S, ONLY_PAGE_S = 1.0, 30.0
 _WAITING_MAX = 1000
 #: What a manager ends with when its own class made it fail.
 FAILED = "failed"
-_CHOICES = {"on_item_error": ON_ITEM_ERROR, "on_code_change": ON_CODE_CHANGE}
 
 
 class Driver:
@@ -64,6 +62,8 @@ class Driver:
         """The state as it was last decided."""
         self._last: Decision | None = None
         """What the last cycle decided, once there was one."""
+        self._leaving = False
+        """Whether the class wants no further cycle, and ends that it has not handled are all that is left."""
 
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
@@ -120,8 +120,12 @@ class Driver:
         """One cycle. The decision is to be committed as a whole before the next one is asked for."""
         script = self.script
         before, script._cycle = script._cycle, Cycle.of(facts, self._platform)
+        cycle = script._cycle
+        cycle.clock, cycle.began, cycle.tell = self._clock, self._clock(), lambda: self._platform.did(self._done())
         if not before.begun:
-            script._cycle.carry(before, self._platform)
+            cycle.carry(before, self._platform)
+        if isinstance(script, WorkFlowManager):
+            script._hold_acquired()
         limit = script.args.max_running_time
         if limit and facts.now - script._start.started_at > limit:
             return self._ended()
@@ -129,10 +133,10 @@ class Driver:
         has_hooks = isinstance(script, CrawlManager)
         if not has_hooks:
             script._leave_ends()
-        again = bool(self._user("base_loop_tasks", script.base_loop_tasks))
-        if again:
-            again = bool(self._user("workflow_loop", script.workflow_loop))
-            if has_hooks and script._cycle.ends:  # a loop of its own, which need not check: ends would keep their slots
+        again = False
+        if self._leaving or self._user("base_loop_tasks", script.base_loop_tasks):
+            again = not self._leaving and bool(self._user("workflow_loop", script.workflow_loop))
+            if has_hooks and cycle.ends:  # a loop of its own, which need not check: ends would keep their slots
                 self._user("check_running_jobs", script.check_running_jobs)
             if again and not isinstance(script, GeneratorCrawlManager):
                 script._start_waiting()  # what found no free slot when it was scheduled
@@ -140,11 +144,14 @@ class Driver:
             check_state(script.state)
         except InvalidRequest as error:
             raise ClassError(f"workflow_loop: {error}") from None
-        window = script._cycle.window
-        if facts.source_error is not None and not window.live:
+        if facts.source_error is not None and not cycle.window.live and not cycle.window.waiting:
+            again = False
+        self._leaving = not (again and script.args.loop_mode)
+        if not self._leaving or cycle.ends or cycle.failed or facts.more_ended:
+            return self._decided(over=False)
+        if facts.source_error is not None:
             script.close_reason = script.close_reason or FAILED
-            return self._ended(facts.source_error)
-        return self._decided(over=False) if again and script.args.loop_mode else self._ended()
+        return self._ended(facts.source_error)
 
     def close(self, reason: str | None = None) -> Decision:
         """``on_close``. After the last cycle it belongs to that: the answer is the decision of both. After a stop the
@@ -194,26 +201,32 @@ class Driver:
         self._last = self._decided(over=True, error=error)
         return self._last
 
-    def _decided(self, *, over: bool, error: str | None = None) -> Decision:
-        script = self.script
-        cycle = script._cycle
-        window, cap = cycle.window, self._user("max_running_jobs", script._cap)
-        self._user("close_reason", script.set_close_reason, script.close_reason)
+    def _done(self) -> Decision:
+        """What was decided so far."""
+        script, cycle = self.script, self.script._cycle
         state = json.dumps(script.state, sort_keys=True)
-        changed, self._kept = state != self._kept, state
-        wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap))
-        again_s = min(wish for wish in wishes if wish is not None)
-        nothing = f"its class has nothing to start now, and is asked again in {again_s:g} s at the latest"
         return Decision(
             hooked=cycle.hooked,
             failed=cycle.failed,
-            added=list(window.added),
-            delayed=window.delayed,
-            picked=list(window.picked),
+            added=list(cycle.window.added),
+            picked=list(cycle.window.picked),
             flow_tags=cycle.flow_tags,
-            state=json.loads(state) if changed else None,
+            state=json.loads(state) if state != self._kept else None,
             stats=script.stats.get_stats(),
             close_reason=script.close_reason,
+        )
+
+    def _decided(self, *, over: bool, error: str | None = None) -> Decision:
+        script, cycle = self.script, self.script._cycle
+        window, cap = cycle.window, self._user("max_running_jobs", script._cap)
+        self._user("close_reason", script.set_close_reason, script.close_reason)
+        wishes = (script.args.loop_mode, cycle.again_s, window.again_s(cap), 0.0 if cycle.ends else None)
+        again_s = min(wish for wish in wishes if wish is not None)
+        nothing = f"its class has nothing to start now, and is asked again in {again_s:g} s at the latest"
+        done, self._kept = self._done(), json.dumps(script.state, sort_keys=True)
+        return replace(
+            done,
+            delayed=window.delayed,
             over=over,
             error=error if over else cycle.error,
             waiting=None if over else (cycle.waiting or window.sentence(cap) or nothing)[:_WAITING_MAX],
@@ -247,7 +260,7 @@ def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tupl
 
 
 def _check_class(cls: type[BaseScript]) -> None:
-    for attribute, choices in _CHOICES.items():
+    for attribute, choices in CHOICES.items():
         value = getattr(cls, attribute, choices[0])
         if value not in choices:
             raise ClassError(f"{attribute}: {value!r} is not allowed; give one of {', '.join(choices)}")

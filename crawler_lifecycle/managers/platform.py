@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from crawler_lifecycle.domain.managers.manager import JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, Start, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ class Platform(Protocol):
     def entering(self, what: str, item_id: int | None = None) -> None:
         """The class's code is about to run: the name of the method, and the job that it is about. Whoever must kill
         the process can say where it was, and counts that as a failed try of the hooks of this end."""
+        ...
+
+    def did(self, done: Decision) -> None:
+        """What the cycle under way has decided so far: hooks of some ends have run. Whoever must kill the process in a
+        later one puts that on record."""
         ...
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:

@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     DELAYED_MAX,
     FINISHED,
+    TRIES,
     Decision,
     Ended,
     Facts,
@@ -25,6 +26,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Page,
     Start,
     Waiting,
+    outcome_of,
     run_request_id,
 )
 from crawler_lifecycle.domain.managers.rows import new_numbers, yields_behind
@@ -142,6 +144,8 @@ class Simulation:
         self.source_error: str | None = None
         self.position = 0
         self.last_pick: float | None = None
+        self.hook_errors = 0
+        """Ends whose hooks failed too often, in this attempt."""
         self.driver: Driver | None = None
         self.buffer = DELAYED_MAX
         """Jobs of the source that are read ahead; a page more may come."""
@@ -170,6 +174,7 @@ class Simulation:
         """Start the manager again after its end: its next attempt."""
         self.restart()
         self.row = replace(self.row, attempt=self.row.attempt + 1, close_reason=None, started_at=self.clock)
+        self.hook_errors = 0
         self.record.over, self.record.close_reason, self.record.failed = False, None, False
 
     def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
@@ -246,9 +251,7 @@ class Simulation:
 
     def _ended(self, row: _Row) -> Ended:
         outcome = row.outcome or FINISHED
-        return Ended(
-            self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries >= 3
-        )
+        return Ended(self.live(row), 1, row.bad, outcome, not never_retried(outcome, ()), self.job_dict(row), row.tries)
 
     def commit(self, decision: Decision) -> None:
         """Apply a whole decision. Raises ``InvalidRequest`` for what cannot be, ``Overtaken`` for what is late."""
@@ -258,6 +261,7 @@ class Simulation:
         numbers = new_numbers(decision, self.row.next_seq, {item_id: row.seq for item_id, row in picked.items()})
         for row in hooked.values():
             row.state = JobState.ENDED
+            self.hook_errors += row.tries >= TRIES
         for failed in decision.failed:
             self.rows[failed.item_id - 1].tries += 1
         for added in decision.added:
@@ -316,9 +320,10 @@ class Simulation:
         self.record.seconds = self.clock - BEGINNING
 
     def _end(self, driver: Driver, decision: Decision) -> None:
-        record, reason = self.record, decision.close_reason or FINISHED
-        record.over, record.close_reason = True, reason
-        record.failed = decision.error is not None or reason in driver.failed_outcomes
+        record, reason = self.record, decision.close_reason
+        failed = decision.error is not None or (reason or FINISHED) in driver.failed_outcomes
+        record.over, mode = True, getattr(self.cls, "on_hook_error", "fail")
+        record.close_reason, record.failed = outcome_of(reason, failed, self.hook_errors, mode)
         record.left = self._count(*_HOLDING)
         self.driver = None
 
@@ -383,6 +388,9 @@ class Simulation:
         row = None if item_id is None or item_id < 0 else self.rows[item_id - 1]
         self.record.hooks.append((what, None if row is None else row.seq))
 
+    def did(self, done: Decision) -> None:
+        """Nothing is killed here."""
+
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = [row for row in self.rows if row.state is state and row.item_id > after_id][:limit]
         return [Waiting(row.item_id, row.job, row.seq, row.retry, row.retry_of, row.not_before) for row in found]
@@ -396,7 +404,7 @@ class Simulation:
         return self._identities.intersection(identities)
 
     def job(self, key: str) -> dict[str, Any] | None:
-        return next((one for one in map(self.job_dict, self.rows) if one["key"] == key), None)
+        return next((dict(one) for one in [*map(self.job_dict, self.rows), *self.others] if one["key"] == key), None)
 
     def owned_jobs(self, query: OwnedQuery) -> OwnedPage:
         jobs = [one for one in map(self.job_dict, self.rows) if one["key"] and one["state"] in query.states]

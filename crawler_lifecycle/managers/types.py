@@ -8,6 +8,8 @@ from typing import Any, TypedDict
 JobKey = str
 SpiderName = str
 Outcome = str
+#: What is on record of a job, by name (docs/managers.md).
+JobMeta = dict[str, Any]
 #: What ``set_parameters_gen`` yields: arguments of the spider, and the keys of ``FullJobParams`` where there are any.
 ScheduleArgs = dict[str, Any]
 

@@ -13,9 +13,8 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX, TAG_MAX, TAGS_MAX
 from crawler_lifecycle.domain.managers.manager import (
+    CHOICES,
     CYCLE_ENDS,
-    ON_CODE_CHANGE,
-    ON_ITEM_ERROR,
     PAGE_ITEMS,
     REASON_MAX,
     STAT_NAME_MAX,
@@ -78,6 +77,7 @@ class Loaded:
     fingerprint: str
     on_code_change: str
     on_item_error: str
+    on_hook_error: str
 
 
 _FOUND = TypeAdapter(FoundModule)
@@ -103,11 +103,8 @@ def loaded(reply: object) -> Loaded:
     """What was loaded. Raises ``Nonsense``."""
     one = _checked(_LOADED, reply)
     _text("fingerprint", one.fingerprint, 64)
-    for name, value, known in (
-        ("on_code_change", one.on_code_change, ON_CODE_CHANGE),
-        ("on_item_error", one.on_item_error, ON_ITEM_ERROR),
-    ):
-        if value not in known:
+    for name, known in CHOICES.items():
+        if (value := getattr(one, name)) not in known:
             raise Nonsense(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
     return one
 

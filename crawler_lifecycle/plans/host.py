@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, Start, Waiting
+from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
@@ -39,8 +39,9 @@ class HostPlatform:
 
     def __init__(self, pipes: wire.Pipes, start: Start) -> None:
         self._pipes, self._start = pipes, start
-        self.until = 0.0
-        """When the call under way is killed, by ``time.monotonic``."""
+        self.limit_s = 0.0
+        """Seconds that each method of the class may take, as of the call under way."""
+        self._until = 0.0
 
     def start(self) -> Start:
         return self._start
@@ -49,12 +50,16 @@ class HostPlatform:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        if time.monotonic() + seconds >= self.until:
+        if time.monotonic() + seconds >= self._until:
             raise TimeoutError(f"{seconds:g} s are more than this call may take; return, and ask again in a later one")
         time.sleep(seconds)
 
     def entering(self, what: str, item_id: int | None = None) -> None:
+        self._until = time.monotonic() + self.limit_s
         self._pipes.send({"at": what, "item": item_id})
+
+    def did(self, done: Decision) -> None:
+        self._pipes.send({"did": done})
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = self._pipes.ask("waiting_jobs", state=state, after_id=after_id, limit=limit)
@@ -126,15 +131,14 @@ class Host:
         self._class = found = loading.load(message["plan"])
         return {
             "fingerprint": loading.fingerprint(found),
-            "on_code_change": getattr(found, "on_code_change", "replay"),
-            "on_item_error": getattr(found, "on_item_error", "stop"),
+            **{name: getattr(found, name, choices[0]) for name, choices in CHOICES.items()},
         }
 
     def _begin(self, message: dict[str, Any]) -> Any:
         if self._class is None:
             raise loading.NotUsable("no class was loaded")
         self._platform = HostPlatform(self._pipes, Start(**message["start"]))
-        self._platform.until = time.monotonic() + message["limit_s"]
+        self._platform.limit_s = message["limit_s"]
         self._platform.entering("__init__")
         self._driver = Driver(self._class, self._platform)
         self._driver.begin()
@@ -166,7 +170,7 @@ class Host:
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:
             raise loading.NotUsable("no object was made")
-        self._platform.until = time.monotonic() + message["limit_s"]
+        self._platform.limit_s = message["limit_s"]
         return self._driver
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES, Decision, Facts, Page, Start
+from crawler_lifecycle.domain.managers.manager import CYCLE_S, OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
 from crawler_lifecycle.ports import PlanFailed
 
@@ -41,7 +41,7 @@ class Host:
     def __init__(self, plan: str, manager_id: int, attempt: int, process: HostProcess, limits: Limits) -> None:
         self.plan, self.manager_id, self.attempt = plan, manager_id, attempt
         self.process, self._limits = process, limits
-        self.fingerprint, self.on_code_change, self.on_item_error = "", "replay", "stop"
+        self.fingerprint, self.on_code_change, self.on_item_error, self.on_hook_error = "", "replay", "stop", "fail"
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
@@ -62,11 +62,12 @@ class Host:
             failed.missing = True
             raise
         self.fingerprint, self.on_code_change = one.fingerprint, one.on_code_change
-        self.on_item_error = one.on_item_error
+        self.on_item_error, self.on_hook_error = one.on_item_error, one.on_hook_error
 
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
         try:
-            told = self._call("begin", self._limits.hook_s, answer, calls.outcomes, start=start)
+            hook_s, whole_s = self._limits.hook_s, self._limits.page_s
+            told = self._call("begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s)
         except PlanFailed as failed:
             failed.for_good = self.at == "__init__"
             raise
@@ -77,8 +78,15 @@ class Host:
         return self._call("page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after)
 
     def cycle(self, facts: Facts, answer: Answer) -> Decision:
-        self.settled = False
-        return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts)
+        self.settled, self.process.did = False, None
+        return self._call("cycle", self._limits.hook_s, answer, calls.decision, facts=facts, whole_s=CYCLE_S)
+
+    @property
+    def done(self) -> Decision | None:
+        try:
+            return None if self.process.did is None else calls.decision(self.process.did)
+        except calls.Nonsense:
+            return None
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
         return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)
@@ -120,6 +128,8 @@ class Hosts:
         self._idle: dict[int, Host] = {}
         self._taken: dict[int, Host | None] = {}
         """Managers whose process somebody uses; ``None`` while it is being started."""
+        self._known: set[int] = set()
+        """Managers that were told to come back here."""
         self._printed: dict[int, str] = {}
         """What processes printed and nobody has asked for, by manager."""
         self._started, self._parked, self._over = 0, 0, False
@@ -131,10 +141,11 @@ class Hosts:
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
-        """From now on nobody is told to come back here; the managers whose objects are here."""
+        """From now on nobody is told to come back here; the managers that were, whether or not their objects are still
+        here."""
         with self._changed:
             self._leaving = True
-            return sorted({*self._idle, *self._taken})
+            return sorted(self._known)
 
     @contextmanager
     def use(
@@ -151,6 +162,7 @@ class Hosts:
         """See the port. One that is in use ends with its call."""
         with self._changed:
             host = self._idle.pop(manager_id, None)
+            self._known.discard(manager_id)
         if host is not None:
             host.process.end()
 
@@ -228,6 +240,7 @@ class Hosts:
             found = self._idle.pop(min(self._idle, key=lambda one: self._idle[one].used_at))
             self._parked += 1
         self._taken[wanted.manager_id] = None
+        self._known.add(wanted.manager_id)
         return found or True
 
     def _start(self, wanted: _Wanted, alive: Callable[[], None]) -> Host:

@@ -84,6 +84,8 @@ class HostProcess:
         self.label = label
         self.at: tuple[str, int | None] | None = None
         """Where it said that it is: the name of a method, and the job that it is about."""
+        self.did: Any = None
+        """What it said last that it has done. Whoever reads it checks it."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         mark = uuid.uuid4().hex
@@ -132,15 +134,24 @@ class HostProcess:
             return False
 
     def call(
-        self, name: str, limit_s: float, answer: Answer, alive: Alive, *, setting: str = SETTING, **arguments: Any
+        self,
+        name: str,
+        limit_s: float,
+        answer: Answer,
+        alive: Alive,
+        *,
+        setting: str = SETTING,
+        whole_s: float = 0.0,
+        **arguments: Any,
     ) -> Any:
         """What the host replies. Any end but a reply kills the process, apart from what the class itself raised.
 
-        ``setting``: what gives it more time. Raises ``PlanFailed``, and what ``alive`` raises.
+        ``limit_s`` is anew for each method that the host enters within ``whole_s``. ``setting``: what gives it more
+        time. Raises ``PlanFailed``, and what ``alive`` raises.
         """
         self.at = None
         self._calls += 1
-        call = _Call(self, limit_s, answer, alive, setting)
+        call = _Call(self, limit_s, answer, alive, setting, whole_s)
         try:
             return call.result({"call": name, "id": self._calls, "limit_s": limit_s, **arguments})
         except _Raised as raised:
@@ -277,10 +288,13 @@ class _Raised(Exception):
 class _Call:
     """One call until its reply."""
 
-    def __init__(self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive, setting: str) -> None:
+    def __init__(
+        self, process: HostProcess, limit_s: float, answer: Answer, alive: Alive, setting: str, whole_s: float
+    ) -> None:
         self._process, self._limit_s, self._answer, self._alive = process, limit_s, answer, alive
         self._setting, self._asks_max = setting, max(ASKS_MAX, int(limit_s * ASKS_A_SECOND))
-        self._until = time.monotonic() + limit_s
+        self._began = time.monotonic()
+        self._until, self._whole_s = self._began + limit_s, whole_s
         self._answered_s, self._asks, self._looked = 0.0, 0, 0.0
 
     def result(self, message: Mapping[str, Any]) -> Any:
@@ -292,6 +306,10 @@ class _Call:
             elif "at" in found:
                 item = found.get("item")
                 self._process.at = (str(found["at"])[:100], item if type(item) is int else None)
+                entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
+                self._until = max(self._until, entered + self._limit_s)
+            elif "did" in found:
+                self._process.did = found["did"]
             elif found.get("id") != message["id"]:
                 raise _Over("it sent a message that nobody asked for, and {how}; let it write only its own files")
             elif "reply" in found:

@@ -2,8 +2,9 @@
 
 Worker to host: ``{"call": name, ...}`` and, while a call is under way, the answer to a question: ``{"answer": ...}`` or
 ``{"refused": text}``. Host to worker: questions ``{"ask": name, "args": {...}}``, where it is ``{"at": name, "item":
-id}``, and the end of the call: ``{"reply": ...}``, ``{"wrong": text}`` for what the user's class did wrong, or
-``{"broken": text}`` for any other exception. Standard library only: every host pays for this import.
+id}``, what it has done so far ``{"did": ...}``, and the end of the call: ``{"reply": ...}``, ``{"wrong": text}`` for
+what the user's class did wrong, or ``{"broken": text}`` for any other exception. Standard library only: every host pays
+for this import.
 """
 
 from __future__ import annotations

@@ -255,6 +255,8 @@ class PlanHost(Protocol):
     """``replay``, ``continue`` or ``fail``: what the class wants when that differs from the one on record."""
     on_item_error: str
     """``stop`` or ``skip``: what the class wants for a yield that cannot be a job."""
+    on_hook_error: str
+    """``fail`` or ``complete``: what the class wants for an end with errors in its hooks."""
     failed_outcomes: frozenset[str]
     """Outcomes that are failures for the object; empty until ``begin``."""
     generation: int | None
@@ -265,6 +267,12 @@ class PlanHost(Protocol):
     @property
     def at(self) -> str | None:
         """The method of the class that is called now, or was last; ``None``: none was."""
+        ...
+
+    @property
+    def done(self) -> Decision | None:
+        """What hooks that ended did in the last ``cycle``, however that ended itself; ``None``: nothing is known. It is
+        committed where the decision of the cycle cannot be."""
         ...
 
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -77,6 +77,11 @@ def worker(
     )
 
 
+#: Seconds for which the queue of users' objects is still served while managers are told to go elsewhere. They come
+#: before the grace time, so they are few.
+TOLD_S = 2.0
+
+
 class Polling:
     """The workers of one process. What they need is let go with ``stack``."""
 
@@ -85,6 +90,7 @@ class Polling:
     ) -> None:
         self._client, self._settings, self._deployment, self._stack = client, settings, deployment, stack
         self._workers: list[Worker] = []
+        self._own: Worker | None = None
 
     async def roles(self, parts: Mapping[str, Parts]) -> None:
         """Poll the queue of each role."""
@@ -101,17 +107,26 @@ class Polling:
         threads = self._threads(settings.threads, "plans-own")
         # Of no deployment: what is called here is the object in this very process, whatever build is current.
         await self._begin(worker(self._client, PLANS, parts, settings, threads, None, plans.hosts.own_queue))
+        self._own = self._workers.pop()
         most, queue = self._settings.plans.functions, functions_queue(self._settings.plans.queue)
         # Whoever calls a function waits for no process: there are as many calls as there may be processes.
         threads = self._threads(most, "functions")
         await self._begin(worker(self._client, PLANS, parts, settings, threads, self._deployment, queue, most))
 
-    async def leave(self, beside: Sequence[Awaitable[None]] = ()) -> None:
-        """Take no more work, and let what runs end within the grace time; ``beside`` is awaited meanwhile.
+    async def leave(self, moving: Awaitable[None] | None = None) -> None:
+        """Take no more work, and let what runs end within the grace time. ``moving`` tells managers to go elsewhere.
 
         All at once: one after the other, the last would still take work while the first waits, and the grace adds up.
         """
-        await asyncio.gather(*(one.shutdown() for one in self._workers), *beside)
+        await asyncio.gather(*(one.shutdown() for one in self._workers), self._leave_own(moving))
+
+    async def _leave_own(self, moving: Awaitable[None] | None) -> None:
+        """The queue of the users' objects here, for which managers still ask that were not told yet."""
+        if self._own is None or moving is None:
+            return
+        telling = asyncio.ensure_future(moving)
+        await asyncio.wait([telling], timeout=TOLD_S)
+        await asyncio.gather(self._own.shutdown(), telling)
 
     def _threads(self, most: int, name: str) -> ThreadPoolExecutor:
         return self._stack.enter_context(ThreadPoolExecutor(most, thread_name_prefix=name))

@@ -306,7 +306,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside.leave()
         health.missing = {"worker": "is leaving"}
         log.info("worker leaves; running activities get %s s", settings.worker.grace_s)
-        await polling.leave([] if plans is None else [_tell_moved(plans, parts[PLANS].store.managers, workflows)])
+        await polling.leave(None if plans is None else _tell_moved(plans, parts[PLANS].store.managers, workflows))
 
 
 async def _tell_moved(plans: UsersCode, managers: ManagerReader, workflows: Workflows) -> None:

@@ -87,6 +87,7 @@ def test_what_on_close_did_wrong_is_told(bench: Bench) -> None:
     assert answer.unclosed is not None
     assert answer.unclosed.startswith("on_close failed: ")
     assert "no room" in answer.unclosed
+    assert (answer.hook_errors, bench.cycle().hook_errors) == (1, 1), "also for who asks again"
     assert "half" not in bench.row.state, "nothing of it counts"
 
 

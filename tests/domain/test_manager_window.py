@@ -175,7 +175,7 @@ def test_a_person_s_cap_goes_before_that_of_the_class_and_a_pause_before_both() 
     assert _window(_facts(cap=9, live=2)).free(5) == 7
     assert _window(_facts(live=7)).free(5) == 0, "a shrunk cap picks nothing, and ends nothing"
     assert _window(_facts(cap=9, paused=True)).free(5) == 0
-    assert _window(_facts(source_error="position 3: …")).free(5) == 0
+    assert _window(_facts(source_error="position 3: …")).free(5) == 5, "what was read before it runs"
 
 
 def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:

@@ -58,11 +58,11 @@ NO_JOBS = [
 
 @pytest.mark.parametrize(("given", "text"), NO_JOBS, ids=[text[:30] for _, text in NO_JOBS])
 def test_a_yield_that_cannot_be_a_job_stops_the_manager(given: Any, text: str) -> None:
-    """By default: nothing more is picked, live jobs end, and it fails with the position."""
+    """By default: what was read before it runs, nothing behind it does, and it fails with the position."""
     simulation = Simulation(generator(lambda: iter([{"page": 1}, given, {"page": 2}])))
     record = simulation.run()
     assert (record.over, record.failed, record.close_reason) == (True, True, "failed")
-    assert record.scheduled == []
+    assert order(record) == ["1"]
     assert simulation.source_error is not None
     assert simulation.source_error.startswith("position 2: ")
     assert text in simulation.source_error
@@ -82,8 +82,8 @@ def test_a_stopped_source_lets_live_jobs_end_and_goes_on_at_a_resume() -> None:
     """What was read before is on record; a generator that was mended yields the rest."""
     items: list[Any] = [*pages(*range(600)), None, *pages(600)]
     simulation = Simulation(generator(lambda: items, default_max_jobs=2))
-    record = simulation.run(cycles=3)
-    assert (record.failed, record.over) == (True, True)
+    record = simulation.run()
+    assert (record.failed, record.over, len(record.scheduled)) == (True, True, 600)
     items[600] = {"page": 99_999}
     simulation.resume()
     assert len(simulation.run().scheduled) == 602

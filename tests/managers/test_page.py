@@ -36,5 +36,5 @@ def test_it_tells_every_key_of_the_metadata() -> None:
 def test_attributes_that_it_names_have_these_defaults() -> None:
     cls = managers.GeneratorCrawlManager
     assert (cls.retry_delay, cls.retry_delay_factor, cls.retry_delay_max) == (0, 2, 3600)
-    assert (cls.on_item_error, cls.on_code_change) == ("stop", "replay")
+    assert (cls.on_item_error, cls.on_code_change, cls.on_hook_error) == ("stop", "replay", "fail")
     assert (cls.max_per_key, cls.max_jobs_per_spider) == (None, None)

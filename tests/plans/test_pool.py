@@ -126,12 +126,18 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
 
 
 def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
+    """Managers 5 and 6 come back here too: the process of the one was ended for another's, the other's died."""
     plan = manager(bench.folder, "")
+    bench.processes = 3
     with bench.hosts() as hosts:
-        pid_of(hosts, plan, 7)
+        for manager_id in (4, 5, 6, 7):
+            pid_of(hosts, plan, manager_id)
         assert hosts.queue == hosts.own_queue
+        hosts.drop(4)
+        with hosts.use(plan, 6, 1, 1, nothing) as host:
+            host.settled = False
         with hosts.use(plan, 8, 1, 0, nothing):
-            assert hosts.leave() == [7, 8]
+            assert hosts.leave() == [5, 6, 7, 8]
         assert hosts.queue is None
 
 

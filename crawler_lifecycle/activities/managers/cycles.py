@@ -1,7 +1,7 @@
 """One cycle of a crawl manager: its class decides in a process of its own, and what it decided is committed.
 
-Either all of a cycle is on record or nothing. A process whose decision is not on record is given up, and the next one
-makes the object anew from what is there.
+Either all of a cycle is on record, or what those of its hooks did that had ended. A process whose decision is not on
+record is given up, and the next one makes the object anew from what is there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from temporalio import activity
 from crawler_lifecycle.activities.shared import alive, answered, keep_output
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError, RunNotFound
 from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     PAGE_ITEMS,
+    TRIES,
     Decision,
     Facts,
     Job,
@@ -35,7 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
-from crawler_lifecycle.ports.store.managers import HEARD_S, ManagerFence, ManagerRow, ManagerStore, PlanStore
+from crawler_lifecycle.ports.store.managers import HEARD_S, Committed, ManagerFence, ManagerRow, ManagerStore, PlanStore
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +79,16 @@ class CycleAnswer:
     """With ``over``: whether the close reason is one of the class's failed outcomes, so that the manager FAILED."""
     unclosed: str | None = None
     """With ``over``: why ``on_close`` was not called, or what it did wrong."""
+    hook_errors: int = 0
+    """With ``over``: hooks that failed for good, ``on_close`` among them."""
+    on_hook_error: str = "fail"
+    """What the class wants for such an end (``CHOICES``)."""
     error: str | None = None
     """What the class did wrong, at which position, and the cure. With ``over``: the manager fails for it."""
     stopped: bool = False
     """Whether a stop is on record, so that nothing is picked any more."""
 
 
-#: How often hooks of one end, a cycle, or the making of the object are tried before they are given up.
-TRIES = 3
 #: What is said of hooks that are called no more.
 GIVEN_UP = f"given up after {TRIES} tries"
 #: Seconds until the next try, by the number of the ones before; afterwards the last figure.
@@ -107,21 +110,11 @@ def _tried(times: int) -> str:
 
 @dataclass
 class Trouble:
-    """What failed of one manager on this worker, since it last worked."""
+    """What this worker hears of the class of one manager."""
 
-    tries: int = 0
-    """Cycles in a row that its class could not do."""
-    hooks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Job and attempt of its run -> failed tries of the hooks of that end."""
     word: datetime | None = None
     """When, by its own clock, a worker last said that it has the class; and when, by ours, that was new."""
     heard: float = 0.0
-
-    def hook_failed(self, item_id: int, attempt: int) -> int:
-        """One more; how many there were now."""
-        key = (item_id, attempt)
-        self.hooks[key] = self.hooks.get(key, 0) + 1
-        return self.hooks[key]
 
     def served(self, word: datetime | None) -> bool:
         """Whether a worker goes on saying that it has the class. Its clock may be far from ours."""
@@ -142,7 +135,7 @@ class ManagerActivities:
     buffer: int = 1000
     """Items of a source that wait for a slot at most."""
     troubles: dict[tuple[int, int], Trouble] = field(default_factory=dict)
-    """Manager and attempt -> what failed of it on this worker."""
+    """By manager and attempt."""
 
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
@@ -179,8 +172,8 @@ class _Cycle:
         self._host: PlanHost | None = None
         self._slow_at = time.monotonic() + SLOW_S
         """When the class has worked for so long that people are told, once."""
-        self._ended: set[int] = set()
-        """Jobs whose end this cycle handles."""
+        self._ended: dict[int, int] = {}
+        """Jobs whose end this cycle handles, and how often their hooks failed before."""
         self._unfinished, self._gave_up = False, False
         """Whether there was no time to read all that is wanted of the source; whether hooks are not called any more."""
 
@@ -190,18 +183,19 @@ class _Cycle:
         self._begin(host)
         self._read(host)
         # After the source, which may have taken its time: what ended meanwhile is no cycle late.
-        facts = self._given_up(self._managers.facts(self._fence, CYCLE_ENDS))
-        self._ended = {end.live.item_id for end in facts.ended}
-        decision, unclosed = host.cycle(facts, self._answer), None
-        if decision.over:
-            decision, unclosed = self._close(host, decision, None)
-        told = decision.error
-        if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
-            told = self._row.error  # it stays to be seen, and does not make a failure of the end
+        facts = self._managers.facts(self._fence, CYCLE_ENDS)
+        self._ended = {end.live.item_id: end.tries for end in facts.ended}
+        self._gave_up = any(end.given_up for end in facts.ended)
         try:
-            committed = self._managers.commit_decision(self._fence, replace(decision, failed=[], error=told))
+            decision, unclosed, committed = self._committed(host, facts)
+        except Fenced:
+            raise
         except InvalidRequest as why:
+            self._keep(host.done)
             raise PlanFailed(f"{self._row.plan}: what it decided cannot be: {why}") from None
+        except BaseException:  # a stop and a lost connection too
+            self._keep(host.done)
+            raise
         host.settled = not decision.over  # nobody calls it again: it ends with this use
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
@@ -220,8 +214,27 @@ class _Cycle:
             failed=decision.over and decision.close_reason in host.failed_outcomes,
             error=decision.error if decision.over else error,
             unclosed=unclosed,
+            hook_errors=committed.hook_errors if decision.over else 0,
+            on_hook_error=host.on_hook_error,
             stopped=committed.stopped,
         )
+
+    def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, Committed]:
+        """What the class decided, on record; and what went wrong with ``on_close``, if that was called."""
+        decision, unclosed = host.cycle(facts, self._answer), None
+        if decision.over:
+            decision, unclosed = self._close(host, decision, None)
+        told = decision.error
+        if decision.over and told is None and GIVEN_UP in (self._row.error or ""):
+            told = self._row.error  # it stays to be seen, and does not make a failure of the end
+        kept = replace(decision, error=told, hook_errors=int(unclosed is not None))
+        return decision, unclosed, self._managers.commit_decision(self._fence, kept)
+
+    def _keep(self, done: Decision | None) -> None:
+        """Put on record what hooks did that had ended before the cycle failed: nobody calls them again."""
+        if done is not None:
+            with suppress(LifecycleError):  # what cannot be on record is done again
+                self._managers.commit_decision(self._fence, replace(done, over=False, hook_errors=0))
 
     def alive(self) -> None:
         """Heartbeat; people see what a class is at that works for long, and do not take it for one that hangs."""
@@ -237,7 +250,7 @@ class _Cycle:
         """The manager was stopped: call ``on_close``, if there ever was an object to call it of. Or it is on record
         that it ends, ``on_close`` included, and whoever wrote that could not say so."""
         row = self._row
-        answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason)
+        answer = CycleAnswer(self._hosts.queue, over=True, close_reason=row.close_reason, hook_errors=row.hook_errors)
         if row.over and GIVEN_UP not in (row.error or ""):
             answer = replace(answer, error=row.error)
         if row.generation:
@@ -245,7 +258,8 @@ class _Cycle:
                 with self._hosts.use(row.plan, row.manager_id, self._fence.attempt, row.generation, alive) as host:
                     self._begin(host)
                     if row.over:
-                        answer = replace(answer, failed=row.close_reason in host.failed_outcomes)
+                        failed = row.close_reason in host.failed_outcomes
+                        answer = replace(answer, failed=failed, on_hook_error=host.on_hook_error)
                     else:
                         nothing = Decision(stats=dict(row.stats), close_reason=row.close_reason)
                         last, unclosed = self._close(host, nothing, "cancelled")
@@ -254,8 +268,7 @@ class _Cycle:
                         self._managers.commit_decision(self._fence, kept)
                         answer = replace(answer, unclosed=unclosed)
             except PlanFailed as failure:  # its class cannot be used any more, which is no reason to stay
-                self._trouble.tries += 1
-                if failure.missing and self._trouble.tries < TRIES and self._served():
+                if failure.missing and self._managers.note_try(self._fence) < TRIES and self._served():
                     raise  # the next try may come to a worker that has it
                 if not row.over:
                     answer = replace(answer, unclosed=f"on_close was not called: {failure}"[:WAITING_MAX])
@@ -264,25 +277,23 @@ class _Cycle:
 
     def failed(self, failed: PlanFailed) -> CycleAnswer:
         """The class could not do its cycle: nothing of it is on record, and its process is gone."""
-        row, trouble, text = self._row, self._trouble, str(failed)
+        row, tries, text = self._row, 0, str(failed)
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
-        end = next((one for one in facts.ended if one.live.item_id == failed.item_id), None)
         elsewhere = failed.missing and self._served()
-        if end is not None:  # one try of these hooks, and none of the whole class
-            tries = trouble.hook_failed(end.live.item_id, end.attempt)
-            text = f"{text} ({_tried(tries)})"
+        if failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
+            text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
             for_good = failed.for_good or (failed.missing and not elsewhere)
-            trouble.tries = max(TRIES, trouble.tries + 1) if for_good else trouble.tries + 1
-        if trouble.tries >= TRIES and not elsewhere and not self._anything_lives(facts):
+            tries = max(self._managers.note_try(self._fence), TRIES if for_good else 0)
+        if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
                 text = f"{text}; no worker has this class: bring it back, and start this flow again"
             over = Decision(over=True, error=text, close_reason=row.close_reason)
             self._managers.commit_decision(self._fence, over)
             self._forget()
             return CycleAnswer(None, over=True, close_reason=row.close_reason, error=text)
-        again_s = AGAIN_S[min(max(trouble.tries, 1), len(AGAIN_S)) - 1]
+        again_s = AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
         what = "cannot be loaded on this worker and is tried on any" if elsewhere else "failed and is tried again"
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)
@@ -397,25 +408,12 @@ class _Cycle:
 
     # --- hooks that fail
 
-    def _given_up(self, facts: Facts) -> Facts:
-        """Ends whose hooks failed too often count as handled."""
-        tries = self._trouble.hooks
-        ended = [
-            replace(end, given_up=tries.get((end.live.item_id, end.attempt), 0) >= TRIES) if tries else end
-            for end in facts.ended
-        ]
-        self._gave_up = any(end.given_up for end in ended)
-        return replace(facts, ended=ended)
-
     def _told(self, decision: Decision, again_s: float | None) -> tuple[str | None, float | None]:
         """Write down what went wrong; what of it the workflow is told, and the seconds to the next cycle."""
-        trouble, known = self._trouble, self._row.error or ""
+        known = self._row.error or ""
         error = known if self._gave_up and GIVEN_UP in known else decision.error
-        trouble.tries = 0
-        for hooked in decision.hooked:
-            trouble.hooks.pop((hooked.item_id, hooked.attempt), None)
         for failure in decision.failed:
-            tries = trouble.hook_failed(failure.item_id, failure.attempt)
+            tries = self._ended.get(failure.item_id, 0) + 1
             error = f"{failure.error} ({_tried(tries)})"
             wanted_s = AGAIN_S[tries - 1] if tries < TRIES else 0.0
             again_s = wanted_s if again_s is None else min(again_s, wanted_s)

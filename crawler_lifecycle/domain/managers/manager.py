@@ -45,6 +45,8 @@ PAGE_ITEMS, PAGE_BYTES = 500, 256 * 1024
 CAP_MAX = 100_000
 #: Ends that one cycle handles at most.
 CYCLE_ENDS = 100
+#: Seconds of a cycle in which methods of the class begin; what is left then waits for the next one.
+CYCLE_S = 30.0
 #: Jobs that one cycle picks at most.
 CYCLE_PICKS = 500
 #: Jobs of a source that may be delayed at once; a full list pauses the source.
@@ -60,7 +62,13 @@ STATS_MAX, STAT_NAME_MAX = 2000, 200
 #: Characters of a close reason, which may be the outcome of a run.
 REASON_MAX = 200
 #: What attributes of a class may say; the first of each is the default.
-ON_ITEM_ERROR, ON_CODE_CHANGE = ("stop", "skip"), ("replay", "continue", "fail")
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "on_item_error": ("stop", "skip"),
+    "on_code_change": ("replay", "continue", "fail"),
+    "on_hook_error": ("fail", "complete"),
+}
+#: How often hooks of one end, a cycle, or the making of the object are tried before they are given up.
+TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +279,13 @@ class Ended:
     """False for an end that no retry can better (stopped by a person, refused, fatal exit codes)."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """What hooks are given: the words of the table in docs/managers.md."""
-    given_up: bool = False
-    """Whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
+    tries: int = 0
+    """How often its hooks have failed."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
+        return self.tries >= TRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +387,7 @@ class Decision:
 
     hooked: list[Hooked] = field(default_factory=list)
     failed: list[HookFailed] = field(default_factory=list)
-    """Not committed: whoever called the class counts the tries of each end, and gives up after three."""
+    """One more try of each end; it is given up after three."""
     added: list[Added] = field(default_factory=list)
     delayed: list[int] = field(default_factory=list)
     """Rows that go from BUFFERED to DELAYED."""
@@ -396,6 +409,16 @@ class Decision:
     """One sentence: why nothing more was picked."""
     again_s: float | None = None
     """Seconds until the next cycle at the latest; ``None``: when something happens."""
+    hook_errors: int = 0
+    """Errors in hooks of no end, which nobody calls again: of ``on_close``."""
+
+
+def outcome_of(close_reason: str | None, failed: bool, hook_errors: int, on_hook_error: str) -> tuple[str, bool]:
+    """Outcome of a manager that ends with this close reason, and whether it FAILED: errors in its hooks are no
+    success, unless its class says so. ``failed``: whether its class takes the close reason for a failure."""
+    if failed or close_reason in FAILED_OUTCOMES or not hook_errors:
+        return close_reason or FINISHED, failed or close_reason in FAILED_OUTCOMES
+    return f"errors in hooks: {hook_errors}", on_hook_error == "fail"
 
 
 def jobseq(seq: int, retry: int) -> str:

@@ -113,7 +113,7 @@ class Window:
 
     def free(self, cap: float) -> int:
         """Slots that are free under this cap of the class; a cap that a person set goes before it."""
-        if self.facts.paused or self.facts.source_error is not None:
+        if self.facts.paused:
             return 0
         most = cap if self.facts.cap is None else self.facts.cap
         return int(max(0, min(most - self._now.live, CYCLE_PICKS - len(self._now.picked))))
@@ -172,6 +172,10 @@ class Window:
             self.hold(waiting, key)
             return waiting
         return None
+
+    def hold_for(self, spider: str) -> None:
+        """A job of another manager holds a slot of this one."""
+        self._count(spider, None, 1)
 
     def hold(self, waiting: Waiting, cap_key: str | None) -> None:
         """This job holds a slot now. It is to be picked or released."""

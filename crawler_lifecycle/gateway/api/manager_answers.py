@@ -124,7 +124,7 @@ class Manager(BaseModel):
                 "workflow_id": manager_workflow_id(row.name, row.flow_id),
                 "crawler": words[0] if row.plan == BUILT_IN and words else None,
                 "argv": words,
-                "live": 0 if row.status in ENDED else counts.live,  # what is left may have ended, unseen by a cycle
+                "live": counts.live,
                 "waiting": waiting(row),
                 "stop": Stop.of(row.stop) if row.stop else None,
                 "jobs": Jobs(

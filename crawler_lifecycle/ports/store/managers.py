@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -56,6 +56,12 @@ class ManagerCounts:
     good: int = 0
     bad: int = 0
 
+    def settled(self, live: int) -> ManagerCounts:
+        """The same when the manager has ended: all that was started has ended but so many jobs."""
+        started, ended = JobState.STARTED.value, JobState.ENDED.value
+        over = self.by_state.get(started, 0) - live
+        return replace(self, by_state={**self.by_state, started: live, ended: self.by_state.get(ended, 0) + over})
+
     @property
     def live(self) -> int:
         return self.by_state.get(JobState.STARTING, 0) + self.by_state.get(JobState.STARTED, 0)
@@ -93,6 +99,10 @@ class ManagerRow:
     sealed: bool = False
     """Whether no more items come from outside (the built-in manager)."""
     next_seq: int = 1
+    tries: int = 0
+    """Cycles in a row that its class could not do."""
+    hook_errors: int = 0
+    """Hooks of this attempt that failed for good: of ends that were given up, and ``on_close``."""
     cap: int | None = None
     paused: bool = False
     leave: bool = False
@@ -116,6 +126,7 @@ class ManagerRow:
     jobs_pruned_at: datetime | None = None
     """When jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
+    """After its end: with what its runs became since, which no cycle handles."""
     unreadable: str | None = None
     """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
 
@@ -133,6 +144,8 @@ class Committed:
     before the commit. The jobs of the latter go on waiting."""
     stopped: bool = False
     """Whether a stop is on record."""
+    hook_errors: int = 0
+    """``ManagerRow.hook_errors``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +200,6 @@ class ManagerReader(Protocol):
 
     def live_managers(self) -> LiveManagers: ...
 
-    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
-        """Manager -> how many runs of it have not ended; those without any are left out."""
-        ...
-
     def manager_output(self, manager_id: int) -> str:
         """What the class of a manager printed last; empty when that was nothing."""
         ...
@@ -220,7 +229,8 @@ class ManagerStore(ManagerReader, Protocol):
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
         """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
-        again behind this position; ``None``: what is on record of it stays. ``fence.generation`` is not compared."""
+        again behind this position; ``None``: what is on record of it stays. Read from its beginning by other code than
+        before, what it gave and nobody began is forgotten. ``fence.generation`` is not compared."""
         ...
 
     def add_page(self, fence: ManagerFence, page: Page) -> int:
@@ -270,7 +280,7 @@ class ManagerStore(ManagerReader, Protocol):
         ...
 
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
-        """Apply a decision in one transaction, with the event ``manager.changed``; all but ``failed``.
+        """Apply a decision in one transaction, with the event ``manager.changed``.
 
         Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
         picked row waits, an added identity is new. Picks fall away, and their jobs go on waiting, after a stop, while
@@ -283,6 +293,11 @@ class ManagerStore(ManagerReader, Protocol):
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        ...
+
+    def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
+        """One more try that failed: of the hooks of this job's end, else of a cycle of the class; how many there were
+        in a row."""
         ...
 
     def keep_output(self, manager_id: int, text: str) -> None:
@@ -323,8 +338,8 @@ class ManagerStore(ManagerReader, Protocol):
     ) -> ManagerRow:
         """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
         runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
-        again, and keeps its number. Jobs whose run has ended and whose hooks did not run stay as they
-        are: a resume runs those hooks."""
+        again, and keeps its number. From then on jobs are told to have ended when their run has, whether or not hooks
+        ran: a resume runs those hooks."""
         ...
 
 

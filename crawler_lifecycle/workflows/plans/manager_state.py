@@ -13,7 +13,7 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.managers.managing import ManagerOpened
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES, FINISHED, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.store.managers import ManagerFence
 from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, TOO_LATE, Inbox
@@ -180,11 +180,12 @@ class ManagerState(OwnedState):
         if answer.error is not None:
             self.over = Verdict(RunStatus.FAILED, "failed", answer.error)
             return
-        reason = answer.close_reason or FINISHED
-        bad = answer.failed or reason in FAILED_OUTCOMES
+        outcome, bad = outcome_of(answer.close_reason, answer.failed, answer.hook_errors, answer.on_hook_error)
         status = RunStatus.FAILED if bad else RunStatus.COMPLETED
-        close = f"; {answer.unclosed}" if answer.unclosed else ""
-        self.over = Verdict(status, reason, f"Its class ended it with the close reason {reason!r}{close}")
+        errors = f"; errors in hooks: {answer.hook_errors}" if answer.hook_errors else ""
+        close = f"{errors}; {answer.unclosed}" if answer.unclosed else errors
+        reason = answer.close_reason or FINISHED
+        self.over = Verdict(status, outcome, f"Its class ended it with the close reason {reason!r}{close}")
 
     def gap_left(self, now: datetime) -> float:
         if self.cycle_at is None or not self.inbox.woken:

@@ -26,6 +26,7 @@ from crawler_lifecycle.domain.managers.manager import (
     Added,
     Decision,
     Hooked,
+    HookFailed,
     JobState,
     Page,
     Picked,
@@ -602,7 +603,7 @@ def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
     managers.record_manager_stop(managed.id, managed.world.stop(), leave=True)
     assert managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "left").leave
     assert [run.run_id for run in managers.live_runs(managed.id)] == [fence.run_id]
-    assert managed.row.counts.live == 2
+    assert (managed.row.counts.live, managed.counted()) == (1, {"queued": 1, "started": 1})
     with pytest.raises(InvalidRequest):
         managers.end_manager(managed.fence, RunStatus.STOPPING, "x", "y")
 
@@ -622,6 +623,67 @@ def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -
     assert [one.run_id for one in managed.jobs(JobState.STARTED)] == [run.run_id]
     managed.check_counters()
     assert stranger.run_id != run.run_id
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_job_has_ended_with_its_run_when_its_manager_has(managed: Managed, leave: bool) -> None:
+    """However the manager ended: its hooks wait for a resume, and no job stays started for ever."""
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 3]))
+    managed.pick(2)
+    first, second = managed.begin()
+    world.finish(first, failed=[0])
+    if not leave:
+        world.finish(second)
+    managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "its code has changed", leave=leave)
+    [event] = [one for one in world.store.events.events_after(0) if one.type == EVENT_MANAGER_ENDED]
+    assert event.body["jobs"].get("started", 0) == int(leave)
+    managed.check_counters()
+    assert [one.run_id for one in managed.jobs(JobState.STARTED)] == ([second.run_id] if leave else [])
+    if leave:
+        world.finish(second)
+    told = [(one.run_id, one.outcome) for one in managed.jobs(JobState.ENDED)]
+    assert told == [(first.run_id, "failed"), (second.run_id, "finished")]
+    assert managers.list_managers()[0].counts.by_state == managed.row.counts.by_state
+    managed.check_counters()
+    again = Managed.claimed(world, managed.id, NEXT)
+    again.check_counters()
+    assert sorted(again.handle()) == [first.run_id, second.run_id]
+
+
+def test_tries_of_hooks_stand_with_the_job_and_those_that_fail_come_last(managed: Managed) -> None:
+    world, managers = managed.world, managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 3]))
+    managed.pick(3)
+    for fence in managed.begin():
+        world.finish(fence)
+    first = managers.facts(managed.fence, 100).ended[0].live.item_id
+    assert [managers.note_try(managed.fence, first) for _ in range(2)] == [1, 2]
+    managed.commit(failed=[HookFailed(first, 1, "no connection")])
+    ended = managers.facts(managed.fence, 100).ended
+    assert [end.tries for end in ended] == [0, 0, 3]
+    assert (ended[2].live.item_id, ended[2].given_up) == (first, True)
+    assert [managers.note_try(managed.fence) for _ in range(2)] == [1, 2]
+    managed.handle()
+    assert (managed.row.hook_errors, managed.row.tries) == (1, 0)
+    managed.commit(hook_errors=1, over=True)
+    assert managed.row.hook_errors == 2
+    managers.end_manager(managed.fence, RunStatus.FAILED, "errors in hooks: 2", "x")
+    assert Managed.claimed(world, managed.id, NEXT).row.hook_errors == 0
+
+
+def test_what_former_code_gave_and_nobody_began_is_forgotten(managed: Managed) -> None:
+    managers = managed.world.store.managers
+    managers.add_page(managed.fence, page([1, 2, 3, 4]))
+    managed.add(job(5))
+    managed.pick(1)
+    managed.commit(delayed=[managers.waiting_jobs(managed.id, JobState.BUFFERED)[0].item_id])
+    assert managers.new_generation(managed.fence, "f1", 0).counts.by_state[JobState.BUFFERED] == 2, "the same code"
+    row = managers.new_generation(managed.fence, "f2", 0)
+    managed.fence = replace(managed.fence, generation=row.generation)
+    assert managed.counted() == {"queued": 1, "starting": 1}
+    assert managers.add_page(managed.fence, page([1, 4])) == 1, "what it gives again is new, unless it was begun"
+    managed.check_counters()
 
 
 def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(managed: Managed) -> None:

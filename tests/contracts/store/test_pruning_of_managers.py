@@ -12,6 +12,7 @@ from crawler_lifecycle.adapters.database import Pruner, open_pruner
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports import Fence
 from tests.contracts.store.managing import NEXT, Managed, job, page
 from tests.contracts.store.world import Clock, World
 
@@ -89,3 +90,27 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     keys = [one.key for one in world.store.managers.starting_jobs(third.fence)]
     assert keys == [f"manager/{managed.id}/{n}" for n in (2, 3)], "a number is never given again"
     third.check_counters()
+
+
+def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(pruner: Pruner, world: World) -> None:
+    managed, store = left(world), world.store
+    store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
+    [run] = store.runs.list_runs()
+    world.clock.forward(100 * 86_400)
+    before = world.clock.now - AGE
+    pruner.remove("manager_item", pruner.look("manager_item", before).goes, before)
+    resumed = world.resume(Fence(run.run_id, 1, run.owner_run_id or "", run.run_uid), rerun=True)
+    world.deploy(resumed)
+    world.execute(resumed)
+    again = Managed.claimed(world, managed.id, NEXT)
+    facts = store.managers.facts(again.fence, 100)
+    assert (facts.live, facts.live_by_spider) == (1, {"services": 1})
+    again.check_counters()
+    [told] = again.jobs(JobState.STARTED)
+    assert (told.run_id, told.seq, told.job and told.job.spider_args) == (run.run_id, 1, {"n": "1"})
+    world.finish(resumed)
+    [ended] = store.managers.facts(again.fence, 100).ended
+    assert (ended.live.key, ended.attempt) == (str(run.run_id), 2)
+    assert again.handle() == [run.run_id]
+    assert store.managers.add_page(again.fence, page([1])) == 1, "it is like no other: the same job is new"
+    again.check_counters()

@@ -46,6 +46,24 @@ async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: 
     assert (counts.scheduled, counts.retried, counts.good, counts.bad) == (2, 2, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("told", "end"),
+    [
+        ({}, ("FAILED", "errors in hooks: 2")),
+        ({"on_hook_error": "complete"}, ("COMPLETED", "errors in hooks: 2")),
+        ({"close_reason": "failed"}, ("FAILED", "failed")),
+        ({"close_reason": "banned", "failed": True}, ("FAILED", "banned")),
+        ({"error": "position 2: no dictionary"}, ("FAILED", "failed")),
+    ],
+)
+async def test_hooks_that_failed_for_good_are_told_by_the_end(told: dict[str, Any], end: tuple[str, str]) -> None:
+    state = ManagerState()
+    state.ends_by(CycleAnswer(None, over=True, hook_errors=2, **told))
+    assert state.over is not None
+    assert (state.over.status, state.over.outcome) == end
+    assert "error" in told or "errors in hooks: 2" in state.over.cause
+
+
 async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy import func, select
 
@@ -13,8 +14,8 @@ from crawler_lifecycle.adapters.database.schema.manager_rows import (
     waiting_row,
     whole_manager,
 )
-from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log, run_history
-from crawler_lifecycle.adapters.database.writes.managers.queries import HOLDING, in_states, known
+from crawler_lifecycle.adapters.database.schema.tables import manager, manager_log
+from crawler_lifecycle.adapters.database.writes.managers.queries import HOLDING, in_states, jobs_that_live, known
 from crawler_lifecycle.adapters.database.writes.managers.unit import ManagerPart
 from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS, check_owner, live_runs, read_row, runs_by_id
 from crawler_lifecycle.domain.bounds import ID_MAX
@@ -31,12 +32,12 @@ class SqlManagerReads(ManagerPart):
         if not 0 < manager_id <= ID_MAX:
             return None
         rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
-        return whole_manager(rows[0]) if rows else None
+        return self._settled([whole_manager(rows[0])])[0] if rows else None
 
     def find_manager(self, name: str, flow_id: str) -> ManagerRow | None:
         m = manager.c
         rows = self._rows(select(manager).where(m.name == name, m.flow_id == flow_id))
-        return whole_manager(rows[0]) if rows else None
+        return self._settled([whole_manager(rows[0])])[0] if rows else None
 
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
@@ -49,15 +50,28 @@ class SqlManagerReads(ManagerPart):
             query = query.where(m.status == status)
         if name is not None:
             query = query.where(m.name == name)
-        return [listed_manager(row) for row in self._rows(query)]
+        return self._settled([listed_manager(row) for row in self._rows(query)])
+
+    def _settled(self, rows: list[ManagerRow]) -> list[ManagerRow]:
+        """What became of jobs after their manager's end, which no cycle writes down any more."""
+        over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
+        if not over:
+            return rows
+        with self._db.reading() as conn:
+            live = jobs_that_live(conn, [row.manager_id for row in over])
+        return [
+            replace(row, counts=row.counts.settled(live.get(row.manager_id, 0))) if row in over else row for row in rows
+        ]
 
     def list_jobs(
         self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
     ) -> list[JobRow]:
         wanted = sorted({JobState(state).value for state in states or JobState})
         with self._db.reading() as conn:
-            rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states)
-        return [listed_job(row) for row in rows]
+            status = conn.execute(select(manager.c.status).where(manager.c.manager_id == manager_id)).scalar()
+            over = status not in LIVE_RUNS
+            rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states, over=over)
+        return [listed_job(row, over=over) for row in rows]
 
     def live_managers(self) -> LiveManagers:
         m = manager.c
@@ -67,18 +81,6 @@ class SqlManagerReads(ManagerPart):
             rows = conn.execute(query).all()
         by_status = {status: managers for status, managers, _, _ in rows}
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
-
-    def left_runs(self, managers: Collection[ManagerRow]) -> dict[int, int]:
-        r, ids = run_history.c, {manager_workflow_id(row.name, row.flow_id): row.manager_id for row in managers}
-        if not ids:
-            return {}
-        query = (
-            select(r.parent, func.count())
-            .where(r.parent.in_(sorted(ids)), r.status.in_(LIVE_RUNS), r.request_id.like("manager/%"))
-            .group_by(r.parent)
-        )
-        with self._db.reading() as conn:
-            return {ids[parent]: runs for parent, runs in conn.execute(query).all()}
 
     def manager_output(self, manager_id: int) -> str:
         return self._output(manager_log, manager_id)

@@ -32,7 +32,8 @@ _SAME = tuple(
 )
 
 #: Columns of a run that say how a job's run stands; under names of their own beside the job's.
-RUN_FACTS = ("status", "attempt", "started_at")
+RUN_FACTS = ("status", "attempt", "started_at", "outcome")
+_OVER = [status.value for status in RunStatus if status.terminal]
 
 
 # --- managers -----------------------------------------------------------------------------------------------------
@@ -167,6 +168,7 @@ def ended_row(row: Row, told: ToldRun | None) -> Ended:
         outcome=outcome,
         retryable=not never_retried(outcome, exit_codes),
         metadata=metadata_of(row, told),
+        tries=row["hook_tries"],
     )
 
 
@@ -209,8 +211,11 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
     }
 
 
-def listed_job(row: Row) -> JobRow:
-    """One job of many: what cannot be is told in ``unreadable``."""
+def listed_job(row: Row, *, over: bool = False) -> JobRow:
+    """One job of many: what cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended with its
+    run."""
+    if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *_OVER):
+        row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
     values, wrong = salvaged(manager_item, row)
     job: Job | None = None
     if values["params"] is not None:

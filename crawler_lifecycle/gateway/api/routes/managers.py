@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -149,15 +149,8 @@ class ManagerViews:
             size = filters.page_size + 1
             rows = self._managers.list_managers(before, size, status=filters.status, name=filters.name)
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
-        left = self._runs_left(page)
-        answers = [
-            Manager.of(
-                row,
-                waiting=self._blocked.listed_workflow(workflow_id_of(row)) or waiting(row),
-                **left.get(row.manager_id, {}),
-            )
-            for row in page
-        ]
+        blocked = self._blocked.listed_workflow
+        answers = [Manager.of(row, waiting=blocked(workflow_id_of(row)) or waiting(row)) for row in page]
         return ManagerPage(managers=answers, next_page_token=token)
 
     async def detail(self, manager_id: int) -> ManagerDetail:
@@ -165,14 +158,7 @@ class ManagerViews:
         row = await run_in_threadpool(self.found, manager_id)
         is_open = row.status not in ENDED
         why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
-        left = await run_in_threadpool(self._runs_left, [row])
-        more = left.get(row.manager_id, {})
-        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why, **more)
-
-    def _runs_left(self, rows: Sequence[ManagerRow]) -> dict[int, dict[str, int]]:
-        """What is said of managers that have ended and left runs, which no cycle looks at any more."""
-        ended = [row for row in rows if row.status in ENDED and row.counts.live]
-        return {manager_id: {"live": runs} for manager_id, runs in self._managers.left_runs(ended).items()}
+        return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why)
 
 
 def add_manager_readers(

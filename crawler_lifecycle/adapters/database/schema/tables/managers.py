@@ -52,6 +52,9 @@ manager = Table(
     Column("stop_reason", Long),
     Column("stop_limit", Words(200)),
     Column("stop_escalated", Boolean, nullable=False),
+    # Cycles in a row that its class could not do; hooks of this attempt that failed for good.
+    Column("tries", Integer, nullable=False),
+    Column("hook_errors", Integer, nullable=False),
     Column("state", Json, nullable=False),
     Column("stats", Json, nullable=False),
     Column("tags", Json, nullable=False),
@@ -99,6 +102,8 @@ manager_item = Table(
     Column("run_id", BigInteger),
     # The last attempt of its run whose hooks ran; 0: none.
     Column("handled_attempt", Integer, nullable=False),
+    # How often hooks of it failed since some ran.
+    Column("hook_tries", Integer, nullable=False),
     Column("outcome", Words(200)),
     Column("error", Long),
     Column("created_at", UtcTime, nullable=False),

@@ -10,16 +10,28 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, or_, select, update
+from sqlalchemy import and_, bindparam, func, not_, or_, select, update
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import dump_job, ended_row, job_outcome
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history
 from crawler_lifecycle.adapters.database.writes.bulk import chunks
 from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_mappings
+from crawler_lifecycle.adapters.database.writes.row_unit import live_runs, runs_by_id
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
-from crawler_lifecycle.domain.managers.manager import Added, Decision, Facts, Hooked, JobState, Picked
+from crawler_lifecycle.domain.managers.manager import (
+    TRIES,
+    Added,
+    Decision,
+    Facts,
+    Hooked,
+    Job,
+    JobState,
+    Picked,
+    job_of_request,
+)
 from crawler_lifecycle.domain.managers.rows import new_numbers
+from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
 
@@ -72,6 +84,7 @@ class SqlDecisions(ManagerPart):
         with self._manager(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)
+            hooks_failed(unit, [one.item_id for one in decision.failed])
             rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
             seqs = {item_id: row["seq"] for item_id, row in rows.items()}
             numbers = new_numbers(decision, unit.row["next_seq"], seqs)
@@ -83,7 +96,8 @@ class SqlDecisions(ManagerPart):
             unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
             _say(unit, decision)
             row = unit.row
-            return Committed(row["jobs_starting"], unit.live, dropped + fell, unit.stop is not None)
+            stopped = unit.stop is not None
+            return Committed(row["jobs_starting"], unit.live, dropped + fell, stopped, row["hook_errors"])
 
 
 # --- facts --------------------------------------------------------------------------------------------------------
@@ -100,6 +114,8 @@ def _reopen(unit: ManagerUnit) -> int:
     """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran; how
     many they are."""
     r, i = run_history.c, manager_item.c
+    if unit.row["jobs_pruned_at"] is not None:
+        _adopt(unit)
     joined = run_history.join(manager_item, i.run_id == r.run_id)
     query = (
         select(i.item_id)
@@ -113,13 +129,31 @@ def _reopen(unit: ManagerUnit) -> int:
     return len(again)
 
 
+def _adopt(unit: ManagerUnit) -> None:
+    """Runs that a person resumed and whose jobs were pruned get jobs again, which are like no other."""
+    r, i = run_history.c, manager_item.c
+    alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
+    found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone)
+    runs = {job_of_request(run.request_id): run for run in runs_by_id(unit.conn, found)}
+    taken, rows = _numbers(unit, [key[1] for key in runs if key is not None]), []
+    for key, run in runs.items():
+        if key is None or key[1:] in taken:  # that one is about to be noted
+            continue
+        told = job_metadata(run)
+        job = Job(run.crawler, told["spider_args"], told["job_settings"], told["tags"])
+        more = {"seq": key[1], "retry": key[2], "run_id": run.run_id, "handled_attempt": run.attempt - 1}
+        rows.append(item_row(unit, job, None, JobState.ENDED, None, **more))
+    insert_mappings(unit.conn, manager_item, rows)
+    unit.moved(None, JobState.ENDED, len(rows))
+
+
 def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
     """Jobs whose run has ended, or can never be begun, and whose hooks did not run for that."""
     r, i = run_history.c, manager_item.c
     over = and_(r.status.in_(_OVER), r.attempt > i.handled_attempt)
     never = and_(i.run_id.is_(None), i.error.is_not(None))
     query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
-    query = query.order_by(func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
+    query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
     return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings().all()
 
 
@@ -150,7 +184,8 @@ def _say(unit: ManagerUnit, decision: Decision) -> None:
     row = unit.row
     flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
     unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
-    unit.set(close_reason=decision.close_reason, waiting_for=decision.waiting)
+    unit.set(close_reason=decision.close_reason, waiting_for=decision.waiting, tries=0)
+    unit.count(hook_errors=decision.hook_errors)
     if decision.state is not None:
         unit.set(state=decision.state)
     if decision.over:
@@ -174,12 +209,21 @@ def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
         alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
-        set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome)
+        set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome, hook_tries=0)
         if state is JobState.ENDED:
             unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
     bad = sum(one.bad for one in hooked)
-    unit.count(bad=bad, good=len(hooked) - bad)
+    given_up = sum(row["hook_tries"] >= TRIES for row in rows.values())
+    unit.count(bad=bad, good=len(hooked) - bad, hook_errors=given_up)
     return sum(len(ids) for (_, _, state), ids in alike.items() if state is JobState.STARTED)
+
+
+def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
+    """One more try of the hooks of these ends, and how many there were now."""
+    tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
+    for item_id, number in tries.items():
+        unit.conn.execute(update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number))
+    return tries
 
 
 def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
@@ -199,7 +243,7 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
     """Insert new jobs, those that were picked at once as STARTING; how many of these fell away, as known."""
     there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
-    numbers = _numbers(unit, [one for one in added if one.seq is not None])
+    numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
     rows, fell = [], 0
     for one in added:
         pick = picks.get(one.ref)
@@ -223,10 +267,10 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
     return fell
 
 
-def _numbers(unit: ManagerUnit, added: Sequence[Added]) -> set[tuple[int | None, int]]:
-    """Numbers with retries that are taken, of those that these jobs have."""
+def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
+    """Which of these numbers are taken, with their retries."""
     i, found = manager_item.c, set[tuple[int | None, int]]()
-    for chunk in chunks(sorted({one.seq for one in added if one.seq is not None})):
+    for chunk in chunks(sorted(set(seqs))):
         query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))
         rows = unit.conn.execute(query.with_hint(manager_item, _BY_NUMBER, "mysql"))
         found |= {(seq, retry) for seq, retry in rows}

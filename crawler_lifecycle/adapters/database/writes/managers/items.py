@@ -111,6 +111,7 @@ def item_row(
         "params": None if job is None else dump_job(job),
         "not_before": None,
         "handled_attempt": 0,
+        "hook_tries": 0,
         "error": None,
         "created_at": unit.now,
         "updated_at": unit.now,

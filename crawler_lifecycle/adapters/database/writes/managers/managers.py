@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import job_key, manager_hash, whole_manager
 from crawler_lifecycle.adapters.database.schema.tables import (
@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
 
-from .decisions import SqlDecisions
+from .decisions import SqlDecisions, hooks_failed
 from .items import SqlManagerItems, set_items
 from .queries import BY_STATE, in_states
 from .unit import ManagerUnit
@@ -75,17 +75,20 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         with self._manager(manager_id) as unit:
             ended = unit.status.terminal
             if unit.take(owner, over=ended):
-                unit.set(is_over=False, error=None)
+                unit.set(is_over=False, error=None, tries=0)
                 if ended:
                     again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
-                    unit.set(status=RunStatus.INITIALIZING.value, paused=False, **again, **_NO_STOP)
+                    unit.set(status=RunStatus.INITIALIZING.value, paused=False, hook_errors=0, **again, **_NO_STOP)
                     self._count_anew(unit)
             return whole_manager(unit.row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
         with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
+            changed = unit.row["fingerprint"] != fingerprint
             unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
+            if read_from == 0 and changed:
+                self._drop_unstarted(unit)
             if read_from is not None:
                 unit.set(position=min(read_from, unit.row["position"]), exhausted=False, source_error=None)
             unit.set(started_at=unit.row["started_at"] or unit.now)
@@ -95,6 +98,13 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         with self._manager(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
+
+    def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
+        with self._manager(fence.manager_id, fence) as unit:
+            if item_id is not None:
+                return hooks_failed(unit, [item_id])[item_id]
+            unit.set(tries=unit.row["tries"] + 1)
+            return int(unit.row["tries"])
 
     def keep_output(self, manager_id: int, text: str) -> None:
         self._keep_output(manager_log, manager_id, text)
@@ -129,7 +139,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             if unit.status.terminal:
                 return whole_manager(unit.row)
             left = leave or unit.row["leave_runs"]
-            self._settle_starting(unit, stay=left)
+            self._settle_starting(unit)
             if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
                 raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
             unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
@@ -147,7 +157,15 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
 
     @staticmethod
-    def _settle_starting(unit: ManagerUnit, *, stay: bool) -> None:
+    def _drop_unstarted(unit: ManagerUnit) -> None:
+        """Forget what former code gave and nobody began: the source is read again, and gives it again or not."""
+        i = manager_item.c
+        for state in (JobState.BUFFERED, JobState.DELAYED):
+            gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state.value)
+            unit.count(**{f"jobs_{state}": -unit.conn.execute(gone).rowcount})
+
+    @staticmethod
+    def _settle_starting(unit: ManagerUnit) -> None:
         """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
@@ -157,9 +175,8 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             for run_id, request_id in there:
                 set_items(unit, [waits.pop(request_id)], JobState.STARTED, run_id=run_id)
             unit.moved(JobState.STARTING, JobState.STARTED, len(there))
-        if not stay:
-            set_items(unit, list(waits.values()), JobState.QUEUED)
-            unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
+        set_items(unit, list(waits.values()), JobState.QUEUED)
+        unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
 
 
 def _check_live(unit: ManagerUnit) -> None:
@@ -194,6 +211,8 @@ def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
         "is_over": False,
         "sealed": False,
         "next_seq": 1,
+        "tries": 0,
+        "hook_errors": 0,
         "paused": False,
         "state": {},
         "stats": {},

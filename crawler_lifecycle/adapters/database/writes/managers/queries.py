@@ -8,12 +8,13 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, and_, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, not_, select
 
 from crawler_lifecycle.adapters.database.schema.manager_rows import RUN_FACTS, ToldRun, ToldTask
 from crawler_lifecycle.adapters.database.schema.rows import Row, listed_run
 from crawler_lifecycle.adapters.database.schema.tables import manager_item, run_history, task_history, task_stats
 from crawler_lifecycle.adapters.database.writes.bulk import CHUNK, chunks
+from crawler_lifecycle.adapters.database.writes.row_unit import LIVE_RUNS
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
@@ -54,18 +55,41 @@ def no_state(state: Column[Any] = manager_item.c.state, known: type[StrEnum] = J
 
 
 def in_states(
-    conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int, *, odd: bool = False
+    conn: Connection,
+    manager_id: int,
+    states: Sequence[str],
+    after_id: int,
+    limit: int,
+    *,
+    odd: bool = False,
+    over: bool = False,
 ) -> list[Row]:
-    """A page of the jobs in these states, by id; with ``odd`` also of those in no state that there is.
+    """A page of the jobs in these states, by id; with ``odd`` also of those in no state that there is. ``over``: the
+    manager has ended, so a job that was started is ENDED when its run has.
 
     Each state is read for itself, so that nothing is sorted.
     """
     i, found = manager_item.c, list[Row]()
-    for condition in [*(i.state == state for state in states), *(no_state() if odd else ())]:
+    lives, started = func.coalesce(run_history.c.status, "").in_(LIVE_RUNS), i.state == JobState.STARTED.value
+    conditions = [
+        i.state == state if not over or state != JobState.STARTED else and_(started, lives) for state in states
+    ]
+    conditions += [and_(started, not_(lives))] if over and JobState.ENDED in states else []
+    for condition in [*conditions, *(no_state() if odd else ())]:
         query = with_run(i.manager_id == manager_id, condition, i.item_id > after_id)
         query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
         found += conn.execute(query).mappings().all()
     return sorted(found, key=lambda row: int(row["item_id"]))[:limit]
+
+
+def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, int]:
+    """How many started jobs of each of these managers have a run that has not ended."""
+    r, i = run_history.c, manager_item.c
+    joined = manager_item.join(run_history, r.run_id == i.run_id)
+    query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
+    query = query.where(i.manager_id.in_(manager_ids), i.state == JobState.STARTED.value, r.status.in_(LIVE_RUNS))
+    rows = conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
+    return {of: jobs for of, jobs in rows}  # noqa: C416
 
 
 def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, ToldRun]:

@@ -15,6 +15,8 @@ from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subjec
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
+from .queries import jobs_that_live
+
 
 @dataclass
 class ManagerUnit(RowUnit):
@@ -65,7 +67,10 @@ class ManagerUnit(RowUnit):
         return manager_subject(self.id)
 
     def figures(self) -> Mapping[str, Any]:
-        jobs = {state: n for state, n in counts_of(self.row).by_state.items() if n}
+        counts = counts_of(self.row)
+        if self.status.terminal and self.row["jobs_started"]:
+            counts = counts.settled(jobs_that_live(self.conn, [self.id]).get(self.id, 0))
+        jobs = {state: n for state, n in counts.by_state.items() if n}
         names = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
         return {"jobs": jobs, "counts": {name: self.row[name] for name in names}}
 

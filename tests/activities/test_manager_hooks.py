@@ -1,0 +1,89 @@
+"""Hooks that take their time, in a real process: each has a limit of its own, and what those before it did stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.domain.managers.manager import JobState
+from crawler_lifecycle.plans.pool import Hosts, Limits
+from crawler_lifecycle.plans.process import Rules
+from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
+
+__all__ = ["bench", "empty"]
+
+SOURCE = """
+import time
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class M(GeneratorCrawlManager):
+    name = "shops"
+    spider = "shop"
+    default_max_jobs = 10
+    loop_mode = 60
+
+    def set_parameters_gen(self):
+        for page in range(5):
+            yield {"page": page}
+
+    def finished_ok_hook(self, spider, outcome, job_args_override, jobkey):
+        print("called", jobkey, flush=True)
+        self.stats.inc_value("calls")
+        time.sleep(SECONDS.get(jobkey, SECONDS["all"]))
+        self.add_job(spider, {"spider_args": {"page": f"more {jobkey}"}})
+"""
+
+
+@pytest.fixture
+def hosts(bench: Bench, tmp_path: Path) -> Iterator[Hosts]:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_s=2.0))
+    bench.activities.hosts = found
+    yield found
+    found.close()
+
+
+def write(folder: Path, seconds: str) -> None:
+    (folder / "shop" / "managers.py").write_text(SOURCE + f"\nSECONDS = {seconds}\n")
+
+
+def test_hooks_that_take_longer_together_than_one_may(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+    write(tmp_path, "{'all': 1.1}")
+    assert bench.cycle().picked == 5
+    for run_id in range(1, 6):
+        bench.end(run_id)
+    ended = 0
+    while ended < 5:
+        answer = bench.cycle()
+        assert answer.error is None
+        ended += answer.ended
+    assert (bench.row.stats["calls"], hosts.state()["started"]) == (5, 1)
+
+
+def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+    write(tmp_path, "{'all': 0, '3': 60}")
+    bench.cycle()
+    for run_id in range(1, 6):
+        bench.end(run_id)
+    answer = bench.cycle()
+    assert "took more than 2 s" in (answer.error or "")
+    assert "tried 1 of 3 times" in (answer.error or "")
+    assert bench.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
+    again = bench.cycle(replace(bench.activities, troubles={}))
+    assert "tried 2 of 3 times" in (again.error or ""), "counted on record, by whichever worker"
+    assert bench.row.stats["calls"] == 4, "those that wait behind it went before it"
+    bench.cycle()
+    last = bench.cycle()
+    assert (last.ended, bench.row.hook_errors) == (1, 1)
+    printed = bench.managers.manager_output(1).split("called ")[1:]
+    assert [text.split()[0] for text in printed] == ["1", "2", "3", "4", "5", "3", "3"]
+    added = [
+        job.job.spider_args["page"] for job in bench.managers.list_jobs(1) if "more" in job.job.spider_args["page"]
+    ]
+    assert added == ["more 1", "more 2", "more 4", "more 5"]
+    assert len(bench.jobs(JobState.ENDED)) == 5
