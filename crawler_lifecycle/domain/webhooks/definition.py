@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM
@@ -163,8 +163,7 @@ def _check_values(name: str, values: Sequence[object]) -> None:
     if len(values) > VALUES_MAX:
         raise refusal(name, len(values), f"give at most {VALUES_MAX} values")
     for value in values:
-        if not isinstance(value, str) or not 1 <= len(value) <= VALUE_MAX:
-            raise refusal(name, value, f"give texts of 1 to {VALUE_MAX} characters")
+        check_text(name, "" if value is None else value, VALUE_MAX)
 
 
 def _named(pattern: str, type: str) -> bool:

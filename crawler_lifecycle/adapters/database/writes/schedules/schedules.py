@@ -12,9 +12,8 @@ from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import schedule, schedule_due
 from crawler_lifecycle.adapters.database.writes.named_rows import locked_row, needed_row, put_row
-from crawler_lifecycle.adapters.database.writes.runs.additions import check_request_id
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, check_request_id
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.schedules.decision import (
     CAUGHT_UP_S,
