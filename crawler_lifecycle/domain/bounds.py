@@ -135,11 +135,11 @@ def travels(value: object, most: int = SAID_MAX) -> bool:
     return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)
 
 
-def check_text(field: str, value: object, most: int = SAID_MAX) -> None:
-    """Raise ``InvalidRequest`` unless the text travels, or is none."""
-    if value is not None and not travels(value, most):
-        cure = f"give 1 to {most} characters, {TRAVEL_MAX} bytes as JSON at most (a sign outside of ASCII has 6 or 12)"
-        raise refusal(field, value, f"{cure}, without control characters and ends of lines")
+def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
+    """Raise ``InvalidRequest`` unless the text travels, or is left out where it is not ``needed``."""
+    if (needed or value is not None) and not travels(value, most):
+        cure = f"give a text of 1 to {most} characters without control characters"
+        raise refusal(field, value, f"{cure}, {TRAVEL_MAX} bytes as JSON at most (outside of ASCII 6 or 12 for each)")
 
 
 def check_request_id(value: object) -> None:

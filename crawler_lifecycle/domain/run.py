@@ -210,7 +210,7 @@ def check_tags(where: str, tags: Sequence[object]) -> None:
     if len(tags) > TAGS_MAX:
         raise refusal(where, len(tags), f"give at most {TAGS_MAX} tags")
     for n, tag in enumerate(tags):
-        check_text(f"{where}[{n}]", "" if tag is None else tag, TAG_MAX)
+        check_text(f"{where}[{n}]", tag, TAG_MAX, needed=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,9 @@ def check_options(options: GraphOptions) -> None:
 
 def check_name(name: object, where: str = "name") -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a step."""
-    check_text(where, "" if name is None else name, NAME_MAX)
-    if "/" in str(name):
-        raise refusal(where, name, "leave out the /, which stands between a graph and what is in it")
+    check_text(where, name, NAME_MAX, needed=True)
+    if "/" in str(name):  # in a path it is between a graph and what is in it
+        raise refusal(where, name, "leave out the /")
 
 
 def check_step(step: StepSpec) -> None:
@@ -306,7 +306,7 @@ def check_call(where: str, call: object) -> None:
 
 
 def _check_text(where: str, job: Mapping[str, Any], field: str) -> None:
-    check_text(f"{where}: {field}", job.get(field, ""), NAME_MAX)
+    check_text(f"{where}: {field}", job.get(field), NAME_MAX, needed=True)
 
 
 def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) -> None:

@@ -178,15 +178,14 @@ def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, na
 
 def check_tag(field_name: str, tag: object) -> str:
     """A tag that a run can have."""
-    text = tag if isinstance(tag, str) else ""
-    check_text(field_name, text, TAG_MAX)
-    return text
+    check_text(field_name, tag, TAG_MAX, needed=True)
+    return str(tag)
 
 
 def _spider(spider: object) -> str:
     if spider is None or spider == "":
         raise InvalidRequest("spider: missing; set the class attribute spider, or give each job a key 'spider'")
-    check_text("spider", spider, SPIDER_MAX)
+    check_text("spider", spider, SPIDER_MAX, needed=True)
     return str(spider)
 
 

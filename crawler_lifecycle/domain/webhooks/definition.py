@@ -163,7 +163,7 @@ def _check_values(name: str, values: Sequence[object]) -> None:
     if len(values) > VALUES_MAX:
         raise refusal(name, len(values), f"give at most {VALUES_MAX} values")
     for value in values:
-        check_text(name, "" if value is None else value, VALUE_MAX)
+        check_text(name, value, VALUE_MAX, needed=True)
 
 
 def _named(pattern: str, type: str) -> bool:
