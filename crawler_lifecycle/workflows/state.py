@@ -122,9 +122,16 @@ class Inbox:
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
         else:
-            self.unknown += 1
-            if self.unknown == 1:
-                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
+            self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW)
+
+    def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
+        """Count a signal that nobody knows; only the first is told. ``known``: what may be sent beside stops."""
+        if name == names.SIGNAL_MORE:
+            self.unknown += converter.from_payload(args[0].payload)
+            return
+        self.unknown += 1
+        if self.unknown == 1:
+            self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(known)}")
 
     def told(self) -> list[str]:
         """The notes, and how many signals nobody knew."""

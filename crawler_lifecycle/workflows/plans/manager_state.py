@@ -60,9 +60,7 @@ class ManagerInbox(Inbox):
             by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
             self.want(StopIntent(now, force, by, reason), leave=not force and told.get("leave") is True)
         else:
-            self.unknown += 1
-            if self.unknown == 1:
-                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(WAKING)}")
+            self.unheard(name, args, converter, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
         """A stop that is not on record yet."""
