@@ -26,11 +26,13 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.webhooks.addresses import Network
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -351,6 +353,20 @@ class AuditSettings(_Section):
     )
 
 
+class LimitSettings(_Section):
+    """How many of each kind may be open at once."""
+
+    managers: int = Field(default=MOST["manager"], ge=1, le=100_000, description="managers that have not ended")
+    graphs: int = Field(default=MOST["graph"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
+    schedules: int = Field(default=MOST["schedule"], ge=1, le=100_000, description="schedules, paused ones too")
+    webhooks: int = Field(default=MOST["webhook"], ge=1, le=WEBHOOKS_MAX, description="webhooks, paused ones too")
+
+    @property
+    def most(self) -> dict[str, int]:
+        """The same as the database takes it."""
+        return {name.removesuffix("s"): most for name, most in self}
+
+
 class PayloadSettings(_Section):
     """What goes through Temporal; readable there until keys are set."""
 
@@ -387,6 +403,7 @@ class Settings(BaseSettings):
     plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")

@@ -27,6 +27,9 @@ _TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zon
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
+#: How many of each kind may be open in one installation, where its settings (``LIFECYCLE_LIMITS__MANAGERS`` …) say
+#: nothing else. Each open webhook holds a thread of a worker.
+MOST: Mapping[str, int] = {"manager": 1_000, "graph": 1_000, "schedule": 1_000, "webhook": 100}
 #: JSON of the tasks of one deployment call, in bytes. With what the tasks share it stays below a megabyte, which is as
 #: much as proxies take that nobody told anything else.
 OFFER_BYTES_MAX = 768 * 1024

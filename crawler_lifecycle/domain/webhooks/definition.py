@@ -18,8 +18,8 @@ WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 URL_MAX = 2000
 #: Values of one filter, and characters of each.
 VALUES_MAX, VALUE_MAX = 100, 200
-#: Webhooks of one installation: each holds a thread of a worker.
-WEBHOOKS_MAX = 100
+#: Webhooks that any installation may allow (``bounds.MOST``: that one does where nothing is said), so many are read.
+WEBHOOKS_MAX = 1_000
 #: Since so many seconds something could not be delivered: it is paused.
 GIVE_UP_S = 24 * 3600.0
 

@@ -83,6 +83,8 @@ class SqlSchedules(StorePart):
     ) -> tuple[ScheduleRow, bool]:
         now, found, tell = self._clock(), locked_row(conn, schedule, name, deleted=True), list[Row]()
         new = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
+        if found is None or found["deleted_at"] is not None:
+            self._check_most(conn, schedule, _s.deleted_at.is_(None))
         if found is None:
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
             conn.execute(insert(schedule).values(name=name, **empty, **new))
