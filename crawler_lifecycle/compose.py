@@ -182,7 +182,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
 def build_store(settings: Settings) -> Store:
     """The database, with connections of its own. Raises ``InvalidRequest``."""
-    url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.most
+    url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
     return open_store(url, pool_size=pool_size, told=meters.committed, most=most)
 
 

@@ -356,15 +356,10 @@ class AuditSettings(_Section):
 class LimitSettings(_Section):
     """How many of each kind may be open at once."""
 
-    managers: int = Field(default=MOST["manager"], ge=1, le=100_000, description="managers that have not ended")
-    graphs: int = Field(default=MOST["graph"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
-    schedules: int = Field(default=MOST["schedule"], ge=1, le=100_000, description="schedules, paused ones too")
-    webhooks: int = Field(default=MOST["webhook"], ge=1, le=WEBHOOKS_MAX, description="webhooks, paused ones too")
-
-    @property
-    def most(self) -> dict[str, int]:
-        """The same as the database takes it."""
-        return {name.removesuffix("s"): most for name, most in self}
+    managers: int = Field(default=MOST["managers"], ge=1, le=100_000, description="managers that have not ended")
+    graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
+    schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000, description="schedules, paused ones too")
+    webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX, description="webhooks, paused ones too")
 
 
 class PayloadSettings(_Section):

@@ -29,7 +29,7 @@ DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
 #: How many of each kind may be open in one installation, where its settings (``LIFECYCLE_LIMITS__MANAGERS`` …) say
 #: nothing else. Each open webhook holds a thread of a worker.
-MOST: Mapping[str, int] = {"manager": 1_000, "graph": 1_000, "schedule": 1_000, "webhook": 100}
+MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
 #: JSON of the tasks of one deployment call, in bytes. With what the tasks share it stays below a megabyte, which is as
 #: much as proxies take that nobody told anything else.
 OFFER_BYTES_MAX = 768 * 1024

@@ -52,7 +52,7 @@ def serve(settings: Settings) -> int:
         entrance = entrance_of(listen)
         archive = build_archive(settings)
         bundles = build_bundles(settings)
-        pool_size, most = settings.database.pool_size, settings.limits.most
+        pool_size, most = settings.database.pool_size, settings.limits.model_dump()
         store = open_store(settings.database.url, pool_size=pool_size, most=most)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
         codec = codec_of(settings.payloads.keys)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.bounds import ID_MAX, travels
+from crawler_lifecycle.domain.bounds import ID_MAX, check_text
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX
 from crawler_lifecycle.domain.managers.manager import (
@@ -194,8 +194,7 @@ def decision(reply: object) -> Decision:
 def job_problem(job: Job) -> str | None:
     """Why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
     try:
-        if not travels(job.spider, SPIDER_MAX):
-            raise Nonsense(f"spider: {job.spider[:60]!r} is no name of one")
+        check_text("spider", job.spider, SPIDER_MAX, needed=True)
         _text("project_id", job.project_id, NAME_MAX)
         _tags(job.tags)
         for name, values in (("spider_args", job.spider_args), ("job_settings", job.job_settings)):
@@ -203,7 +202,7 @@ def job_problem(job: Job) -> str | None:
                 _text(f"a name in {name}", key, NAME_MAX)
             if _size(name, values) > JOB_BYTES:
                 raise Nonsense(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
-    except Nonsense as why:
+    except (Nonsense, InvalidRequest) as why:
         return str(why)
     return None
 

@@ -16,7 +16,7 @@ def test_one_too_many_is_on_record_as_that(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str, target: object
 ) -> None:
     part = {"manager": world.store.managers, "graph": world.store.graphs}[kind]
-    monkeypatch.setattr(part, "_most", {kind: 0})
+    monkeypatch.setattr(part, "_most", {f"{kind}s": 0})
     spec = ScheduleSpec(every_s=60, **{kind: target})  # type: ignore[arg-type]
     world.store.schedules.put_schedule("nightly", spec.document(), "ann")
     answer = world.call("decide_due", DueOrder("nightly", START))

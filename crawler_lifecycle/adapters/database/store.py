@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crawler_lifecycle.adapters.database.migrations.schema_version import schema_of
@@ -32,7 +31,7 @@ from crawler_lifecycle.adapters.database.writes.runs.looks import SqlLooks
 from crawler_lifecycle.adapters.database.writes.runs.stops import SqlStops
 from crawler_lifecycle.adapters.database.writes.schedules.schedules import SqlSchedules
 from crawler_lifecycle.adapters.database.writes.troubles import SqlTroubles
-from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, Most, StorePart, Told, utc_now
 from crawler_lifecycle.adapters.database.writes.webhooks import SqlWebhooks
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
@@ -67,13 +66,7 @@ class SqlStore(Store):
     database: Database
 
     @classmethod
-    def over(
-        cls,
-        database: Database,
-        clock: Clock = utc_now,
-        told: Told | None = None,
-        most: Mapping[str, int] = MOST,
-    ) -> SqlStore:
+    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST) -> SqlStore:
         """The ports over this database."""
         return cls(
             initiation=SqlInitiation(database, clock, told),
@@ -112,12 +105,7 @@ class SqlStore(Store):
 
 
 def open_store(
-    url: str,
-    *,
-    pool_size: int = 5,
-    clock: Clock = utc_now,
-    told: Told | None = None,
-    most: Mapping[str, int] = MOST,
+    url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST
 ) -> SqlStore:
     """A store on the database at ``url``. Nothing is connected before the first use.
 

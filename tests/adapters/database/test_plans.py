@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
@@ -152,7 +152,8 @@ class Filled:
 def _fill(url: str, size: Size) -> Filled:
     upgrade(url)
     clock = Clock()
-    store = open_store(url, clock=clock, told=lambda news: None)
+    room = dict.fromkeys(MOST, ID_MAX)
+    store = open_store(url, clock=clock, told=lambda news: None, most=room)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)

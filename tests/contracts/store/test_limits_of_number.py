@@ -27,7 +27,7 @@ TARGET = {"run": {"crawler": "services"}, "every_s": 3600}
 @pytest.fixture
 def small(store_url: str, clock: Clock) -> Iterator[SqlStore]:
     """An installation that allows two of each."""
-    most = dict.fromkeys(("manager", "graph", "schedule", "webhook"), MOST)
+    most = dict.fromkeys(("managers", "graphs", "schedules", "webhooks"), MOST)
     store = open_store(store_url, pool_size=10, clock=clock, most=most)
     yield store
     store.close()
@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[Make, End]] = {
 def test_one_more_is_refused_until_one_has_ended(few: World, kind: str) -> None:
     make, end = KINDS[kind]
     make(few, 0), make(few, 1)
-    text = rf"^2 {kind}s are open, and 2 may be \(LIFECYCLE_LIMITS__{kind.upper()}S\); .* one, or raise that limit"
+    text = rf"^2 {kind}s are open, and 2 may be \(LIFECYCLE_LIMITS__{kind.upper()}S\); end or delete one, or raise that limit$"
     with pytest.raises(TooManyOpen, match=text):
         make(few, 2)
     if kind != "graph":  # whose pages are sent once

@@ -80,7 +80,7 @@ def test_there_is_a_most(store: SqlStore) -> None:
             return store.webhooks.put_webhook(f"w{number}", spec().document(), None)[1]
         return False
 
-    most = MOST["webhook"]
+    most = MOST["webhooks"]
     assert all(make(number) for number in range(most - 3))
     together = Barrier(8)
 

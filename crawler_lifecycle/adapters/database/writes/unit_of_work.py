@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 #: Hears what a transaction added to the ledger, once it is committed.
 Told = Callable[[Committed], None]
+#: How many of each kind may be open.
+Most = Mapping[str, int]
 
 
 #: Corrections that one event shows.
@@ -306,9 +308,7 @@ def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
 class StorePart:
     """What the adapters of the store share: the database, the clock, and how a unit of work begins and ends."""
 
-    def __init__(
-        self, database: Database, clock: Clock, told: Told | None = None, most: Mapping[str, int] = MOST
-    ) -> None:
+    def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
         self._db = database
         self._clock = clock
         self._told = told
@@ -320,12 +320,11 @@ class StorePart:
         Whoever opens another one waits for this transaction, so that none of two is one too many.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
-        name, most = table.name, self._most[table.name]
+        kind, most = f"{table.name}s", self._most[f"{table.name}s"]
         there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
         if there >= most:
-            setting = f"LIFECYCLE_LIMITS__{name.upper()}S"
-            cure = "delete one" if name in ("schedule", "webhook") else "wait for the end of one, or stop one"
-            raise TooManyOpen(f"{there} {name}s are open, and {most} may be ({setting}); {cure}, or raise that limit")
+            limit = f"{most} may be (LIFECYCLE_LIMITS__{kind.upper()})"
+            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise that limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
