@@ -52,14 +52,14 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
         elif not key[0]:
             left_out, last = left_out + 1, job
     few = WorkflowActivation()
+    few.CopyFrom(act)
+    del few.jobs[:]
+    few.jobs.extend(kept if last is None else [*kept, last])
     if last is not None:
-        last.signal_workflow.signal_name = names.SIGNAL_MORE
-        del last.signal_workflow.input[:]
-        last.signal_workflow.input.add(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())
-        kept.append(last)
-    few.jobs.extend(kept)
-    del act.jobs[:]
-    few.MergeFrom(act)
+        more = few.jobs[-1].signal_workflow
+        more.signal_name = names.SIGNAL_MORE
+        del more.input[:]
+        more.input.add(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())
     return few
 
 

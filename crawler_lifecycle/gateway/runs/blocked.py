@@ -168,9 +168,9 @@ def in_words(trouble: WorkflowProblem) -> str:
         )
     if _TOO_LONG in what:
         return (
-            f"its workflow cannot go on {since}: its next step takes longer than the two seconds that it may; its worker "
-            "has too much to do, or somebody sends it very many signals (temporal workflow show lists them): give the "
-            "role workflows more processors, and end that; its crawl goes on meanwhile, stops wait"
+            f"its workflow cannot go on {since}: its next step takes longer than the two seconds that it may; its "
+            "worker has too much to do, or somebody sends it very many signals (temporal workflow show lists them): "
+            "give the role workflows more processors, and end that; its crawl goes on meanwhile, stops wait"
         )
     return (
         f"its workflow cannot go on {since}: {what}; deploy a build that mends this, then it goes on by itself; "
