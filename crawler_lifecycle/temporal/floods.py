@@ -7,8 +7,10 @@ fail the step again and again, and a stop would wait behind them. Nothing that a
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 from temporalio.bridge.proto.workflow_activation import SignalWorkflow, WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
 from crawler_lifecycle.domain import names
@@ -33,10 +35,20 @@ class FewSignals(UnsandboxedWorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """A workflow whose steps are made small."""
-        instance = super().create_instance(det)
-        activate = instance.activate
-        instance.activate = lambda act: activate(thinned(act))  # type: ignore[method-assign]
-        return instance
+        return cast(WorkflowInstance, _Small(super().create_instance(det)))
+
+
+class _Small:
+    """A workflow whose steps are made small, and which is in all else the one inside of it."""
+
+    def __init__(self, inside: WorkflowInstance) -> None:
+        self._inside = inside
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        return self._inside.activate(thinned(act))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inside, name)
 
 
 def thinned(act: WorkflowActivation) -> WorkflowActivation:
