@@ -25,6 +25,7 @@ from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActi
 from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.database.schema.tables import manager_item
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.managers.manager import (
     BUILT_IN,
     PAGE_ITEMS,
@@ -305,7 +306,7 @@ def _source(store: SqlStore, row: ManagerRow, folder: Path) -> None:
 
 @contextmanager
 def _store(url: str) -> Iterator[SqlStore]:
-    store = open_store(url)
+    store = open_store(url, most=dict.fromkeys(MOST, 1_000_000))
     try:
         yield store
     finally:

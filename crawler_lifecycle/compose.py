@@ -183,7 +183,8 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
 def build_store(settings: Settings) -> Store:
     """The database, with connections of its own. Raises ``InvalidRequest``."""
-    return open_store(settings.database.url, pool_size=settings.database.pool_size, told=meters.committed)
+    url, pool_size, most = settings.database.url, settings.database.pool_size, settings.limits.model_dump()
+    return open_store(url, pool_size=pool_size, told=meters.committed, most=most)
 
 
 def build_scheduler(settings: Settings) -> SchedulerClient:

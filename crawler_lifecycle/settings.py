@@ -26,12 +26,14 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
 
 #: What the variables of all settings begin with.
 PREFIX = "LIFECYCLE_"
@@ -358,6 +360,15 @@ class AuditSettings(_Section):
     )
 
 
+class LimitSettings(_Section):
+    """How many of each kind may be open at once."""
+
+    managers: int = Field(default=MOST["managers"], ge=1, le=100_000, description="managers that have not ended")
+    graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
+    schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000, description="schedules, paused ones too")
+    webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX, description="webhooks, paused ones too")
+
+
 class PayloadSettings(_Section):
     """What goes through Temporal; readable there until keys are set."""
 
@@ -394,6 +405,7 @@ class Settings(BaseSettings):
     plans: PlansSettings = Field(default_factory=PlansSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
     payloads: PayloadSettings = Field(default_factory=PayloadSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     crawlers: Path = Path("crawlers.yaml")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from .errors import InvalidRequest
-from .names import TASKS_PER_RUN_MAX
+from .names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 
 #: Ids of rows: what a BIGINT holds.
 ID_MAX = 2**63 - 1
@@ -26,9 +27,20 @@ _TIME_CURE = f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zon
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
+#: How many of each kind may be open in one installation, where its settings (``LIFECYCLE_LIMITS__MANAGERS`` …) say
+#: nothing else. Each open webhook holds a thread of a worker.
+MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
 #: JSON of the tasks of one deployment call, in bytes. With what the tasks share it stays below a megabyte, which is as
 #: much as proxies take that nobody told anything else.
 OFFER_BYTES_MAX = 768 * 1024
+#: Characters of who asked for something, and of what that belongs to, as their columns take them.
+SAID_MAX = 255
+#: Bytes of any such text as JSON, which is how it travels: Temporal's converter makes 6 or 12 bytes of a character that
+#: is not ASCII, and Temporal ends a workflow that sets a search attribute of more than 2,048. As UTF-8 so many
+#: characters have 765 bytes at most; a workflow id may have 1,000.
+TRAVEL_MAX = 2_000
+#: Control characters, halves of characters, and what ends a line: what a database, protobuf or a log takes for another.
+_UNFIT = ("Cc", "Cs", "Zl", "Zp")
 #: Characters of what the scheduler service answers for one task: its name, its uid, its reason.
 NAME_MAX, UID_MAX, REASON_MAX = 255, 100, 1000
 
@@ -119,6 +131,30 @@ def check_time(field: str, value: datetime | None) -> None:
         raise refusal(field, value.isoformat(), _TIME_CURE)
 
 
+def travels(value: object, most: int = SAID_MAX) -> bool:
+    """Whether this is a text of 1 to ``most`` characters that databases, Temporal and workflow ids take as it is."""
+    if not isinstance(value, str) or not 0 < len(value) <= most or len(json.dumps(value)) > TRAVEL_MAX:
+        return False
+    return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)
+
+
+def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
+    """Raise ``InvalidRequest`` unless the text travels, or is left out where it is not ``needed``."""
+    if (needed or value is not None) and not travels(value, most):
+        cure = f"give a text of 1 to {most} characters without control characters"
+        raise refusal(field, value, f"{cure}, {TRAVEL_MAX} bytes as JSON at most (outside of ASCII 6 or 12 for each)")
+
+
+def check_request_id(value: object) -> None:
+    """Raise ``InvalidRequest`` unless every database can tell this id of a request from every other one, or it is none.
+
+    MySQL ignores spaces at the end when it compares.
+    """
+    check_text("request_id", value, REQUEST_ID_MAX)
+    if isinstance(value, str) and value != value.strip():
+        raise refusal("request_id", value, "remove the spaces at its ends")
+
+
 # --- what a crawler says ----------------------------------------------------------------------------------------------
 
 #: A counter of one task: the sum over all tasks of a run still fits its column.
@@ -168,6 +204,11 @@ def words(value: object, most: int = TEXT_MAX) -> str | None:
         return None
     text = value[:most].replace("\0", "")
     return (text if text.isascii() else text.encode("utf-8", "replace").decode()) or None
+
+
+def cut_to_travel(text: str) -> str:
+    """The text, or as much of its beginning as certainly travels."""
+    return text if len(text) <= SAID_MAX and len(json.dumps(text)) <= TRAVEL_MAX else text[: TRAVEL_MAX // 12]
 
 
 def moment(value: object) -> datetime | None:

@@ -69,6 +69,10 @@ class NotInThisState(LifecycleError):
     """The action does not fit the state of the run (resume of a run that is still going on, and the like)."""
 
 
+class TooManyOpen(NotInThisState):
+    """As many managers, graphs, schedules or webhooks are open as the installation allows; the text names the limit."""
+
+
 class DeploymentRefused(LifecycleError):
     """The scheduler service said that this deployment will never work (unknown crawler, bad arguments)."""
 

@@ -64,6 +64,8 @@ SIGNAL_BATCH_ENDED = "batch_ended"
 SIGNAL_WAKE = "wake"
 #: To a manager: the worker that holds its object leaves, and another one is to make it anew.
 SIGNAL_MOVED = "moved"
+#: Nobody can send it: so many more signals that nobody knows came in the same step of the workflow (its payload).
+SIGNAL_MORE = ""
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
 UPDATE_ADD_TASKS = "add_tasks"

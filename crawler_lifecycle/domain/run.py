@@ -14,9 +14,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from .bounds import CPU_MAX, ID_MAX, LIMITS, check_number, check_time, refusal
+from .bounds import CPU_MAX, ID_MAX, LIMITS, check_number, check_request_id, check_text, check_time, refusal
 from .errors import InvalidRequest
-from .names import CRAWLER_NAME, REQUEST_ID_MAX
+from .names import CRAWLER_NAME
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
@@ -205,9 +205,12 @@ def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
         )
 
 
-def _check_request_id(value: str | None) -> None:
-    if value is not None and not (0 < len(value) <= REQUEST_ID_MAX and value.isprintable()):
-        raise refusal("request_id", value, f"give 1 to {REQUEST_ID_MAX} printable characters")
+def check_tags(where: str, tags: Sequence[object]) -> None:
+    """Raise ``InvalidRequest`` for more tags than there may be, and for one that is none."""
+    if len(tags) > TAGS_MAX:
+        raise refusal(where, len(tags), f"give at most {TAGS_MAX} tags")
+    for n, tag in enumerate(tags):
+        check_text(f"{where}[{n}]", tag, TAG_MAX, needed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ class AddTasks:
         if not self.tasks:
             raise refusal("tasks", self.tasks, "give at least one task")
         _check_inline(self.tasks, "in several calls")
-        _check_request_id(self.request_id)
+        check_request_id(self.request_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +287,7 @@ class RunRequest:
                 raise refusal("poll_minutes", self.poll_minutes, "give 1 to 100 intervals in minutes, or leave it out")
             for n, minutes in enumerate(self.poll_minutes):
                 check_number(f"poll_minutes[{n}]", minutes, LIMITS["poll_minutes"])
-        if len(self.tags) > TAGS_MAX or any(not 0 < len(tag) <= TAG_MAX for tag in self.tags):
-            raise refusal("tags", self.tags, f"give at most {TAGS_MAX} tags of 1 to {TAG_MAX} characters")
+        check_tags("tags", self.tags)
 
     def _check_identity(self) -> None:
         if self.crawler is None and self.run_id is None:
@@ -298,11 +300,9 @@ class RunRequest:
             raise refusal("crawler", self.crawler, cure)
         if self.rerun and self.run_id is None:
             raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
-        _check_request_id(self.request_id)
-        for name, limit in (("requested_by", 255), ("flow_id", 200), ("parent", 255)):
-            value = getattr(self, name)
-            if value is not None and not 0 < len(value) <= limit:
-                raise refusal(name, value, f"give 1 to {limit} characters, or leave it out")
+        check_request_id(self.request_id)
+        for name in ("requested_by", "flow_id", "parent"):
+            check_text(name, getattr(self, name))
 
     def _check_tasks(self) -> None:
         check_sizes(self.args, self.settings, None if self.tasks is None else [task.args for task in self.tasks])

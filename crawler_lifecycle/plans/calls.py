@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, check_text
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX, TAG_MAX, TAGS_MAX
+from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX
 from crawler_lifecycle.domain.managers.manager import (
     CHOICES,
     CYCLE_ENDS,
@@ -28,6 +28,7 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
 )
 from crawler_lifecycle.domain.managers.rows import yields_behind
+from crawler_lifecycle.domain.run import check_tags
 
 T = TypeVar("T")
 
@@ -190,7 +191,7 @@ def decision(reply: object) -> Decision:
 def job_problem(job: Job) -> str | None:
     """Why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
     try:
-        _text("spider", job.spider, SPIDER_MAX)
+        check_text("spider", job.spider, SPIDER_MAX, needed=True)
         _text("project_id", job.project_id, NAME_MAX)
         _tags(job.tags)
         for name, values in (("spider_args", job.spider_args), ("job_settings", job.job_settings)):
@@ -198,7 +199,7 @@ def job_problem(job: Job) -> str | None:
                 _text(f"a name in {name}", key, NAME_MAX)
             if _size(name, values) > JOB_BYTES:
                 raise Nonsense(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
-    except Nonsense as why:
+    except (Nonsense, InvalidRequest) as why:
         return str(why)
     return None
 
@@ -212,10 +213,10 @@ def _checked(adapter: TypeAdapter[T], reply: object) -> T:
 
 
 def _tags(tags: list[str]) -> None:
-    if len(tags) > TAGS_MAX:
-        raise Nonsense(f"tags: {len(tags)} of them; {TAGS_MAX} are the most")
-    for tag in tags:
-        _text("a tag", tag, TAG_MAX)
+    try:
+        check_tags("tags", tags)
+    except InvalidRequest as why:
+        raise Nonsense(str(why)) from None
 
 
 def _text(name: str, value: str | None, most: int) -> None:

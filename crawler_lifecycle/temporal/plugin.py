@@ -21,12 +21,12 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
-from temporalio.worker import UnsandboxedWorkflowRunner
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
+from .floods import FewSignals
 from .interceptors.log_fields import Observing
 from .interceptors.retry_after import RetryAfterInterceptor
 
@@ -204,7 +204,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
         interceptors=[RetryAfterInterceptor(), Observing()],
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=FewSignals(),
     )
 
 

@@ -233,6 +233,14 @@ CODES: Mapping[str, Kind] = {
         "has ended, adding tasks to one that is being stopped.",
         "Read `status` of the run; `detail` says what would fit.",
     ),
+    "too_many_open": Kind(
+        (409,),
+        "Too many open",
+        "As many managers, graphs, schedules or webhooks are open as this installation allows (`LIFECYCLE_LIMITS__…`).",
+        "`detail` names the limit and how many there are. Wait for an end, stop or delete what is no longer needed, or "
+        "have the limit raised.",
+        _SAME_KEY,
+    ),
     "already_completed": Kind(
         (409,),
         "Already completed",

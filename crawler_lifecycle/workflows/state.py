@@ -17,6 +17,7 @@ from crawler_lifecycle.activities.completion import RunEnded
 from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
+from crawler_lifecycle.domain.bounds import words
 from crawler_lifecycle.domain.run import (
     ExportResult,
     Limits,
@@ -115,15 +116,22 @@ class Inbox:
             known = ("request_id", "requested_by", "reason", "force")
             fields = self.fields(name, args, converter, known)
             force = name == names.SIGNAL_FORCE_STOP or fields.get("force") is True
-            by, reason = _text(fields.get("requested_by")), _text(fields.get("reason"))
+            by, reason = words(fields.get("requested_by"), REASON_MAX), words(fields.get("reason"), REASON_MAX)
             intent = StopIntent(requested_at=now, force=force, requested_by=by, reason=reason)
-            self.want_stop(intent, _text(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
+            self.want_stop(intent, words(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
         else:
-            self.unknown += 1
-            if self.unknown == 1:
-                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and look_now")
+            self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW)
+
+    def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
+        """Count a signal that nobody knows; only the first is told. ``known``: what may be sent beside stops."""
+        if name == names.SIGNAL_MORE:
+            self.unknown += converter.from_payload(args[0].payload)
+            return
+        self.unknown += 1
+        if self.unknown == 1:
+            self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(known)}")
 
     def told(self) -> list[str]:
         """The notes, and how many signals nobody knew."""
@@ -154,10 +162,6 @@ class Inbox:
         if unknown:
             self.note(f"signal {name!r}: unknown fields {', '.join(unknown)[:100]} ignored")
         return value
-
-
-def _text(value: object, limit: int = REASON_MAX) -> str | None:
-    return value[:limit] if isinstance(value, str) and value else None
 
 
 @dataclass

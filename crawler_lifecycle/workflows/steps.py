@@ -20,6 +20,7 @@ from crawler_lifecycle.activities.reconciliation import (
     Sync,
 )
 from crawler_lifecycle.domain import ladder, names
+from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Fence
 
@@ -153,6 +154,9 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
     """Signal the end to the workflow that asked to be told; one that closed meanwhile is no error."""
     if parent is None:
         return
+    if not travels(parent):  # another hand wrote it: the server would refuse the task that tells it, for ever
+        inbox.note("its parent has no id that a workflow can have, and is not told")
+        return
     try:
         await workflow.get_external_workflow_handle(parent).signal(signal, result)
     except ApplicationError as error:
@@ -182,7 +186,9 @@ class Published(Protocol):
 
 def publish(s: Published) -> None:
     """Let the Temporal UI tell the story: search attributes where they changed, details always."""
-    wanted = [(key, value) for key, value in s.search_attributes() if value is not None]
+    told = [(key, value) for key, value in s.search_attributes() if value is not None]
+    # Of what a crawler, a class or another hand wrote as much as fits: Temporal ends a workflow for one that does not.
+    wanted = [(key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in told]
     changed = [key.value_set(value) for key, value in wanted if s.published.get(key.name) != str(value)]
     if changed:
         workflow.upsert_search_attributes(changed)

@@ -22,6 +22,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
+from crawler_lifecycle.workflows.state import Inbox
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
@@ -242,3 +243,24 @@ async def test_workflows_without_signals_drop_them(
     chain = await lab.chain(handle)
     assert 1 <= len(dropped) <= len(chain), "once in each execution, with its first signal"
     await left_in_time(lab, handle)
+
+
+async def test_a_flood_that_one_step_takes_in_costs_it_little(
+    real_lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it came while no worker was there. The stop in it is carried out, and how many there were is told."""
+    lab, handled = real_lab_without_workers, list[str]()
+    signal = Inbox.signal
+    monkeypatch.setattr(Inbox, "signal", lambda self, name, *args: [handled.append(name), signal(self, name, *args)][1])
+    lab.cluster.behaviour = Behaviour(executes=None)
+    handle = await lab.start(BOOKS)
+    await asyncio.gather(*(handle.signal(f"noise-{n}", {"n": n}) for n in range(SIGNALS)))
+    await asyncio.gather(*(handle.signal("look_now") for _ in range(SIGNALS)))
+    await handle.signal("stop", 17)
+    async with lab.working():
+        result = await lab.ended(handle)
+        assert result.outcome == "cancelled"
+        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert f"{SIGNALS} unknown signals ignored in all" in notes
+    first = handled[: handled.index("stop") + 2]
+    assert sorted(first) == sorted(["look_now", "stop", "", next(name for name in first if name.startswith("noise"))])

@@ -31,8 +31,9 @@ from crawler_lifecycle.adapters.database.writes.runs.looks import SqlLooks
 from crawler_lifecycle.adapters.database.writes.runs.stops import SqlStops
 from crawler_lifecycle.adapters.database.writes.schedules.schedules import SqlSchedules
 from crawler_lifecycle.adapters.database.writes.troubles import SqlTroubles
-from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, StorePart, Told, utc_now
+from crawler_lifecycle.adapters.database.writes.unit_of_work import Clock, Most, StorePart, Told, utc_now
 from crawler_lifecycle.adapters.database.writes.webhooks import SqlWebhooks
+from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.ports import Store
 
@@ -65,7 +66,7 @@ class SqlStore(Store):
     database: Database
 
     @classmethod
-    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None) -> SqlStore:
+    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST) -> SqlStore:
         """The ports over this database."""
         return cls(
             initiation=SqlInitiation(database, clock, told),
@@ -88,11 +89,11 @@ class SqlStore(Store):
             corrections=SqlCorrections(database, clock, told),
             audits=SqlAudits(database, clock, told),
             findings=SqlFindings(database, clock, told),
-            managers=SqlManagerStore(database, clock, told),
-            graphs=SqlGraphStore(database, clock, told),
+            managers=SqlManagerStore(database, clock, told, most),
+            graphs=SqlGraphStore(database, clock, told, most),
             plans=SqlPlans(database, clock, told),
-            schedules=SqlSchedules(database, clock, told),
-            webhooks=SqlWebhooks(database, clock, told),
+            schedules=SqlSchedules(database, clock, told, most),
+            webhooks=SqlWebhooks(database, clock, told, most),
             troubles=SqlTroubles(database, clock, told),
             health=SqlHealth(database, clock, told),
             database=database,
@@ -103,10 +104,13 @@ class SqlStore(Store):
         self.database.close()
 
 
-def open_store(url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None) -> SqlStore:
+def open_store(
+    url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST
+) -> SqlStore:
     """A store on the database at ``url``. Nothing is connected before the first use.
 
-    ``told`` is called after each commit that added to the ledger, in the thread that wrote.
+    ``told`` is called after each commit that added to the ledger, in the thread that wrote. ``most``: how many of each
+    kind may be open.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return SqlStore.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told)
+    return SqlStore.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most)

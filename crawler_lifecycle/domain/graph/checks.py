@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from crawler_lifecycle.domain.bounds import Bound, check_number, check_time, refusal
+from crawler_lifecycle.domain.bounds import Bound, check_number, check_text, check_time, refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import check_tags
 from crawler_lifecycle.domain.values import NoValue, of_json
 
 from .spec import (
@@ -51,8 +51,6 @@ _OF_MANAGER = (
     ("flow_id", re.compile(r"[!-.0-~]{1,120}"), "at most 120 characters of ASCII without space and slash"),
 )
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
-#: Control characters, halves of characters, and what ends a line.
-_BAD_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 #: Names that an error lists before it only counts them.
 _SHOWN = 100
 
@@ -76,8 +74,9 @@ def check_options(options: GraphOptions) -> None:
 
 def check_name(name: object, where: str = "name") -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a step."""
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not _printable(name) or "/" in name:
-        raise refusal(where, name, f"give a text of 1 to {NAME_MAX} characters without / and control characters")
+    check_text(where, name, NAME_MAX, needed=True)
+    if "/" in str(name):  # in a path it is between a graph and what is in it
+        raise refusal(where, name, "leave out the /")
 
 
 def check_step(step: StepSpec) -> None:
@@ -238,10 +237,6 @@ def shown(path: str) -> str:
     return json.dumps(path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False)
 
 
-def _printable(text: str) -> bool:
-    return text.isprintable() or not any(unicodedata.category(c) in _BAD_CATEGORIES for c in text)
-
-
 def _check_path(path: object) -> None:
     names = path.split("/") if isinstance(path, str) else [path]
     for name in names:
@@ -256,7 +251,7 @@ def _check_amounts(where: str, one: object, most: int) -> None:
     if not isinstance(one, Mapping) or len(one) > most:
         raise refusal(where, one, f"give at most {most} resources with their amounts")
     for name, amount in one.items():
-        if not isinstance(name, str) or not 0 < len(name) <= RESOURCE_NAME_MAX or not _printable(name):
+        if not travels(name, RESOURCE_NAME_MAX):
             raise refusal(where, name, f"name a resource by 1 to {RESOURCE_NAME_MAX} characters")
         fits = isinstance(amount, str) and _FRACTION.fullmatch(amount) is not None
         if not fits or not _fraction(amount):
@@ -309,8 +304,9 @@ def _check_manager(where: str, job: Mapping[str, Any]) -> None:
     if not isinstance(job.get("options", {}), dict):
         raise refusal(f"{where}: options", job["options"], "give an object")
     tags = job.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+    if not isinstance(tags, list):
         raise refusal(f"{where}: tags", tags, "give a list of texts")
+    check_tags(f"{where}: tags", tags)
 
 
 def check_call(where: str, call: object) -> None:
@@ -322,8 +318,7 @@ def check_call(where: str, call: object) -> None:
 
 
 def _check_text(where: str, job: Mapping[str, Any], field: str) -> None:
-    if not isinstance(job.get(field), str) or not job[field]:
-        raise refusal(f"{where}: {field}", job.get(field), "give its name")
+    check_text(f"{where}: {field}", job.get(field), NAME_MAX, needed=True)
 
 
 def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import check_request_id, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import NAME_MAX as MANAGER_NAME_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
@@ -73,9 +73,8 @@ class StepsCommand:
     requested_by: str | None = None
 
     def __post_init__(self) -> None:
-        for name, text in (("request_id", self.request_id), ("requested_by", self.requested_by)):
-            if text is not None and not 0 < len(text) <= TEXT_MAX:
-                raise refusal(name, text, f"give 1 to {TEXT_MAX} characters")
+        check_request_id(self.request_id)
+        check_text("requested_by", self.requested_by)
 
     def apply(self, graph: Graph) -> int:
         """Do it; how many steps it changed. Raises ``InvalidRequest``."""

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from crawler_lifecycle.domain.bounds import check_number, refusal
+from crawler_lifecycle.domain.bounds import check_number, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 
 from .manager import BUILT_IN, Job, job_text
 from .scrapy_cloud import UNITS
 
 #: Keys of a yield and of an override that are no arguments of the spider.
 PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args")
-#: Tags of a job, those of the manager included, and their characters.
-TAGS_MAX, TAG_MAX = 50, 200
 #: Tags that a manager gives to its jobs beside those of its options: flow, parent, number, source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
@@ -179,17 +178,15 @@ def child_tags(own: Iterable[str], given: Iterable[str], flow_id: str | None, na
 
 def check_tag(field_name: str, tag: object) -> str:
     """A tag that a run can have."""
-    if not isinstance(tag, str) or not 0 < len(tag) <= TAG_MAX:
-        raise refusal(field_name, tag, f"give a text of 1 to {TAG_MAX} characters")
-    return _check_text(field_name, tag)
+    check_text(field_name, tag, TAG_MAX, needed=True)
+    return str(tag)
 
 
 def _spider(spider: object) -> str:
     if spider is None or spider == "":
         raise InvalidRequest("spider: missing; set the class attribute spider, or give each job a key 'spider'")
-    if not isinstance(spider, str) or len(spider) > SPIDER_MAX:
-        raise refusal("spider", spider, f"give the name of a crawler or spider, at most {SPIDER_MAX} characters")
-    return _check_text("spider", spider)
+    check_text("spider", spider, SPIDER_MAX, needed=True)
+    return str(spider)
 
 
 def _mapping(field_name: str, value: object) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import check_request_id, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
@@ -175,6 +175,7 @@ class AddJobs:
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
             raise InvalidRequest("jobs: none are given; give some, or seal: true to say that no more will come")
+        check_request_id(self.request_id)
         size = len(json.dumps([asdict(job) for job in self.jobs]))
         if len(self.jobs) > PAGE_ITEMS or size > PAGE_BYTES:
             text = f"jobs: {len(self.jobs)} of {size} bytes are too many; give at most {PAGE_ITEMS} of {PAGE_BYTES}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.domain.names import EVENT_TYPES, EVENT_WEBHOOK_TEST, NAME_OF_FORM
@@ -19,8 +19,8 @@ WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 URL_MAX = 2000
 #: Values of one filter, and characters of each.
 VALUES_MAX, VALUE_MAX = 100, 200
-#: Webhooks of one installation: each holds a thread of a worker.
-WEBHOOKS_MAX = 100
+#: Webhooks that any installation may allow (``bounds.MOST``: that one does where nothing is said), so many are read.
+WEBHOOKS_MAX = 1_000
 #: Since so many seconds something could not be delivered: it is paused.
 GIVE_UP_S = 24 * 3600.0
 
@@ -167,8 +167,7 @@ def _check_values(name: str, values: Sequence[object]) -> None:
     if len(values) > VALUES_MAX:
         raise refusal(name, len(values), f"give at most {VALUES_MAX} values")
     for value in values:
-        if not isinstance(value, str) or not 1 <= len(value) <= VALUE_MAX:
-            raise refusal(name, value, f"give texts of 1 to {VALUE_MAX} characters")
+        check_text(name, value, VALUE_MAX, needed=True)
 
 
 def _named(pattern: str, type: str) -> bool:

@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.bounds import refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.checks import check, check_name
 from crawler_lifecycle.domain.graph.commands import NAMED_MAX, TEXT_MAX
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX, step_from_json
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec
-from crawler_lifecycle.gateway.managers.requests import Person, RequestId, Tags
-from crawler_lifecycle.gateway.runs.requests import StopBody, StrictBody
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.gateway.managers.requests import Tags
+from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 
-GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
+GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 
@@ -94,5 +95,7 @@ def check_key(key: str) -> None:
     check_name(key, "id")
     if key != key.strip():  # databases that ignore spaces at the end would take it for another one
         raise refusal("id", key, "leave the white space at its beginning and end out")
+    if not travels(graph_workflow_id(key)):
+        raise refusal("id", key, "give one that is a little shorter: the workflow's id has graph/ before it")
     if key in (".", ".."):
         raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")

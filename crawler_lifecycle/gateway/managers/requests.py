@@ -23,8 +23,8 @@ from crawler_lifecycle.domain.managers.manager import (
     Job,
     job_text,
 )
-from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.gateway.runs.requests import ID_PATTERN, Args, StopBody, StrictBody, texts
+from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
+from crawler_lifecycle.gateway.runs.requests import Args, Person, RequestId, StopBody, StrictBody, Travels, texts
 
 #: Most retries of a job that anybody may ask for.
 RETRIES_MAX = 1000
@@ -34,13 +34,11 @@ FLOW_ID_PATTERN = r"^[!-.0-~]+$"
 #: Bytes of JSON of what a manager is started with.
 START_BYTES = 128 * 1024
 
-Tag = Annotated[str, Field(min_length=1, max_length=200)]
-Tags = Annotated[list[Tag], Field(max_length=50)]
-Person = Annotated[str, Field(min_length=1, max_length=255)]
+Tag = Annotated[str, Field(min_length=1, max_length=TAG_MAX), Travels]
+Tags = Annotated[list[Tag], Field(max_length=TAGS_MAX)]
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 FlowId = Annotated[str, Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash")]
-RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)]
 
 
 class RunEachOptions(StrictBody):

@@ -31,6 +31,8 @@ FRESH_S, PATIENCE_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
 WORDS_MAX = 300
+#: How the SDK begins to tell that a step did not end in its time.
+_TOO_LONG = "[TMPRL1101]"
 
 #: Tells once that a workflow cannot go on: its id, its run where that is known, why, and since when.
 Note = Callable[[str, int | None, str, datetime], bool]
@@ -163,6 +165,12 @@ def in_words(trouble: WorkflowProblem) -> str:
         return (
             f"its workflow cannot go on {since}: this build does not continue what an earlier one began ({what}); "
             "deploy the earlier build again, or one that replays its histories; its crawl goes on meanwhile, stops wait"
+        )
+    if _TOO_LONG in what:
+        return (
+            f"its workflow cannot go on {since}: its next step takes longer than the two seconds that it may; its "
+            "worker has too much to do, or somebody sends it very many signals (temporal workflow show lists them): "
+            "give the role workflows more processors, and end that; its crawl goes on meanwhile, stops wait"
         )
     return (
         f"its workflow cannot go on {since}: {what}; deploy a build that mends this, then it goes on by itself; "

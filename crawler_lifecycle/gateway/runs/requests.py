@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
 
-from crawler_lifecycle.domain.bounds import INT_MAX
+from crawler_lifecycle.domain.bounds import INT_MAX, SAID_MAX, check_text
 from crawler_lifecycle.domain.crawlers.arguments import Scalar, as_text
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, Trigger
@@ -19,6 +28,17 @@ TASKS_MAX = 10_000
 
 
 ID_PATTERN = r"^\S(.*\S)?$"
+
+
+def _travels(value: str, info: ValidationInfo) -> str:
+    check_text(info.field_name or "body", value)
+    return value
+
+
+Travels = AfterValidator(_travels)
+"""A text of a body that goes to Temporal and into columns; its field says how many characters it has."""
+Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
+RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
 
 
 class StrictBody(BaseModel):
@@ -77,20 +97,20 @@ class StopBody(StrictBody):
 
     force: bool = False
     reason: str | None = Field(default=None, max_length=2000)
-    requested_by: str | None = Field(default=None, min_length=1, max_length=255)
+    requested_by: Person | None = None
 
 
 class StopRun(StopBody):
     """Body of ``POST /v1/runs/{run_id}/stop``; all of it may be left out."""
 
-    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)
+    request_id: RequestId | None = None
 
 
 class ResumeRun(StrictBody):
     """Body of ``POST /v1/runs/{run_id}/resume``; all of it may be left out."""
 
     rerun: bool = False
-    requested_by: str | None = Field(default=None, min_length=1, max_length=255)
+    requested_by: Person | None = None
     poll_minutes: list[float] | None = None
 
 
@@ -98,7 +118,7 @@ class AddTasksBody(StrictBody):
     """Body of ``POST /v1/runs/{run_id}/tasks``: child tasks of a live run. ``request_id`` makes a repeat harmless."""
 
     tasks: list[NewTask] = Field(min_length=1, max_length=TASKS_MAX)
-    request_id: str | None = Field(default=None, max_length=REQUEST_ID_MAX, pattern=ID_PATTERN)
+    request_id: RequestId | None = None
 
 
 class ResendExport(StrictBody):

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 
+from crawler_lifecycle.domain.bounds import travels
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunStatus, Trigger
 from crawler_lifecycle.gateway.access.operations import signed
@@ -173,7 +174,7 @@ class Jobs:
         return [row for row in self._runs.list_runs(status=statuses, limit=most) if row.status in STATES]
 
     async def _find(self, job: str) -> RunRow | None:
-        if not (0 < len(job) <= REQUEST_ID_MAX and job.isprintable()):
+        if not travels(job, REQUEST_ID_MAX):
             return None  # no run has such an id, and not every database takes it
         return await run_in_threadpool(self._runs.find_run, job)
 

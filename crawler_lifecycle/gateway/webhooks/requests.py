@@ -8,8 +8,7 @@ from pydantic import Field
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec
-from crawler_lifecycle.gateway.managers.requests import Person
-from crawler_lifecycle.gateway.runs.requests import StrictBody
+from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 
 Values = Annotated[list[str], Field(max_length=VALUES_MAX)]
 

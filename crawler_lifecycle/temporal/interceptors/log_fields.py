@@ -162,7 +162,13 @@ class _Workflow(WorkflowInboundInterceptor):
         self._enter()
         # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
         # cycle that follows it says what was found.
-        wakes = (names.SIGNAL_LOOK_NOW, names.SIGNAL_RUN_ENDED, names.SIGNAL_WAKE, names.SIGNAL_MOVED)
+        wakes = (
+            names.SIGNAL_LOOK_NOW,
+            names.SIGNAL_RUN_ENDED,
+            names.SIGNAL_WAKE,
+            names.SIGNAL_MOVED,
+            names.SIGNAL_MORE,
+        )
         level = logging.DEBUG if input.signal in wakes else logging.INFO
         if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
             workflow.logger.log(level, "signal %s", input.signal)

@@ -12,6 +12,7 @@ from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.activities.graphs.graphs import Advanced, GraphOpened
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.ports.store.graphs import GraphFence
@@ -24,6 +25,8 @@ LEVEL_S = 300.0
 #: Seconds from the beginning of a step forward to that of the next one, and how often the time that it took: a large
 #: graph is not read all the time while there are more ends to come.
 GAP_S, GAP_FACTOR = 0.2, 3.0
+#: Calls that are told to have answered until the next step forward; more have it look into its rows, as any wake-up.
+ANSWERED_MAX = 1_000
 #: Seconds that functions have to end after a stop; then they are killed.
 STOP_S = 60.0
 
@@ -46,8 +49,10 @@ class GraphInbox(ManagerInbox):
             number = converter.from_payload(args[0].payload)
         except Exception:  # whatever a stranger sends to a decoder
             number = None
-        if type(number) is int:
-            self.answered = [*self.answered, number]
+        if number in self.answered:
+            return
+        if type(number) is int and 0 < number <= ID_MAX and len(self.answered) < ANSWERED_MAX:
+            self.answered.append(number)
         else:
             self.woken = True
 

@@ -13,10 +13,11 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.managers.managing import ManagerOpened
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import words
 from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.store.managers import ManagerFence
-from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, TOO_LATE, Inbox
+from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, REASON_MAX, STATUS, TOO_LATE, Inbox
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
@@ -56,12 +57,10 @@ class ManagerInbox(Inbox):
             known = ("request_id", "requested_by", "reason", "force", "leave")
             told = self.fields(name, args, converter, known)
             force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
-            by, reason = _text(told.get("requested_by")), _text(told.get("reason"))
+            by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
             self.want(StopIntent(now, force, by, reason), leave=not force and told.get("leave") is True)
         else:
-            self.unknown += 1
-            if self.unknown == 1:
-                self.note(f"unknown signal {name!r} ignored; known are stop, force_stop and {', '.join(WAKING)}")
+            self.unheard(name, args, converter, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
         """A stop that is not on record yet."""
@@ -80,10 +79,6 @@ class ManagerInbox(Inbox):
         if stop is not None:
             self.leave = leave and (self.leave or self.stop is None)
             self.recorded_stop(stop)
-
-
-def _text(value: object) -> str | None:
-    return value[:255] if isinstance(value, str) and value else None
 
 
 @dataclass

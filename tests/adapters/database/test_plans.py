@@ -21,7 +21,7 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata, outbox_e
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, MOST
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.managers.manager import Added, JobState
@@ -83,7 +83,8 @@ MAY = {
     ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
-    ("put_webhook", "scan", "webhook"): "all webhooks, of which there are a hundred at most",
+    ("put_webhook", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
+    ("put_schedule", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
     ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
     ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
     ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
@@ -151,7 +152,8 @@ class Filled:
 def _fill(url: str, size: Size) -> Filled:
     upgrade(url)
     clock = Clock()
-    store = open_store(url, clock=clock, told=lambda news: None)
+    room = dict.fromkeys(MOST, ID_MAX)
+    store = open_store(url, clock=clock, told=lambda news: None, most=room)
     with store.database.writer.begin() as connection:
         first = fill_runs(connection, size.runs)
         fill_tasks(connection, first, size.runs, size.each)

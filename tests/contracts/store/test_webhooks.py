@@ -12,10 +12,11 @@ from sqlalchemy import delete, update
 
 from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.adapters.database.schema.tables import outbox_counter, outbox_event, webhook
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound
+from crawler_lifecycle.domain.bounds import MOST
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
 from tests.contracts.store.graphing import Graphed, step
@@ -95,11 +96,12 @@ def test_two_that_make_the_same_name_at_once_make_one(store: SqlStore) -> None:
 
 def test_there_is_a_most(store: SqlStore) -> None:
     def make(number: int) -> bool:
-        with suppress(InvalidRequest):
+        with suppress(TooManyOpen):
             return store.webhooks.put_webhook(f"w{number}", spec().document(), None)[1]
         return False
 
-    assert all(make(number) for number in range(WEBHOOKS_MAX - 3))
+    most = MOST["webhooks"]
+    assert all(make(number) for number in range(most - 3))
     together = Barrier(8)
 
     def make_together(number: int) -> bool:
@@ -108,8 +110,8 @@ def test_there_is_a_most(store: SqlStore) -> None:
         return make(number)
 
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(make_together, range(WEBHOOKS_MAX, WEBHOOKS_MAX + 8))) == 3
-    with pytest.raises(InvalidRequest, match="delete one"):
+        assert sum(pool.map(make_together, range(most, most + 8))) == 3
+    with pytest.raises(TooManyOpen, match=r"100 webhooks are open, and 100 may be \(LIFECYCLE_LIMITS__WEBHOOKS\)"):
         store.webhooks.put_webhook("one-more", spec().document(), None)
     store.webhooks.put_webhook("w7", spec(events=["run.ended"]).document(), None)
 

@@ -150,6 +150,8 @@ def test_the_figure_is_no_number_before_anybody_asked() -> None:
     (WorkflowProblem(SINCE, None), "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one"),
     (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
     (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
+    (WorkflowProblem(SINCE, "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."),
+     "or somebody sends it very many signals (temporal workflow show lists them): give the role workflows more"),
     (WorkflowProblem(SINCE, "no match", misfit=True),
      "what an earlier one began (no match); deploy the earlier build again"),
 ])  # fmt: skip

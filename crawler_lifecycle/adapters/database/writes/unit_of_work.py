@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, Select, Table, bindparam, func, insert, select, update
 
 from crawler_lifecycle.adapters.database.engine import Database
 from crawler_lifecycle.adapters.database.schema.row_validation import Fault, check, unreadable, where
@@ -21,8 +21,8 @@ from crawler_lifecycle.adapters.database.schema.tables import (
     status_transition,
     task_history,
 )
-from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
+from crawler_lifecycle.domain.bounds import ID_MAX, MOST
+from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 #: Hears what a transaction added to the ledger, once it is committed.
 Told = Callable[[Committed], None]
+#: How many of each kind may be open.
+Most = Mapping[str, int]
 
 
 #: Corrections that one event shows.
@@ -306,10 +308,23 @@ def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
 class StorePart:
     """What the adapters of the store share: the database, the clock, and how a unit of work begins and ends."""
 
-    def __init__(self, database: Database, clock: Clock, told: Told | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
         self._db = database
         self._clock = clock
         self._told = told
+        self._most = most
+
+    def _check_most(self, conn: Connection, table: Table, is_open: ColumnElement[bool]) -> None:
+        """Raise ``TooManyOpen`` unless there may be one more row of this table that is open.
+
+        Whoever opens another one waits for this transaction, so that none of two is one too many.
+        """
+        conn.execute(select(outbox_counter.c.seq).with_for_update())
+        kind, most = f"{table.name}s", self._most[f"{table.name}s"]
+        there = conn.execute(select(func.count()).select_from(table).where(is_open)).scalar_one()
+        if there >= most:
+            limit = f"{most} may be (LIFECYCLE_LIMITS__{kind.upper()})"
+            raise TooManyOpen(f"{there} {kind} are open, and {limit}; end or delete one, or raise that limit")
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:

@@ -22,7 +22,6 @@ from crawler_lifecycle.domain.bounds import ID_MAX, refusal
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_TEST
 from crawler_lifecycle.domain.webhooks.definition import (
-    WEBHOOKS_MAX,
     WebhookSpec,
     event_facts,
     webhook_sink,
@@ -79,12 +78,8 @@ class SqlWebhooks(StorePart):
             # Who delivers goes by the old one: nobody is it any more.
             new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
         else:
-            # Held until the commit, so that whoever makes another one counts behind this one.
-            newest = _newest(conn, held=True)
-            there = conn.execute(select(func.count()).where(_w.deleted_at.is_(None))).scalar_one()
-            if there >= WEBHOOKS_MAX:
-                raise refusal("name", name, f"there are {there} webhooks, the most there may be; delete one")
-            new |= {"through_seq": newest, "webhook_uid": self.new_uid(), "deleted_at": None, "created_at": now}
+            self._check_most(conn, webhook, _w.deleted_at.is_(None))
+            new |= {"through_seq": _newest(conn), "webhook_uid": self.new_uid(), "deleted_at": None, "created_at": now}
             new |= dict.fromkeys(("paused_at", "pause_reason", "failing_since", "error", "delivered_at", "follower"))
             new |= {"revision": 1 if found is None else found["revision"] + 1}
         if found is None:
@@ -236,10 +231,9 @@ def _fenced(webhook_id: int) -> Fenced:
     return Fenced(f"Webhook {webhook_id} is delivered to by another one, or deleted")
 
 
-def _newest(conn: Connection, *, held: bool = False) -> int:
-    """The number of the newest event; ``held``: nobody appends another one until this transaction ends."""
-    query = select(outbox_counter.c.seq)
-    return int(conn.execute(query.with_for_update() if held else query).scalar_one())
+def _newest(conn: Connection) -> int:
+    """The number of the newest event."""
+    return int(conn.execute(select(outbox_counter.c.seq)).scalar_one())
 
 
 def _skip(conn: Connection, row: Row, seq: int) -> None:

@@ -49,7 +49,7 @@ run_history = Table(
     Column("request", Json, nullable=False),
     Column("requested_by", Words(255)),
     Column("multi", Boolean, nullable=False),
-    Column("flow_id", String(200)),
+    Column("flow_id", String(255)),
     Column("parent", String(255)),
     Column("stop_requested_at", UtcTime),
     Column("stop_force", Boolean, nullable=False),

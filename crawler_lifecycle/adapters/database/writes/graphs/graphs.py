@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.final])
 #: Commands of people whose answers are kept, the last ones of each graph.
 COMMANDS_MAX = 100
 
@@ -51,6 +52,7 @@ class SqlGraphs(SqlGraphCalls):
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
             found = _found(conn, new.key)
             if is_new := found is None:
+                self._check_most(conn, graph, _IS_OPEN)
                 conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
                 found = _found(conn, new.key)
             assert found is not None, "it was inserted in this transaction"
@@ -116,6 +118,8 @@ class SqlGraphs(SqlGraphCalls):
             if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
                 return int(before[1])
             _check_takes_commands(unit)
+            if unit.over:
+                self._check_most(unit.conn, graph, _IS_OPEN)
             answer = _change(unit, how)
             unit.row["commands"] = [*commands, [request_id, answer]][-COMMANDS_MAX:]
             return answer

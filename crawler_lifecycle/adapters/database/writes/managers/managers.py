@@ -30,6 +30,7 @@ from .items import SqlManagerItems, set_items
 from .queries import BY_STATE, in_states
 from .unit import ManagerUnit
 
+_IS_OPEN = manager.c.status.in_([status.value for status in RunStatus if not status.terminal])
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
@@ -57,11 +58,13 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
                 "stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:
+            self._check_most(conn, manager, _IS_OPEN)
             unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
             unit.write()
         return whole_manager(unit.row), False
 
     def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
+        self._check_most(conn, manager, _IS_OPEN)
         row = {**_new_row(new, self._clock()), "manager_uid": self.new_uid()}
         conn.execute(insert(manager).values(**row))
         m = manager.c

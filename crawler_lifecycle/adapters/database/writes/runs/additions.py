@@ -10,20 +10,11 @@ from crawler_lifecycle.adapters.database.schema.rows import Row, args_hash
 from crawler_lifecycle.adapters.database.schema.tables import task_addition, task_history
 from crawler_lifecycle.adapters.database.writes.bulk_insert import insert_rows
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart, Unit
+from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.names import REQUEST_ID_MAX, TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports import AddedTask, Fence
-
-
-def check_request_id(request_id: str) -> None:
-    """Raise ``InvalidRequest`` unless both databases can tell this id from every other one."""
-    if not (0 < len(request_id) <= REQUEST_ID_MAX and request_id.isprintable()):
-        cure = f"give 1 to {REQUEST_ID_MAX} printable characters"
-        raise InvalidRequest(f"request_id: {request_id[:120]!r} is not allowed; {cure}")
-    if request_id != request_id.strip():
-        # MySQL ignores spaces at the end when it compares, so two such ids would be one.
-        raise InvalidRequest(f"request_id: {request_id!r} is not allowed; remove the spaces at its ends")
 
 
 def check_room(present: int, more: int) -> None:

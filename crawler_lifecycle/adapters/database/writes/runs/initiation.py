@@ -23,6 +23,7 @@ from crawler_lifecycle.adapters.database.schema.rows import (
 from crawler_lifecycle.adapters.database.schema.tables import history_property, run_history, run_tag
 from crawler_lifecycle.adapters.database.writes.bulk import forget_staged
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart, Unit, read_run
+from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import (
     AlreadyCompleted,
     DuplicateRequest,
@@ -37,7 +38,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports import Owner, RunHandle, RunRow
 
-from .additions import check_request_id, check_room, insert_tasks
+from .additions import check_room, insert_tasks
 
 _CLAIM_ROUNDS = 10
 

@@ -12,9 +12,8 @@ from crawler_lifecycle.adapters.database.schema.row_validation import check
 from crawler_lifecycle.adapters.database.schema.rows import Row
 from crawler_lifecycle.adapters.database.schema.tables import schedule, schedule_due
 from crawler_lifecycle.adapters.database.writes.named_rows import locked_row, needed_row, put_row
-from crawler_lifecycle.adapters.database.writes.runs.additions import check_request_id
 from crawler_lifecycle.adapters.database.writes.unit_of_work import StorePart
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, check_request_id
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.schedules.decision import (
     CAUGHT_UP_S,
@@ -84,6 +83,8 @@ class SqlSchedules(StorePart):
     ) -> tuple[ScheduleRow, bool]:
         now, found, tell = self._clock(), locked_row(conn, schedule, name, deleted=True), list[Row]()
         new = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
+        if found is None or found["deleted_at"] is not None:
+            self._check_most(conn, schedule, _s.deleted_at.is_(None))
         if found is None:
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
             conn.execute(insert(schedule).values(name=name, **empty, **new))

@@ -1,0 +1,120 @@
+"""How many managers, graphs, schedules and webhooks may be open: one more is refused, and the limit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from crawler_lifecycle.adapters.database import SqlStore, open_store
+from crawler_lifecycle.domain.errors import TooManyOpen
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports import Owner
+from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.managing import NEW, Managed
+from tests.contracts.store.world import Clock, World
+
+MOST = 2
+HOOK = WebhookSpec("https://hooks.example.com/x", ["env:HOOK"]).document()
+TARGET = {"run": {"crawler": "services"}, "every_s": 3600}
+
+
+@pytest.fixture
+def small(store_url: str, clock: Clock) -> Iterator[SqlStore]:
+    """An installation that allows two of each."""
+    most = dict.fromkeys(("managers", "graphs", "schedules", "webhooks"), MOST)
+    store = open_store(store_url, pool_size=10, clock=clock, most=most)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def few(small: SqlStore, clock: Clock) -> World:
+    return World(small, clock)
+
+
+def _manager(world: World, n: int) -> object:
+    return world.store.managers.reserve_manager(replace(NEW, flow_id=f"flow-{n}"))
+
+
+def _graph(world: World, n: int) -> object:
+    return Graphed.made(world, [step("a")], key=f"g{n}")
+
+
+def _schedule(world: World, n: int) -> object:
+    return world.store.schedules.put_schedule(f"s{n}", TARGET, "ann")
+
+
+def _webhook(world: World, n: int) -> object:
+    return world.store.webhooks.put_webhook(f"w{n}", HOOK, "ann")
+
+
+def _end_manager(world: World) -> None:
+    row, _ = world.store.managers.reserve_manager(replace(NEW, flow_id="flow-0"))
+    fence = Managed.claimed(world, row.manager_id, Owner("manager/shops/flow-0", "chain")).fence
+    world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "it is done")
+
+
+def _end_graph(world: World) -> None:
+    row = world.store.graphs.find_graph("g0")
+    assert row is not None
+    graph = Graphed.claimed(world, row.graph_id, Owner("graph/g0", "chain-again"))
+    graph.execute()
+    world.store.graphs.end_graph(graph.fence, None)
+
+
+Make, End = Callable[[World, int], object], Callable[[World], object]
+KINDS: dict[str, tuple[Make, End]] = {
+    "manager": (_manager, _end_manager),
+    "graph": (_graph, _end_graph),
+    "schedule": (_schedule, lambda world: world.store.schedules.delete_schedule("s0")),
+    "webhook": (_webhook, lambda world: world.store.webhooks.delete_webhook("w0")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_more_is_refused_until_one_has_ended(few: World, kind: str) -> None:
+    make, end = KINDS[kind]
+    make(few, 0), make(few, 1)
+    text = rf"^2 {kind}s are open, and 2 may be \(LIFECYCLE_LIMITS__{kind.upper()}S\); end or delete one, or raise"
+    with pytest.raises(TooManyOpen, match=text):
+        make(few, 2)
+    if kind != "graph":  # whose pages are sent once
+        make(few, 1)  # what is there already is no other one
+    end(few)
+    make(few, 2)
+    with pytest.raises(TooManyOpen):
+        make(few, 3)
+
+
+def test_what_has_ended_is_not_opened_again_beyond_the_limit(few: World) -> None:
+    for make, end in (KINDS["manager"], KINDS["graph"]):
+        make(few, 0), make(few, 1)
+        end(few)
+        make(few, 2)
+    with pytest.raises(TooManyOpen):
+        _manager(few, 0)
+    row = few.store.graphs.find_graph("g0")
+    assert row is not None
+    again: Callable[[Graph], int] = lambda graph: graph.retry([0], cascade=True, fresh=False)  # noqa: E731
+    with pytest.raises(TooManyOpen):
+        few.store.graphs.command(row.graph_id, "again", again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_many_at_once_no_one_too_many_is_made(small: SqlStore, few: World, kind: str) -> None:
+    make, _ = KINDS[kind]
+
+    def one(n: int) -> bool:
+        with suppress(TooManyOpen):
+            make(few, n)
+            return True
+        return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(one, range(8))) == MOST

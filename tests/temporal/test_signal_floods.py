@@ -1,0 +1,127 @@
+"""Steps with very many signals: what the code of a workflow is handed is little, and says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import pytest
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.common import RawValue
+from temporalio.worker import _workflow_instance
+
+from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
+from crawler_lifecycle.temporal.floods import FEW, thinned
+from crawler_lifecycle.temporal.plugin import plugin
+from crawler_lifecycle.workflows.plans.graph_state import ANSWERED_MAX, GraphInbox
+from crawler_lifecycle.workflows.plans.manager_state import ManagerInbox
+from crawler_lifecycle.workflows.state import HEARD_MAX, Inbox
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+MANY = 2_000
+
+Signals = Sequence[tuple[str, object]]
+
+
+def step(signals: Signals) -> WorkflowActivation:
+    """A step of a workflow with these signals, a timer before and one behind them."""
+    act = WorkflowActivation(run_id="r", is_replaying=True, history_length=7)
+    act.jobs.add().fire_timer.seq = 1
+    for name, said in signals:
+        signal = act.jobs.add().signal_workflow
+        signal.signal_name = name
+        if said is not None:
+            signal.input.add(metadata={"encoding": b"json/plain"}, data=json.dumps(said).encode())
+    act.jobs.add().fire_timer.seq = 2
+    return act
+
+
+def heard(act: WorkflowActivation, inbox: Inbox) -> Inbox:
+    """What is in the inbox when every signal of the step was taken."""
+    ids = count()
+    for job in act.jobs:
+        if job.HasField("signal_workflow"):
+            signal = job.signal_workflow
+            args = [RawValue(one) for one in signal.input]
+            inbox.signal(signal.signal_name, args, TolerantPayloadConverter(), NOW, f"id-{next(ids)}")
+    return inbox
+
+
+FLOODS: dict[str, Signals] = {
+    "nobody knows them": [(f"noise-{n}", {"n": n}) for n in range(MANY)],
+    "one name": [("noise", None)] * MANY,
+    "looks": [("look_now", {"n": n}) for n in range(MANY)],
+    "unreadable stops": [("stop", 17)] * MANY,
+    "plain stops": [("stop", None)] * MANY,
+    "ends of runs": [("run_ended", {"run_id": n}) for n in range(MANY)],
+    "ends of managers": [("manager_ended", None)] * MANY,
+    "wakes": [("wake", None)] * MANY,
+    "one answer": [("batch_ended", 3)] * MANY,
+}
+#: A stop among them, in its place, and what it says.
+STOPS: list[tuple[str, object]] = [("stop", {"requested_by": "ada"}), ("stop", {"force": True}), ("force_stop", None)]
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("kind", [Inbox, ManagerInbox, GraphInbox])
+def test_little_is_handed_on_and_it_says_the_same(kind: type[Inbox], flood: str) -> None:
+    signals = list(FLOODS[flood])
+    for n, stop in enumerate(STOPS):
+        signals.insert((n + 1) * len(signals) // 4, stop)
+    few = thinned(step(signals))
+    assert len(few.jobs) <= HEARD_MAX + 10
+    all_, some = heard(step(signals), kind()), heard(few, kind())
+    assert some.stop == all_.stop
+    assert some.stop is not None
+    assert some.stop.force
+    for name in ("changed", "look_now", "woken", "leave", "moved", "answered"):
+        assert getattr(some, name, None) == getattr(all_, name, None), name
+    assert bool(getattr(some, "asked", 0)) == bool(getattr(all_, "asked", 0))
+    if flood in ("nobody knows them", "one name"):
+        assert some.told() == all_.told()
+        assert f"{MANY} unknown signals ignored in all" in some.told()
+
+
+def test_what_is_not_a_signal_stays_in_its_place_and_what_the_step_says_besides() -> None:
+    few = thinned(step(FLOODS["nobody knows them"]))
+    assert (few.run_id, few.is_replaying, few.history_length) == ("r", True, 7)
+    assert [job.fire_timer.seq for job in few.jobs if job.HasField("fire_timer")] == [1, 2]
+    assert few.jobs[0].HasField("fire_timer")
+    assert few.jobs[1].signal_workflow.signal_name == "noise-0"
+
+
+def test_stops_that_differ_are_all_handed_on() -> None:
+    stops: Signals = [("stop", {"requested_by": f"p{n}"}) for n in range(1000)]
+    assert [job.signal_workflow for job in thinned(step(stops)).jobs] == [
+        job.signal_workflow for job in step(stops).jobs
+    ]
+
+
+def test_a_step_with_few_signals_is_left_as_it_is() -> None:
+    few = step([("noise", n) for n in range(FEW - 3)])
+    assert thinned(few) is few
+
+
+def test_answers_of_strangers_fill_no_state() -> None:
+    strange: list[object] = [-1, 0, 10**30, True, "3", None, {}]
+    inbox = heard(step([("batch_ended", n) for n in [*strange, *range(1, 3 * ANSWERED_MAX)]]), GraphInbox())
+    assert inbox.answered == list(range(1, ANSWERED_MAX + 1))
+    assert inbox.woken, "the rows say the rest"
+
+
+def test_workers_and_replayers_make_steps_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    class Instance:
+        def __init__(self, det: Any) -> None: ...
+
+        def activate(self, act: WorkflowActivation) -> None:
+            given.append(len(act.jobs))
+
+    monkeypatch.setattr(_workflow_instance, "_WorkflowInstanceImpl", Instance)
+    runner: Any = plugin().workflow_runner
+    runner.create_instance(None).activate(step(FLOODS["looks"]))
+    assert given == [3]
