@@ -16,7 +16,8 @@ import pytest
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.client.connection import Api
 from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
-from crawler_lifecycle.adapters.kubernetes.client.objects import GRACE_MAX_S, Pod, decode
+from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import GRACE_MAX_S
 from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.kubernetes.jobs.manifest import _listed
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import deletion_is_dated

@@ -1,15 +1,14 @@
 """Jobs, pods and events, decoded from JSON: only the few fields that are read.
 
 Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
-required: an object without name and uid, or a list without items, is no answer. Any other value that no server should
-tell (a time of the year 10000, a number as text) is bounded or left out, so that no object hides itself or others.
+required: an object without name and uid, or a list without items, is no answer. Other odd values are bounded or left
+out (``odd_values``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -17,29 +16,13 @@ import msgspec
 from crawler_lifecycle.domain import bounds
 
 from .errors import ApiError, Unreadable, unreadable
+from .odd_values import Grace, Number, known_time, mended
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
-#: Seconds of a grace, about three years: the API takes any number, and no clock counts as far as some.
-GRACE_MAX_S = 10**8
-Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
-#: A kubelet writes the beginning of the epoch where it knows no time, and Go the year 1.
-NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 T = TypeVar("T")
 
-#: Values of one object that are mended before it is given up.
-MENDED_MAX = 1000
-#: A step on the way to a value, as ``msgspec`` writes it: the name of a field, or a place in a list.
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 _NO_STRINGS: Mapping[str, str] = {}
-
-
-def known_time(at: datetime | None) -> datetime | None:
-    """The time, unless it is a placeholder, or one at which nothing of ours can happen."""
-    return bounds.believable(at) if at is not None and at >= _FIRST else None
 
 
 class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -459,32 +442,11 @@ def _decoded_page(kind: type[T], data: bytes) -> ListPage[T]:
 
 
 def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """The object; every value in it that no server should tell is mended first, one after the other."""
-    said: Any = None
-    for _ in range(MENDED_MAX):
-        try:
-            found: T = _ONE[kind].decode(data) if said is None else msgspec.convert(said, kind)
-            return found
-        except msgspec.ValidationError as error:
-            said = said or msgspec.json.decode(data)
-            _mend(said, error)
-    raise unreadable(None, f"more than {MENDED_MAX} values of it are none")
-
-
-def _mend(said: Any, odd: msgspec.ValidationError) -> None:
-    """Bound or leave out the value that the error names. Raises it where an object cannot be without that."""
-    words, at, place = str(odd).rpartition(" - at `$")
-    *way, last = [name or int(number) for name, number in _STEP.findall(at and place)] or [None]
-    for step in way:
-        said = said[step]
-    if last is None or (isinstance(last, str) and words.startswith("Object missing")):
-        raise odd
-    if (bound := _BOUND.match(words)) is not None:
-        said[last] = int(bound[1])
-    elif words.startswith(("Expected `datetime", "Invalid RFC3339")):
-        said[last] = NO_TIME.isoformat()
-    else:
-        del said[last]
+    try:
+        found: T = _ONE[kind].decode(data)
+    except msgspec.ValidationError:
+        found = mended(kind, data)
+    return found
 
 
 def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:

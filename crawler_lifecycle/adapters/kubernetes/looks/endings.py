@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated, known_time
+from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, Job, Pod, Terminated
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit

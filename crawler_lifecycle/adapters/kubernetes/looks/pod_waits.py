@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod, known_time
+from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.ports import TaskRef
 
 from .details.termination_message import clean

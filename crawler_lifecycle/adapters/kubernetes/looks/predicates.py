@@ -6,16 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import (
-    GRACE_MAX_S,
-    NO_TIME,
-    Condition,
-    ContainerStatus,
-    Event,
-    Job,
-    Pod,
-    known_time,
-)
+from crawler_lifecycle.adapters.kubernetes.client.objects import Condition, ContainerStatus, Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import GRACE_MAX_S, NO_TIME, known_time
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports import TaskRef
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod, known_time
+from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports import TaskRef
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Job, ObjectMeta, Pod, known_time
+from crawler_lifecycle.adapters.kubernetes.client.objects import ContainerStatus, Job, ObjectMeta, Pod
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.adapters.kubernetes.looks.predicates import (
     crawler_container,
     ended,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Asked, Unreadable, from_answer, retry_after
 from crawler_lifecycle.adapters.kubernetes.client.objects import (
-    GRACE_MAX_S,
     Event,
     Job,
     Pod,
@@ -23,6 +22,7 @@ from crawler_lifecycle.adapters.kubernetes.client.objects import (
     decode_kind,
     decode_page,
 )
+from crawler_lifecycle.adapters.kubernetes.client.odd_values import GRACE_MAX_S
 
 #: One object and a page of each kind that is listed by looks.
 _OBJECTS = [partial(read, kind) for read in (decode, decode_page) for kind in (Job, Pod)]
