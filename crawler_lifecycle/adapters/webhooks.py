@@ -79,8 +79,9 @@ class HttpWebhooks:
             yield _Sender(self, client)
 
     def headers(self, spec: WebhookSpec, event: Event, body: bytes) -> Mapping[str, str]:
-        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed."""
+        """The headers of one try. Raises ``NotDelivered`` when it cannot be signed, or this worker may not tell it."""
         try:
+            self._rules.check(spec)  # before anything of the environment is read
             keys = [read_secret(one, self._environment.get(one.removeprefix("env:"))) for one in spec.secrets]
         except InvalidRequest as error:
             raise NotDelivered(f"worker {platform.node()}: {error}") from None  # another one may have it
@@ -92,7 +93,6 @@ class HttpWebhooks:
         parts = urlsplit(spec.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            self._rules.check(spec)
             found = await self._resolve(host, port)
             for address in found:
                 self._rules.check_address(host, address)
