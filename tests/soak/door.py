@@ -82,15 +82,23 @@ def left(world: SoakWorld) -> list[str]:
     found += [f"manager {one} is {status}, waits for {why}, {error}" for one, status, why, error in rows]
     rows = world.query("SELECT graph_key, state, waiting_for FROM graph WHERE state IN ('draft', 'executing')")
     found += [f"graph {key!r} is {state}, waits for {why}" for key, state, why in rows]
-    begins = "decision IN ('started', 'queued') AND target_id IS NULL"
-    rows = world.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
+    rows = waiting(world)
     return found + [f"the due time {one} ({at}) is {decision} without a target" for one, at, decision in rows]
 
 
+def waiting(world: SoakWorld) -> list[tuple[Any, ...]]:
+    """Due times that are to begin something, and have not."""
+    begins = "decision IN ('started', 'queued') AND target_id IS NULL"
+    return world.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
+
+
 def settled(world: SoakWorld, seconds: float = SETTLE_S) -> list[str]:
-    """Wait until nothing is left; what is left after so long."""
-    end = time.monotonic() + seconds
+    """Wait until nothing is left; what is left after so long. Due times that wait for each other's verdicts begin one
+    after the other, and each gets this time anew."""
+    end, fewest = time.monotonic() + seconds, len(waiting(world))
     while found := left(world):
+        if (now := len(waiting(world))) < fewest:
+            end, fewest = time.monotonic() + seconds, now
         if time.monotonic() > end:
             return [f"{seconds:g} s after the faults ended {text}" for text in found]
         time.sleep(1.0)

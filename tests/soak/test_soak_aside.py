@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.soak import door as doors
 from tests.soak import strikes
-from tests.soak.door import Told, left
+from tests.soak.door import Told, left, settled
 from tests.soak.journal import Process
 from tests.soak.odd_book import check_strangers
 from tests.soak.odd_texts import FIELDS, LENGTHS, Odd, Sent, odd_requests, odd_text
@@ -255,6 +256,27 @@ def test_what_nobody_carries_within_a_minute_is_told(
     assert world.gone == ["terminated"]
     assert bool(striker.wrong) is not healed
     assert all("nothing carries what it carried" in text for text in striker.wrong)
+
+
+def test_a_row_of_due_times_settles_one_by_one_and_what_stands_still_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the verdict before it; a minute for each is no standstill, and two minutes for one are."""
+    rows, now = Rows(), [0.0]
+    rows.db.execute("UPDATE schedule_due SET decision = 'queued', target_id = NULL")
+
+    def sleep(seconds: float) -> None:
+        now[0] += 20.0
+        if now[0] in begins:
+            rows.db.execute("UPDATE schedule_due SET target_id = 3 WHERE due_id = ?", (begins.index(now[0]) + 1,))
+
+    monkeypatch.setattr(doors.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(doors.time, "sleep", sleep)
+    begins = [60.0, 120.0]
+    assert settled(cast(SoakWorld, rows)) == []
+    rows.db.execute("UPDATE schedule_due SET decision = 'queued', target_id = NULL")
+    now[0], begins = 0.0, [60.0]
+    assert [text.partition(" (")[0] for text in settled(cast(SoakWorld, rows))] == [
+        "90 s after the faults ended the due time 2"
+    ]
 
 
 def test_what_has_ended_needs_no_other_workflow() -> None:

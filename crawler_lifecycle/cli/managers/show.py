@@ -76,8 +76,8 @@ def _next_steps(row: Document) -> list[str]:
     one = row.get("manager_id")
     looks = [state for name, state in (("skipped", "skipped"), ("bad", "ended")) if tables.jobs(row).get(name)]
     why = [f"crawlctl manager describe {one} --jobs {state}" for state in looks]
-    if any(tables.jobs(row).get(state) for state in ("started", "ended")):
-        why.append(f"crawlctl list --parent {row.get('workflow_id')}")
+    begun = any(tables.jobs(row).get(state) for state in ("started", "ended"))
+    runs = [f"crawlctl list --parent {row.get('workflow_id')}"] if begun else []
     if row.get("status") in TERMINAL or row.get("paused"):
-        return [*why, f"crawlctl manager resume {one}"]
-    return [*why, f"crawlctl manager watch {one}", f"crawlctl manager stop {one}"]
+        return [*why, *runs, f"crawlctl manager resume {one}"]
+    return [*why, f"crawlctl manager watch {one}", *runs, f"crawlctl manager stop {one}"]

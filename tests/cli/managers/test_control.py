@@ -108,3 +108,12 @@ def test_force_needs_a_yes_where_nobody_can_be_asked(gateway: respx.MockRouter, 
     route = gateway.post("/v1/managers/3/stop").respond(202, json=MANAGER | {"status": "STOPPING", "note": None})
     assert crawlctl("manager", "force-stop", "3", "--yes").code == 0
     assert body(route) == {"force": True, "requested_by": "tester"}
+
+
+def test_runs_are_offered_where_there_are_some(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    route = gateway.get("/v1/managers/3").respond(json=MANAGER)
+    assert "crawlctl list --parent" in crawlctl("manager", "describe", "3").err
+    route.respond(json=MANAGER | {"jobs": {"queued": 4, "skipped": 1}})
+    said = crawlctl("manager", "describe", "3").err
+    assert "crawlctl manager watch 3" in said
+    assert "crawlctl list" not in said, "there is nothing to list"
