@@ -284,7 +284,7 @@ class BaseScript:
     def _start_waiting(self) -> None:
         """Give free slots to jobs that wait."""
         rules = self._rules()
-        while not self._cycle.spent(CYCLE_S) and (waiting := self._cycle.window.reserve(rules)) is not None:
+        while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
             turn = Turn(waiting)
             token = TURN.set(turn)
             try:

@@ -132,6 +132,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         outcomes: dict[JobKey, Outcome] = {}
         cycle, passed, hooks = self._cycle, set[JobKey](), any(map(self._overrides, _HOOKS))
         alone = hooks and (self._reads_outcomes or self._overrides("workflow_loop"))
+        live_s, ends_s = cycle.took_s + HOOKS_S / 2, min(cycle.took_s + (0 if alone else HOOKS_S), CYCLE_S)
         jobs: list[Ended | Live] = list(cycle.ends.values())
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
@@ -139,11 +140,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         jobs.sort(key=lambda one: one.tries if isinstance(one, Ended) else 0)  # those that fail hold up no others
         for one in jobs:
             if isinstance(one, Live):
-                if cycle.spent(HOOKS_S / 2):
+                if cycle.took_s >= live_s:
                     passed.add(one.key)
                 elif not self._passed or one.key in self._passed:
                     self._still_running(one)
-            elif not cycle.spent(0 if alone else HOOKS_S) or not (cycle.hooked or cycle.failed):
+            elif cycle.took_s < ends_s or not (cycle.hooked or cycle.failed):
                 if self._handle(one):
                     outcomes[one.live.key] = one.outcome
                 if hooks and not alone:
@@ -401,7 +402,7 @@ class GeneratorCrawlManager(CrawlManager):
         return _cap_of("max_per_key", most.get(key) if isinstance(most, Mapping) else most)
 
     def _ask(self, method: str, job: Job) -> Any:
-        if self._cycle.spent(CYCLE_S):
+        if self._cycle.took_s >= CYCLE_S:
             raise Later(f"its class took {CYCLE_S:g} s in one cycle, so it is asked in the next")
         try:
             return no_coroutine(method, getattr(self, method)(params_of(job)))
@@ -476,7 +477,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
         import asyncio
 
         rules, turns = self._rules(), []
-        while not self._cycle.spent(CYCLE_S) and (waiting := self._cycle.window.reserve(rules)) is not None:
+        while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
             turns.append(Turn(waiting))
         await asyncio.gather(*(self._start_one(turn) for turn in turns))
         for turn in turns:

@@ -73,9 +73,10 @@ class Cycle:
     tell: Callable[[], None] = lambda: None
     """Tells the platform what was decided so far."""
 
-    def spent(self, seconds: float) -> bool:
-        """Whether the cycle has taken so long."""
-        return self.clock() - self.began >= seconds
+    @property
+    def took_s(self) -> float:
+        """Seconds since it began."""
+        return self.clock() - self.began
 
     @classmethod
     def of(cls, facts: Facts, platform: Platform | None) -> Cycle:

@@ -136,7 +136,8 @@ class Driver:
         again = False
         if self._leaving or self._user("base_loop_tasks", script.base_loop_tasks):
             again = not self._leaving and bool(self._user("workflow_loop", script.workflow_loop))
-            if has_hooks and cycle.ends:  # a loop of its own, which need not check: ends would keep their slots
+            if has_hooks and cycle.ends and not (cycle.hooked or cycle.failed):
+                # A loop of its own need not check: ends would keep their slots.
                 self._user("check_running_jobs", script.check_running_jobs)
             if again and not isinstance(script, GeneratorCrawlManager):
                 script._start_waiting()  # what found no free slot when it was scheduled

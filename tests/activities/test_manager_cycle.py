@@ -397,6 +397,9 @@ def test_changed_code(bench: Bench, how: str, pages_then: list[str]) -> None:
 
 def test_changed_code_that_must_not_go_on(bench: Bench) -> None:
     bench.cycle()
+    bench.end(1)
+    bench.cycle()
+    stats = bench.row.stats
     bench.hosts.drop(1)
     bench.hosts.fingerprints[PLAN] = "another one"
     bench.hosts.classes[PLAN] = type("M", (Shops,), {"on_code_change": "fail"})
@@ -404,7 +407,12 @@ def test_changed_code_that_must_not_go_on(bench: Bench) -> None:
     assert "on_code_change is fail" in (answer.error or "")
     for run_id in sorted(bench.fences):
         bench.end(run_id)
-    assert bench.cycle().over
+    answer = bench.cycle()
+    assert answer.over
+    assert (bench.row.stats, stats != {}) == (stats, True), "what it did stays told"
+    bench.managers.end_manager(ManagerFence(1, 1, OWNER.first_run_id), RunStatus.FAILED, "failed", answer.error)
+    assert bench.jobs(JobState.STARTED) == []
+    assert len(bench.jobs(JobState.ENDED)) == bench.row.counts.by_state[JobState.ENDED] == 3
 
 
 def test_a_crawl_manager_whose_last_answer_was_lost_does_not_crawl_again(bench: Bench) -> None:

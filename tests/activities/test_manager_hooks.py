@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from temporalio.exceptions import CancelledError
 
+from crawler_lifecycle.activities.managers import cycles
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
@@ -87,3 +89,24 @@ def test_a_hook_that_hangs_costs_no_other_one_its_effects(bench: Bench, hosts: H
     ]
     assert added == ["more 1", "more 2", "more 4", "more 5"]
     assert len(bench.jobs(JobState.ENDED)) == 5
+
+
+def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
+    bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "{'all': 0, '3': 3600}")
+    hosts._limits = Limits(hook_s=600.0)
+    bench.cycle()
+    for run_id in range(1, 6):
+        bench.end(run_id)
+
+    def alive() -> None:
+        [host] = hosts._taken.values()
+        if host is not None and host.process.at == ("finished_ok_hook", 3):
+            raise CancelledError
+
+    monkeypatch.setattr(cycles, "alive", alive)
+    with pytest.raises(CancelledError):
+        bench.cycle()
+    assert bench.jobs(JobState.ENDED) == [(1, 0, "ended"), (2, 0, "ended")]
+    assert (bench.row.stats["calls"], bench.row.hook_errors) == (2, 0)

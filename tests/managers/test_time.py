@@ -84,6 +84,23 @@ def test_hooks_of_live_jobs_take_turns_and_hold_up_no_end() -> None:
     assert set(seen[4:6]) == {"manager/1/4", "manager/1/5"}, "they come first in the next cycle"
 
 
+def test_a_loop_that_takes_its_time_leaves_some_for_hooks() -> None:
+    called: list[str] = []
+
+    def base(self: Any) -> bool:
+        simulation.takes(6)
+        return True
+
+    def hook(self: Any, *args: Any) -> None:
+        simulation.takes(2)
+        called.append(args[-1])
+
+    simulation = Timed(generator(pages(*range(4)), base_loop_tasks=base, finished_ok_hook=hook))
+    simulation.turn()
+    simulation.turn()
+    assert len(called) == 3
+
+
 def test_a_predicate_that_takes_its_time_is_asked_again_in_the_next_cycle() -> None:
     asked: list[str] = []
 

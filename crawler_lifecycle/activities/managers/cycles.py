@@ -281,7 +281,9 @@ class _Cycle:
         log.warning("manager %d: %s", row.manager_id, text)
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
-        if failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
+        if self._hosts.queue is None and failed.struck:
+            text = f"{text}; its worker leaves"  # that is no try of anybody
+        elif failed.item_id in self._ended:  # one try of these hooks, and none of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
             for_good = failed.for_good or (failed.missing and not elsewhere)
@@ -289,10 +291,11 @@ class _Cycle:
         if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
                 text = f"{text}; no worker has this class: bring it back, and start this flow again"
-            over = Decision(over=True, error=text, close_reason=row.close_reason)
+            now = self._managers.get_manager(row.manager_id) or row  # with what was kept of this cycle
+            over = Decision(over=True, error=text, close_reason=now.close_reason, stats=dict(now.stats))
             self._managers.commit_decision(self._fence, over)
             self._forget()
-            return CycleAnswer(None, over=True, close_reason=row.close_reason, error=text)
+            return CycleAnswer(None, over=True, close_reason=now.close_reason, error=text)
         again_s = AGAIN_S[min(max(tries, 1), len(AGAIN_S)) - 1]
         what = "cannot be loaded on this worker and is tried on any" if elsewhere else "failed and is tried again"
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
