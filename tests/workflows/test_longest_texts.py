@@ -82,6 +82,7 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     assert (told["CrawlFlow"], told["CrawlParent"]) == (key, LONG)
     run = real_lab.store.runs.get_run(1)
     assert (run.flow_id, run.parent) == (key, names.graph_workflow_id(key))
+    await real_lab.client.get_workflow_handle(run.owner_workflow_id).result()  # it may still deliver
     assert (await _closed_well(real_lab, run.owner_workflow_id))["CrawlParent"] == run.parent
 
 
