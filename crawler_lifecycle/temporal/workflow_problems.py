@@ -10,7 +10,12 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, PendingWorkflowTaskState, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
-from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHistoryEventFilterType,
+)
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.names import QUEUE_MAIN
@@ -24,6 +29,8 @@ _EVENTS = 200
 #: Workflows whose next step failed several times in a row; the server keeps the list (1.30 and later).
 _WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
 PROBLEMS_MAX = 1000
+#: Characters of why a workflow closed.
+WHY_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,18 @@ async def problems(client: Client) -> dict[str, str]:
         causes = [str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause") for word in words]
         found[row.id] = ", ".join(filter(None, causes))
     return found
+
+
+async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
+    """Why a workflow closed that did not come to its end: the words of who terminated it, or of its failure. ``None``:
+    it did, or nobody gave any. Raises ``RPCError``."""
+    if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
+        return None
+    handle = client.get_workflow_handle(found.id, run_id=found.run_id)
+    async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+        failed = event.workflow_execution_failed_event_attributes.failure.message
+        return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
+    return None
 
 
 async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:
