@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
-from crawler_lifecycle.compose import build_store
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, cure
 from crawler_lifecycle.ports.store.webhooks import WebhookRow
+
+from .of_database import asked
 
 
 def check_webhooks(context: Context) -> Sequence[Line]:
     """Ask the database how they stand. No receiver is called."""
-    settings = context.known
-    try:
-        if read_schema(settings.database.url).problem is not None:
-            return []  # told by the check of the database
-        return webhook_lines(build_store(settings).webhooks.list_webhooks(0, WEBHOOKS_MAX))
-    except LifecycleError as error:
-        return [Line("webhooks", "warn", f"webhooks cannot be read: {error}", "mend the database")]
+    return asked(context, "webhooks", lambda store: webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX)))
 
 
 def webhook_lines(rows: Sequence[WebhookRow]) -> list[Line]:
