@@ -17,8 +17,11 @@ from temporalio.client import (
     WorkflowHistoryEventFilterType,
 )
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCStatusCode
 
 from crawler_lifecycle.domain.names import QUEUE_MAIN
+
+from .errors import allowing
 
 #: From this try on a workflow's step is not only slow: a worker that dies with it costs one try, and that is normal.
 TRIES_MIN = 3
@@ -76,9 +79,10 @@ async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str
     if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
         return None
     handle = client.get_workflow_handle(found.id, run_id=found.run_id)
-    async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
-        failed = event.workflow_execution_failed_event_attributes.failure.message
-        return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
+    with allowing(RPCStatusCode.NOT_FOUND):  # forgotten in this moment
+        async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+            failed = event.workflow_execution_failed_event_attributes.failure.message
+            return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
     return None
 
 

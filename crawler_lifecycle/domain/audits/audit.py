@@ -383,10 +383,10 @@ def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime
 
 
 def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
-    """The same with the take-overs that count: none before one that lived for a while."""
-    last, since = noted.repaired_at, finding.since
-    lived = last is not None and since is not None and since - last > LIVED
-    return replace(noted, tries=0, repaired_at=None) if lived and finding.tries_max is not None else noted
+    """The same with the take-overs that count: none before one that lived for a while, by the clock of who saw both."""
+    last = noted.repaired_at
+    lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
+    return replace(noted, tries=0, repaired_at=None) if lived else noted
 
 
 def given_up(finding: AuditFinding) -> str:
