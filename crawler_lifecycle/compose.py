@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.giving_up import GivingUp
 from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
@@ -400,16 +401,34 @@ def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s
 
 def build_audit(parts: Parts) -> AuditActivities:
     """What compares database, cluster and Temporal, and puts right where they differ."""
-    s = parts.store
+    s, p = parts.store, parts
     return AuditActivities(
-        s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, parts.cluster, parts.directory, parts.audit
+        *(s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, p.cluster, p.directory, p.audit),
+        giving_up=_giving_up(p),
     )
+
+
+def build_parent_audit(parts: Parts) -> ParentAudit:
+    """The same of managers, graphs, due times and webhooks."""
+    s, p = parts.store, parts
+    return ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit, giving_up=_giving_up(p))
+
+
+def _giving_up(p: Parts) -> GivingUp:
+    s, children = p.store, _children(p)
+    managing = ManagingActivities(s.managers, children, p.cloud)
+    return GivingUp(s, p.cluster, p.directory, managing, GraphActivities(s.graphs, s.managers, children))
+
+
+def _children(p: Parts) -> ChildRuns:
+    s = p.store
+    return ChildRuns(s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler)
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Every activity by its name."""
     p, s = parts, parts.store
-    children = ChildRuns(s.initiation, s.stops, s.runs, p.directory, p.catalogue, p.scheduler)
+    children = _children(p)
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifier),
@@ -429,7 +448,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.notifier,
         ),
         build_audit(p),
-        ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit),
+        build_parent_audit(p),
         ScheduleAudit(s.schedules, s.findings, p.audit),
         ManagingActivities(s.managers, children, p.cloud),
         GraphActivities(s.graphs, s.managers, children),

@@ -110,7 +110,7 @@ def alive(*details: object) -> None:
     every thread of the worker.
     """
     _beat(*details)
-    if activity.is_cancelled():
+    if activity.in_activity() and activity.is_cancelled():
         raise CancelledError("cancelled, or the worker leaves")
 
 
@@ -137,8 +137,9 @@ def _beat(*details: object) -> None:
     The SDK waits ten seconds for that and then raises; on a machine that was asleep or is starved that says nothing
     against the activity, and the next beat may get through.
     """
-    with suppress(TimeoutError):
-        activity.heartbeat(*details)
+    if activity.in_activity():
+        with suppress(TimeoutError):
+            activity.heartbeat(*details)
 
 
 @contextmanager

@@ -199,7 +199,8 @@ class FakeDirectory:
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
         self.faults.strike()
         opened = any(o.workflow_id == workflow_id and first_run_id in (None, o.first_run_id) for o in self.open)
-        return WorkflowState(open=True) if opened else WorkflowState(False, self.closed.get(workflow_id), "terminated")
+        how = "terminated" if workflow_id in self.closed or first_run_id is not None else None
+        return WorkflowState(open=True) if opened else WorkflowState(False, self.closed.get(workflow_id), how)
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
         self.faults.strike()

@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers, count_schedules
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.page.routes import Behind, add_page
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.blocked import LOST_MAX, Blocked, lost_words
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -150,7 +150,10 @@ def _blocked(
     def note(*told: Any) -> bool:
         return store.troubles.note_blocked(*told)
 
-    return Blocked(workflows, metrics, every_s=every_s, overdue=overdue, note=note)
+    def lost() -> dict[str, str]:
+        return lost_words(store.findings.audit_findings(limit=LOST_MAX))
+
+    return Blocked(workflows, metrics, every_s=every_s, overdue=overdue, note=note, lost=lost)
 
 
 def _behind(
@@ -176,6 +179,7 @@ def _behind(
     graphs = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
     return Behind(
         store=store,
+        blocked=blocked,
         views=RunViews(store, blocked, clock),
         feed=feed,
         reader=LogReader(store.runs, store.tasks, logs, metrics),
@@ -235,8 +239,8 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_manager_readers(app, store.managers, store.plans, behind.manager_views, clock)
     add_graph_commands(app, behind.graph_commands)
     add_graph_readers(app, store.graphs, behind.graph_views, behind.feed)
-    add_schedules(app, behind.schedule_commands, store.schedules, clock)
-    add_webhooks(app, behind.webhook_commands, store.webhooks)
+    add_schedules(app, behind.schedule_commands, store.schedules, clock, behind.blocked)
+    add_webhooks(app, behind.webhook_commands, store.webhooks, behind.blocked)
 
 
 def _refresh(behind: Behind, metrics: Metrics) -> None:

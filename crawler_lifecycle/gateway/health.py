@@ -148,7 +148,7 @@ class Health:
             )
             words = wrong_words(found.worst_ms, {one.kind: one.count for one in found.kinds}, "this week")
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
-            if not late.count:
+            if not late.count and not late.lost:
                 return HealthPart("looks", "ok", "every look that was due was made", None, now), words, worst_s
             oldest = self._runs.get_run(late.run_id) if late.run_id is not None else None
             why = f"; it says: {oldest.look_error}" if oldest is not None and oldest.look_error else ""

@@ -44,7 +44,7 @@ from crawler_lifecycle.workflows.exports import ExportOrder
 
 from .errors import allowing, answering
 from .operator.task_queues import Queue, describe_queues
-from .workflow_problems import WorkflowProblem, problem_of, problems
+from .workflow_problems import WorkflowProblem, problem_of, problems, why_closed
 
 log = logging.getLogger(__name__)
 
@@ -287,14 +287,14 @@ class Workflows:
         """Whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
-        if found is None:
-            return WorkflowState(open=False)
-        if first_run_id is not None and _first(found) != first_run_id:
-            return WorkflowState(open=False, how="followed by another one")
-        if _is_open(found):
-            return WorkflowState(open=True, run_uid=_run_of(found)[1], first_run_id=_first(found))
-        how = found.status.name.lower().replace("_", " ") if found.status is not None else None
-        return WorkflowState(open=False, closed_at=found.close_time, how=how)
+            if found is None:
+                return WorkflowState(open=False)
+            if first_run_id is not None and _first(found) != first_run_id:
+                return WorkflowState(open=False, how="followed by another one")
+            if _is_open(found):
+                return WorkflowState(open=True, run_uid=_run_of(found)[1], first_run_id=_first(found))
+            how = found.status.name.lower().replace("_", " ") if found.status is not None else None
+            return WorkflowState(open=False, closed_at=found.close_time, how=how, why=await why_closed(client, found))
 
     async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
         """The same as its own execution says; ``None`` when it is no longer open."""

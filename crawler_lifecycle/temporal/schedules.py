@@ -53,8 +53,6 @@ OURS = "crawler-lifecycle "
 PAGE, TURN_S = 50, 15.0
 #: Schedules of one turn that fail until it is an outage.
 FAILED_MAX = 3
-#: Seconds after which what a due time should have begun is begun again.
-LOST_S = 60.0
 #: After so long a look back is written down, also where nothing was due.
 QUIET = timedelta(days=1)
 #: A schedule without a due time in so long has ended: a 29th of February on a given weekday may take forty years.
@@ -132,7 +130,7 @@ class ScheduleKeeper:
         self._store = store
         self._workflows = workflows
         self._clock = clock
-        self._after = self._lost_after = 0
+        self._after = 0
         self._loop = Loop("the comparison of schedules with Temporal", TURN_S)
         self.counts: Counter[str] = Counter()
 
@@ -145,13 +143,12 @@ class ScheduleKeeper:
         await self._loop.run(self.turn)
 
     async def turn(self) -> None:
-        """See to what was not begun, and compare one page of schedules.
+        """Compare one page of schedules.
 
         One that is in trouble holds up no other. Raises the first error when all others had their turn, or a few
         failed: then the next turn goes on behind those.
         """
         troubles = list[Exception]()
-        await self._try(self._begin_lost(), "what was not begun is not begun now", troubles)
         page = await asyncio.to_thread(self._store.list_schedules, self._after, PAGE, deleted=True)
         self._after = page[-1].schedule_id if len(page) == PAGE else 0
         for row in page:
@@ -171,14 +168,6 @@ class ScheduleKeeper:
         except Exception as error:  # also what only an odd row or an odd Temporal Schedule brings about
             log.warning("%s: %s", else_, error, exc_info=None if isinstance(error, LifecycleError) else error)
             troubles.append(error)
-
-    async def _begin_lost(self) -> None:
-        before = self._clock() - timedelta(seconds=LOST_S)
-        lost = await asyncio.to_thread(self._store.due_to_begin, before, self._lost_after, PAGE)
-        self._lost_after = lost[-1].due_id if len(lost) == PAGE else 0
-        for line in lost:
-            await self._workflows.start_due(DueOrder(line.name, line.due_at))
-            self.counts["begun_again"] += 1
 
     async def keep(self, name: str) -> None:
         """Make the Temporal Schedule what the row says; write down what was due and never fired.

@@ -10,10 +10,18 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, PendingWorkflowTaskState, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
-from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHistoryEventFilterType,
+)
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCStatusCode
 
 from crawler_lifecycle.domain.names import QUEUE_MAIN
+
+from .errors import allowing
 
 #: From this try on a workflow's step is not only slow: a worker that dies with it costs one try, and that is normal.
 TRIES_MIN = 3
@@ -24,6 +32,8 @@ _EVENTS = 200
 #: Workflows whose next step failed several times in a row; the server keeps the list (1.30 and later).
 _WITH_PROBLEMS = f"TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running' AND TaskQueue = '{QUEUE_MAIN}'"
 PROBLEMS_MAX = 1000
+#: Characters of why a workflow closed.
+WHY_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,19 @@ async def problems(client: Client) -> dict[str, str]:
         causes = [str(word).partition("cause=")[2].removeprefix("WorkflowTaskFailedCause") for word in words]
         found[row.id] = ", ".join(filter(None, causes))
     return found
+
+
+async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
+    """Why a workflow closed that did not come to its end: the words of who terminated it, or of its failure. ``None``:
+    it did, or nobody gave any. Raises ``RPCError``."""
+    if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
+        return None
+    handle = client.get_workflow_handle(found.id, run_id=found.run_id)
+    with allowing(RPCStatusCode.NOT_FOUND):  # forgotten in this moment
+        async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+            failed = event.workflow_execution_failed_event_attributes.failure.message
+            return (failed or event.workflow_execution_terminated_event_attributes.reason)[:WHY_MAX] or None
+    return None
 
 
 async def _failing(client: Client, found: WorkflowExecutionDescription, scheduled: datetime) -> WorkflowProblem:

@@ -11,14 +11,13 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.compose import WEBHOOKS, Parts, build_audit, build_keeper
+from crawler_lifecycle.compose import Parts, build_audit, build_keeper, build_parent_audit
 from crawler_lifecycle.ports import Observer, ObserverHealth
 from crawler_lifecycle.ports.store import Store
 from crawler_lifecycle.settings import AuditSettings, Settings
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
-from crawler_lifecycle.temporal.webhooks import WebhookKeeper
 
 from .finalizer_release import Releaser
 from .health import Health
@@ -44,8 +43,6 @@ class Duties:
             waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store, runtime)
         if "cluster" in parts:
             self._release(parts["cluster"])
-        if WEBHOOKS in parts:
-            self._deliver(parts[WEBHOOKS])
         if "audit" in parts:
             await self._audit(client, parts["audit"])
         return waker
@@ -68,16 +65,15 @@ class Duties:
             self._health.beside["releases"] = releaser.state
             self._beside.start(releaser.run())
 
-    def _deliver(self, parts: Parts) -> None:
-        """Keep a workflow for each webhook that has events to deliver."""
-        self._beside.start(WebhookKeeper(parts.store.webhooks, self._workflows).run())
-
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Audit by a schedule, see after overdue looks, and keep schedules alike in Temporal and in the database."""
+        """Audit by a schedule, see after what is overdue or lost its workflow, and keep schedules alike in Temporal and
+        in the database."""
         await _keep_schedule(client, self._settings.audit)
-        take_over = functools.partial(build_audit(parts).take_over, repair=self._settings.audit.repair)
+        repair = self._settings.audit.repair
+        take_over = functools.partial(build_audit(parts).take_over, repair=repair)
+        search = functools.partial(build_parent_audit(parts).search, repair=repair)
         overdue = Overdue(
-            parts.store.overdue, take_over, self._workflows.look_now, note=parts.store.troubles.note_stale
+            parts.store.overdue, take_over, self._workflows.look_now, search, note=parts.store.troubles.note_stale
         )
         self._health.beside["overdue"] = overdue.state
         self._beside.start(overdue.run())

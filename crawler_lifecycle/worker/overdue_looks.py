@@ -1,8 +1,9 @@
-"""Overdue looks: finds them with one query every 15 s and has them made, whatever the cause.
+"""Overdue looks, and what no workflow carries: finds both every 15 s and sees to them, whatever the cause.
 
-Of each run that it finds Temporal is asked. One that nobody works for is started or taken over, by the audit's own
-repair; one whose workflow is open is woken, once for each look that is due; and why it does not go on is told. So it
-takes at most 60 s from due to looked at, unless the database or Temporal do not answer, or no worker does.
+Of each run whose look is overdue Temporal is asked, and of each manager, graph, webhook and due time that is to have a
+workflow. One that nobody works for is started or taken over, by the audit's own repair; a run whose workflow is open is
+woken, once for each look that is due; and why it does not go on is told. So it takes at most 60 s from due to looked
+at, unless the database or Temporal do not answer, or no worker does.
 
 Level-triggered: it remembers nothing that matters, any number of workers may do this at once, and one that dies in the
 middle costs nothing.
@@ -15,8 +16,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
+from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
@@ -29,8 +31,6 @@ log = logging.getLogger(__name__)
 PAGE = 500
 #: Runs in trouble after which a turn is given up; the next one goes on behind them.
 FAILED_MAX = 3
-#: Seconds until a run that was taken over without success is taken over again; doubled each time, up to the second.
-AGAIN_S, AGAIN_MAX_S = 30.0, 600.0
 
 TAKEN_OVER, WOKEN, LEFT = "taken_over", "woken", "left"
 
@@ -39,7 +39,8 @@ class Overdue:
     """Turn after turn, in the event loop of a worker; what blocks happens in threads.
 
     ``take_over`` puts a run right that nobody works for, and answers ``None`` for one whose workflow is open. ``wake``
-    sends ``look_now`` to a workflow id; ``note`` tells of it, once for each look.
+    sends ``look_now`` to a workflow id; ``search`` sees to one kind of what has no looks, and says how many are lost;
+    ``note`` tells of an overdue look, once for each.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Overdue:
         store: OverdueStore,
         take_over: Callable[[LiveRun], Reported | None],
         wake: Callable[[str], Awaitable[bool]],
+        search: Callable[[str], int] = lambda what: 0,
         *,
         note: Callable[[LiveRun], bool] = lambda run: False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -55,26 +57,39 @@ class Overdue:
         self._store = store
         self._take_over = take_over
         self._wake = wake
+        self._search = search
         self._note = note
         self._clock = clock
         self._after: tuple[datetime, int] | None = None
         self._told: dict[int, datetime | None] = {}
         self._noted: dict[int, datetime | None] = {}
-        self._tried: dict[int, tuple[datetime, float]] = {}
-        self._overdue = 0
-        self._loop = Loop("the search for overdue looks", every_s)
+        self._overdue = self._lost = 0
+        self._loop = Loop("the search for overdue looks and lost workflows", every_s)
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """For a probe: how many looks were overdue at the last turn, and what was done since the start."""
-        return {"overdue": self._overdue, "problem": self._loop.failures.problem, **self.counts}
+        """For a probe: what was overdue or lost at the last turn, and what was done since the start."""
+        return {"overdue": self._overdue, "lost": self._lost, "problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
         """Until it is cancelled. Raises nothing."""
         await self._loop.run(self._next)
 
     async def _next(self) -> None:
-        await self.turn()
+        troubles = list[LifecycleError]()
+        try:
+            await self.turn()
+        except LifecycleError as error:  # what has no looks is not held up by it
+            troubles.append(error)
+        lost = 0
+        for what in OWNED:
+            try:
+                lost += await asyncio.to_thread(self._search, what)
+            except LifecycleError as error:
+                troubles.append(error)
+        self._lost = lost
+        if troubles:
+            raise troubles[0]
 
     async def turn(self) -> int:
         """See to one page of what is overdue; how many runs. Raises ``LifecycleError``."""
@@ -87,7 +102,6 @@ class Overdue:
             found = {run.run_id for run in page}
             self._told = {run_id: due for run_id, due in self._told.items() if run_id in found}
             self._noted = {run_id: due for run_id, due in self._noted.items() if run_id in found}
-            self._tried = {run_id: again for run_id, again in self._tried.items() if run_id in found}
         troubles = list[LifecycleError]()
         for run in page:
             try:
@@ -107,12 +121,8 @@ class Overdue:
             with suppress(RowUnreadable):  # a person is told of that elsewhere
                 await asyncio.to_thread(self._note, run)
             self._noted[run.run_id] = run.due_at
-        again_at, wait = self._tried.get(run.run_id, (self._clock(), AGAIN_S))
-        if self._clock() < again_at:
-            return
         done = await asyncio.to_thread(self._take_over, run)
         if done is not None:
-            self._tried[run.run_id] = self._clock() + timedelta(seconds=wait), min(2 * wait, AGAIN_MAX_S)
             self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
         elif run.planned and run.owner_workflow_id is not None and self._told.get(run.run_id) != run.due_at:
             # What waits for nothing that is planned is at it; a signal would only make its history longer.

@@ -20,8 +20,9 @@ from .leaving import Interrupted, MustLeave, history_full
 from .requests import read_input
 
 _ORDER = TypeAdapter(WebhookOrder)
-#: Seconds until a webhook that is paused is looked at again, and until one that no retry mends is.
-PAUSED_S, BROKEN_S = 3600.0, 60.0
+#: Seconds until a webhook is looked at again that is paused, or that no retry mends. It may have been changed while
+#: Temporal was away, which woke nobody.
+PAUSED_S = BROKEN_S = 60.0
 #: Seconds until one that told something is tried again: at first, and where it is the same event that is not taken,
 #: doubled each time up to the second figure.
 FAILING_S, FAILING_MAX_S = 1.0, 60.0

@@ -215,7 +215,34 @@ def _begun_again(w: World, part: Any) -> None:
     assert due_of_workflow("crawl-due/nightly-2026-03-01T12:00:00Z") == ("nightly", START)
 
 
+def _asked_and_deleted(w: World) -> DueOrder:
+    """A person triggers it, and deletes the schedule before a worker is there."""
+    _made(w)
+    w.store.schedules.ask_due("nightly", [START], "ann", "triggered by ann")
+    w.store.schedules.delete_schedule("nightly")
+    return DueOrder("nightly", START)
+
+
+def _begun_all_the_same(w: World, answer: Any) -> None:
+    assert (answer.decision, answer.begun) == (Decision.STARTED, _line(w).target)
+    assert [run.request_id for run in w.store.runs.list_runs()] == [due_request_id("nightly", START)]
+
+
+def _started_and_deleted(w: World) -> DueOrder:
+    """Temporal fired, and the worker died between the line and what it begins."""
+    _decided(w)
+    w.store.schedules.delete_schedule("nightly")
+    return DueOrder("nightly", START)
+
+
+def _settled_as_nothing(w: World, answer: Any) -> None:
+    assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
+    assert "was deleted before it began" in str(_line(w).reason)
+
+
 DUE = [
+    Case("decide_due", "asked for, then deleted", _asked_and_deleted, _begun_all_the_same),
+    Case("decide_due", "started, then deleted", _started_and_deleted, _settled_as_nothing),
     Case("begin_due", "superseded", _superseded, _gave_way),
     Case("audit_schedules", "not fired", _unfired, _noted, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_due", "not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),

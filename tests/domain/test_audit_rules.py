@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.audits.audit import (
+    LIVED,
+    TRIES_MAX,
     AuditFinding,
     AuditRules,
     ClusterTask,
     EndedRun,
     FindingKind,
+    LiveParent,
     LiveRun,
     Noted,
     OpenWorkflow,
@@ -23,6 +26,9 @@ from crawler_lifecycle.domain.audits.audit import (
     Reported,
     WorkflowState,
     due,
+    given_up,
+    in_a_row,
+    is_hopeless,
     most_urgent,
     ready_at,
     reportable,
@@ -31,6 +37,7 @@ from crawler_lifecycle.domain.audits.judgement import (
     judge_deliveries,
     judge_end,
     judge_live,
+    judge_parent,
     judge_task,
     judge_workflow,
 )
@@ -92,7 +99,7 @@ def _judged(run: Run) -> list[AuditFinding]:
     found: list[AuditFinding | None] = []
     owner = (f"w{run.run_id}", f"c{run.run_id}") if run.owned else (None, None)
     if run.row and run.status in LIVE:
-        live = LiveRun(run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, *owner)
+        live = LiveRun(run.run_id, U, 1, run.status, "books", f"r{run.run_id}", LONG_AGO, None, *owner)
         closed = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
         found.append(judge_live(live, WorkflowState(open=True) if run.workflow_open and run.owned else closed))
     if run.row and run.status in OVER:
@@ -370,3 +377,65 @@ def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: Recorde
     assert (finding.kind, finding.spared) == (FindingKind.STILL_ALIVE, None)
     assert due(finding, Noted(LONG_AGO), NOW, AuditRules())
     assert judge_task(seen, replace(row, status="RUNNING", run_status="PROCESSING")) is None
+
+
+# --- what is taken over in vain
+
+
+def lost(stop: bool = False, closed_at: datetime = NOW) -> AuditFinding:
+    parent = LiveParent("manager", 3, "manager/a/b", "PROCESSING", 1, LONG_AGO, "chain", stopped=stop)
+    found = judge_parent(parent, WorkflowState(open=False, closed_at=closed_at, how="terminated", why="too large"))
+    assert found is not None
+    assert found.detail == "manager 3 (manager/a/b) is PROCESSING, but its workflow was terminated: too large"
+    return found
+
+
+@pytest.mark.parametrize(("tries", "wait_s"), [(0, 30), (1, 30), (2, 60), (3, 120), (4, 240), (TRIES_MAX, 30)])
+def test_each_take_over_in_vain_waits_longer_than_the_one_before(tries: int, wait_s: float) -> None:
+    noted = Noted(LONG_AGO, NOW, tries=tries)
+    assert ready_at(lost(closed_at=LONG_AGO), noted, AuditRules()) == NOW + timedelta(seconds=wait_s)
+
+
+@pytest.mark.parametrize(("stop", "most"), [(False, TRIES_MAX), (True, 1)])
+def test_after_so_many_in_a_row_it_is_given_up(stop: bool, most: int) -> None:
+    finding = lost(stop)
+    assert [is_hopeless(finding, Noted(NOW, NOW, tries=n)) for n in (0, most - 1, most)] == [False, most == 0, True]
+    assert "too large" in given_up(finding)
+
+
+@pytest.mark.parametrize(("lived_s", "tries"), [(LIVED.total_seconds(), 4), (LIVED.total_seconds() + 1, 0)])
+def test_one_that_lived_for_a_while_begins_the_count_anew(lived_s: float, tries: int) -> None:
+    noted = Noted(NOW + timedelta(seconds=lived_s), NOW, tries=4)
+    for closed_at in (LONG_AGO, NOW + timedelta(days=1)):  # whatever the clock of the server says
+        assert in_a_row(lost(closed_at=closed_at), noted).tries == tries
+
+
+def test_what_goes_on_is_another_finding() -> None:
+    """So its take-overs are counted apart; over attempts and owners it stays the same one."""
+    run = LiveRun(1, U, 1, "PROCESSING", "books", "r1", LONG_AGO, None, "crawl/books/r1", "chain")
+    gone = WorkflowState(open=False, closed_at=NOW, how="terminated")
+    again = replace(run, attempt=2, owner_run_id="another")
+    asked = replace(run, stop=StopIntent(NOW))
+    subjects = [
+        getattr(judge_live(one, gone, tasks), "subject", None)
+        for one, tasks in [
+            (run, {"RUNNING": 2}),
+            (again, {"RUNNING": 2}),
+            (run, {"RUNNING": 1}),
+            (asked, {"RUNNING": 2}),
+        ]
+    ]
+    assert subjects[0] == subjects[1]
+    assert len({*subjects}) == 3
+
+
+def test_one_that_was_just_made_is_not_lost_by_a_workflow_of_before() -> None:
+    """A retry of a graph whose workflow was once terminated: the gateway is about to start the next one."""
+    parent = LiveParent("graph", 3, "graph/a", "executing", 2, NOW)
+    before = WorkflowState(open=False, closed_at=LONG_AGO, how="terminated")
+    found = judge_parent(parent, before)
+    assert found is not None
+    assert (found.kind, found.since) == (FindingKind.NOT_STARTED, NOW)
+    after = judge_parent(parent, replace(before, closed_at=NOW + timedelta(seconds=1)))
+    assert after is not None
+    assert after.kind is FindingKind.NO_WORKFLOW

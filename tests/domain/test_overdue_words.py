@@ -29,6 +29,11 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
             OverdueLooks(2, NOW - timedelta(hours=50), 7),
             "2 looks are overdue, the oldest (run 7) by 2 d 2 h: nothing is verified",
         ),
+        (OverdueLooks(lost=1, lost_what="manager 3 has none"), "manager 3 has none"),
+        (
+            OverdueLooks(1, NOW - timedelta(seconds=44), 7, lost=3, lost_what="manager 3 has none"),
+            "1 look is overdue (run 7) by 44 s: nothing is verified; manager 3 has none; and 2 more without a workflow",
+        ),
     ],
 )
 def test_words(looks: OverdueLooks, words: str | None) -> None:

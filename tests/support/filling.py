@@ -190,6 +190,7 @@ def fill_findings(connection: sa.Connection) -> None:
         "status": "'gone'",
         "detail": "'x'",
         "evidence": "'{}'",
+        "tries": "0",
         **dict.fromkeys(("first_seen", "last_seen"), "ended_at"),
     }
     _insert(connection, "audit_finding", columns, "run_history")

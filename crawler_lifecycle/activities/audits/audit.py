@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 
@@ -30,6 +30,7 @@ from crawler_lifecycle.domain.audits.audit import (
     Reported,
     Unknown,
     WorkflowState,
+    given_up,
     reportable,
 )
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
@@ -68,10 +69,13 @@ from crawler_lifecycle.ports import (
 
 from .adoption import Adoption, run_of
 from .ending import AuditEnding, Mend
+from .giving_up import GivingUp
 from .parents import waker
-from .settling import PAGE, AuditPage, AuditPart, Settling
+from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
 
 log = logging.getLogger(__name__)
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class AuditActivities:
     directory: WorkflowDirectory
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
+    giving_up: GivingUp | None = None
 
     # --- the cluster ------------------------------------------------------------------------------------------------
 
@@ -170,6 +175,7 @@ class AuditActivities:
             runs = self.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             mends: dict[str, Mend] = {}
+            lost: dict[str, LiveRun] = {}
             findings = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
             for finding in findings:
                 mends[finding.subject] = self._recorder(finding)
@@ -178,12 +184,14 @@ class AuditActivities:
                 judged = self._judged(run)
                 if judged is not None:
                     findings.append(judged)
-                    mends[judged.subject] = self._resumer(judged, run)
+                    mends[judged.subject], lost[judged.subject] = self._resumer(judged, run), run
                 uncounted = judge_counted(run)
                 if uncounted is not None:
                     findings.append(uncounted)
                     mends[uncounted.subject] = waker(self.directory, uncounted)
-            part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
+            part = self._settle(
+                findings, page, len(runs), lambda finding: mends[finding.subject], end_of=self._ender(lost)
+            )
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -194,7 +202,12 @@ class AuditActivities:
             return None
         # It may have come to its end, or been resumed, between the two readings.
         now = next(iter(self.audits.open_runs(run.run_id - 1, 1)), None)
-        return judge_live(run, state) if now == run else None
+        return judge_live(run, state, self.tasks.count_tasks(run.run_id).positive()) if now == run else None
+
+    def _ender(self, lost: Mapping[str, LiveRun]) -> EndOf | None:
+        """What ends these runs, which no workflow can carry."""
+        end = self.giving_up
+        return None if end is None else lambda finding: lambda: end.run(lost[finding.subject], given_up(finding))
 
     def _state(self, run: LiveRun) -> WorkflowState:
         """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""
@@ -208,8 +221,13 @@ class AuditActivities:
         # Under the plain id an earlier attempt may still be busy with its deliveries; that one claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
-        found = (self.directory.state(workflow_id) for workflow_id in coming)
-        return next((one for one in found if one.open and not one.of_another(run.run_uid)), state)
+        ended = [state]
+        for workflow_id in coming:
+            one = self.directory.state(workflow_id)
+            if one.open and not one.of_another(run.run_uid):
+                return one
+            ended += [one] if one.how not in (None, "completed") else []
+        return max(ended, key=lambda one: one.closed_at or _LONG_AGO)
 
     def _resumer(self, finding: AuditFinding, run: LiveRun) -> Mend:
         def begin() -> str:
@@ -248,7 +266,8 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        part = hasty._settle([finding], AuditPage(repair), 1, lambda found: self._resumer(found, run))
+        end_of = self._ender({finding.subject: run})
+        part = hasty._settle([finding], AuditPage(repair), 1, lambda found: self._resumer(found, run), end_of=end_of)
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -410,8 +429,11 @@ class AuditActivities:
         looked: int,
         mend_of: Callable[[AuditFinding], Mend],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
+        end_of: EndOf | None = None,
     ) -> AuditPart:
-        return Settling(self.findings, self.rules, self.clock()).settle(findings, page, looked, mend_of, prepare)
+        return Settling(self.findings, self.rules, self.clock()).settle(
+            findings, page, looked, mend_of, prepare, end_of
+        )
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:

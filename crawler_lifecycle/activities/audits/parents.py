@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from temporalio import activity
 
 from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
-from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditRules, FindingKind, LiveParent, WorkflowState
-from crawler_lifecycle.domain.audits.judgement import judge_parent, judge_step
+from crawler_lifecycle.domain.audits.audit import (
+    LOST,
+    AuditFinding,
+    AuditRules,
+    FindingKind,
+    LiveParent,
+    WorkflowState,
+    given_up,
+)
+from crawler_lifecycle.domain.audits.judgement import judge_parent, judge_step, progress_mark
+from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
@@ -17,7 +26,14 @@ from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, Wor
 from crawler_lifecycle.ports.store.schedules import ScheduleStore
 
 from .ending import Mend
+from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, Settling
+
+#: Reads rows of one kind behind a number; begins the workflow of one.
+Read = Callable[[int, int], Sequence[LiveParent]]
+Begin = Callable[[int, str], None]
+#: The kinds, as ``LiveParent.what`` has them.
+OWNED = ("manager", "graph", "due time", "webhook")
 
 
 @dataclass
@@ -31,6 +47,22 @@ class ParentAudit:
     webhooks: WebhookReader
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
+    giving_up: GivingUp | None = None
+
+    def search(self, what: str, *, repair: bool) -> int:
+        """Take up what of this kind no workflow carries, as an audit does and sooner; of how many that was found.
+
+        What is no longer found is told no longer. Any number may do this at once. Raises ``LifecycleError``.
+        """
+        hasty = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
+        began, lost, page = self.clock(), 0, AuditPage(repair)
+        while True:
+            part = hasty._compare(page, what, LOST)
+            lost += sum(part.found.values())
+            if part.next is None:
+                self.findings.forget_findings([str(kind) for kind in LOST], began, what)
+                return lost
+            page = replace(page, after=part.next)
 
     @activity.defn(name="audit_managers", no_thread_cancel_exception=True)
     def audit_managers(self, page: AuditPage) -> AuditPart:
@@ -39,7 +71,7 @@ class ParentAudit:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            return self._compare(page, self.audits.open_managers, self.directory.begin_manager)
+            return self._compare(page, "manager")
 
     @activity.defn(name="audit_graphs", no_thread_cancel_exception=True)
     def audit_graphs(self, page: AuditPage) -> AuditPart:
@@ -48,7 +80,7 @@ class ParentAudit:
         Second execution: finds the workflows that the first one started; to wake one again changes nothing.
         """
         with beating():
-            return self._compare(page, self.audits.open_graphs, self.directory.begin_graph, steps=True)
+            return self._compare(page, "graph")
 
     @activity.defn(name="audit_due", no_thread_cancel_exception=True)
     def audit_due(self, page: AuditPage) -> AuditPart:
@@ -57,7 +89,7 @@ class ParentAudit:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            return self._compare(page, self._open_due, self.directory.begin_due)
+            return self._compare(page, "due time")
 
     @activity.defn(name="audit_webhooks", no_thread_cancel_exception=True)
     def audit_webhooks(self, page: AuditPage) -> AuditPart:
@@ -66,7 +98,7 @@ class ParentAudit:
         Second execution: finds the workflows that the first one started.
         """
         with beating():
-            return self._compare(page, self._open_webhooks, self.directory.begin_webhook)
+            return self._compare(page, "webhook")
 
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
         lines = self.schedules.due_to_begin(self.clock(), after, limit)
@@ -81,37 +113,48 @@ class ParentAudit:
                 "webhook",
                 one.webhook_id,
                 webhook_workflow_id(one.name),
-                status="active" if one.paused_at is None else "paused",
+                status="active",
                 attempt=one.revision,
                 updated_at=one.updated_at,
                 owner_run_id=one.follower,
+                progress=progress_mark(one.revision, one.through_seq),
             )
             for one in self.webhooks.list_webhooks(after, limit)
+            if one.paused_at is None  # a resume begins one
         ]
 
-    def _compare(
-        self,
-        page: AuditPage,
-        read: Callable[[int, int], Sequence[LiveParent]],
-        begin: Callable[[int, str], None],
-        *,
-        steps: bool = False,
-    ) -> AuditPart:
+    def _kind(self, what: str) -> tuple[Read, Begin]:
+        a, d = self.audits, self.directory
+        kinds: Mapping[str, tuple[Read, Begin]] = {
+            "manager": (a.open_managers, d.begin_manager),
+            "graph": (a.open_graphs, d.begin_graph),
+            "due time": (self._open_due, d.begin_due),
+            "webhook": (self._open_webhooks, d.begin_webhook),
+        }
+        return kinds[what]
+
+    def _compare(self, page: AuditPage, what: str, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+        read, begin = self._kind(what)
         parents = read(int(page.after or 0), PAGE)
         mends: dict[str, Mend] = {}
+        lost: dict[str, LiveParent] = {}
         findings = []
         for parent in parents:
             alive()
             judged = self._judged(parent, read)
-            if judged is not None:
+            if judged is not None and judged.kind in only:
                 findings.append(judged)
                 mends[judged.subject] = _beginner(judged, parent, begin)
+                lost[judged.subject] = parent
+        steps = what == "graph" and FindingKind.NO_RUN in only
         for step in self.audits.steps_without_runs([parent.number for parent in parents]) if steps else ():
             judged = judge_step(step)
             findings.append(judged)
             mends[judged.subject] = waker(self.directory, judged)
         settling = Settling(self.findings, self.rules, self.clock())
-        part = settling.settle(findings, page, len(parents), lambda finding: mends[finding.subject])
+        end = self.giving_up
+        end_of = None if end is None else lambda finding: lambda: end.parent(lost[finding.subject], given_up(finding))
+        part = settling.settle(findings, page, len(parents), lambda finding: mends[finding.subject], end_of=end_of)
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
     def _judged(self, parent: LiveParent, read: Callable[[int, int], Sequence[LiveParent]]) -> AuditFinding | None:

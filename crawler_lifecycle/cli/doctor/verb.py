@@ -111,6 +111,7 @@ def _checks() -> Sequence[Check]:
         schedules,
         services,
         temporal,
+        truth,
         webhooks,
     )
     from .report import Check
@@ -129,6 +130,7 @@ def _checks() -> Sequence[Check]:
         Check("plans", plans.check_plans),
         Check("webhooks", webhooks.check_webhooks),
         Check("schedules", schedules.check_schedules),
+        Check("truth", truth.check_truth),
         Check("cluster", cluster.check_cluster),
         Check("files", files.check_files),
         Check("catalogue", services.check_catalogue),

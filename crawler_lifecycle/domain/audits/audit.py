@@ -9,13 +9,17 @@ no finding, and a repair makes them agree, so that an audit after an audit finds
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
+#: Workflows in a row that end without progress until what they carried is given up; where a stop is on record, one.
+TRIES_MAX, TRIES_OF_A_STOP = 5, 1
+#: A workflow that was open for so long has gone on, whatever it came to.
+LIVED = timedelta(minutes=3)
 #: Findings that a report lists; all of them are counted.
 REPORTED_MAX = 100
 
@@ -78,6 +82,10 @@ REPAIRS: Mapping[FindingKind, str] = {
 }
 
 
+#: What no workflow carries: it is taken up, or taken over.
+LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
+
+
 class Unknown(StrEnum):
     """What a person wants done about what executes and no row knows."""
 
@@ -101,6 +109,8 @@ class AuditRules:
     """From the start of a workflow to the time by which it should have recorded its run."""
     resend_s: float = 3600.0
     """From one order to deliver again to the next."""
+    again_s: float = 30.0
+    """From a take-over in vain to the next one; doubled with each."""
     recent_s: float = 3 * 86400.0
     """Runs that ended longer ago are settled: their deliveries and evidence are no longer compared."""
 
@@ -164,6 +174,10 @@ class LiveParent:
     owner_run_id: str | None = None
     unreadable: str | None = None
     """What in the row cannot be; then nobody may go by it."""
+    progress: str = ""
+    """The same for as long as nothing goes on, over any number of workflows."""
+    stopped: bool = False
+    """Whether a stop is on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +229,8 @@ class WorkflowState:
     closed_at: datetime | None = None
     how: str | None = None
     """How it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
+    why: str | None = None
+    """Why, in the words on record there; ``None``: it came to its end, or nobody gave a reason."""
     run_uid: str | None = None
     """The run that an open one says it works for; ``None``: it says none, or none yet."""
     first_run_id: str | None = None
@@ -312,6 +328,8 @@ class AuditFinding:
     unknown: bool = False
     """Whether the database does not know it at all. Rows are never removed, so the database is an older copy, a new one
     or the wrong one: only a person's word (``Unknown``) takes it up again or ends it."""
+    tries_max: int | None = None
+    """Take-overs without progress after which it is given up; ``None``: it is nothing that a workflow carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +340,8 @@ class Noted:
     repaired_at: datetime | None = None
     settled: bool = False
     """Whether the same was found and repaired before and is nothing new."""
+    tries: int = 0
+    """Take-overs in a row, without progress."""
 
 
 # --- when to repair
@@ -351,11 +371,33 @@ def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -
 
 
 def ready_at(finding: AuditFinding, noted: Noted, rules: AuditRules) -> datetime:
-    """The end of the grace."""
+    """The end of the grace, and of the back-off after take-overs in vain."""
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (FindingKind.ORPHAN, FindingKind.STILL_ALIVE):
         begin = min(begin, finding.since)
-    return begin + _grace(finding.kind, rules)
+    ready = begin + _grace(finding.kind, rules)
+    if finding.tries_max is None or noted.repaired_at is None:
+        return ready
+    doublings = max(0, noted.tries - 1) if noted.tries < finding.tries_max else 0
+    return max(ready, noted.repaired_at + timedelta(seconds=rules.again_s * 2**doublings))
+
+
+def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
+    """The same with the take-overs that count: none before one that lived for a while, by the clock of who saw both."""
+    last = noted.repaired_at
+    lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
+    return replace(noted, tries=0, repaired_at=None) if lived else noted
+
+
+def given_up(finding: AuditFinding) -> str:
+    """Why it is ended."""
+    many = "1 take-over" if finding.tries_max == 1 else f"{finding.tries_max} take-overs in a row"
+    return f"Given up after {many} without progress: {finding.detail}"[:1000]
+
+
+def is_hopeless(finding: AuditFinding, noted: Noted) -> bool:
+    """Whether no workflow can carry it: it is ended instead of taken over once more."""
+    return finding.tries_max is not None and noted.tries >= finding.tries_max
 
 
 def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +14,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
 
 from .audit import (
+    TRIES_MAX,
+    TRIES_OF_A_STOP,
     AuditFinding,
     ClusterTask,
     EndedRun,
@@ -42,20 +45,45 @@ _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
 _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
-def judge_live(run: LiveRun, workflow: WorkflowState) -> AuditFinding | None:
-    """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open."""
+def progress_mark(*facts: object) -> str:
+    """A short word for facts that change when something goes on."""
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+
+
+def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
+    """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open or closed last;
+    ``tasks`` are its tasks by status."""
     if run.unreadable is not None:
         return _unreadable(run.run_id, run.unreadable)
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
     if run.owner_run_id is None:
-        detail = f"run {run.run_id} ({run.crawler}) is {run.status} and was never taken up by a workflow"
-        return _of_run(FindingKind.NOT_STARTED, run, detail, evidence, run.attempt_at or run.created_at)
-    how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
-    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
-    evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
-    return _of_run(FindingKind.NO_WORKFLOW, run, detail, evidence, workflow.closed_at)
+        never = f"was never taken up by a workflow{_why(workflow)}"
+        detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
+        since = _later(run.attempt_at or run.created_at, workflow)
+        found = _of_run(FindingKind.NOT_STARTED, run, detail, evidence, since)
+    else:
+        how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+        detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
+        evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
+        found = _of_run(FindingKind.NO_WORKFLOW, run, f"{detail}{_why(workflow)}", evidence, workflow.closed_at)
+    asked = run.stop is not None and run.stop.limit is None
+    mark = progress_mark(sorted((tasks or {}).items()), asked)
+    return replace(found, subject=f"{found.kind}/run/{run.run_id}/{mark}", tries_max=_tries(run.stop is not None))
+
+
+def _tries(stopped: bool) -> int:
+    return TRIES_OF_A_STOP if stopped else TRIES_MAX
+
+
+def _why(workflow: WorkflowState) -> str:
+    return f": {workflow.why}" if workflow.why else ""
+
+
+def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
+    """Since when nobody carries it: whoever ended a workflow may be about to begin another one."""
+    return max(accepted, workflow.closed_at or accepted)
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
@@ -89,16 +117,25 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
         return None
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
     evidence: dict[str, object] = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
-    if parent.owner_run_id is None:
-        kind, since = FindingKind.NOT_STARTED, parent.updated_at
+    since = workflow.closed_at or parent.updated_at
+    # One that came to its end, or that was of before, has not taken it up either.
+    of_before = workflow.how in (None, "completed") or since < parent.updated_at
+    if parent.owner_run_id is None and of_before:
+        kind, since = FindingKind.NOT_STARTED, _later(parent.updated_at, workflow)
         detail = f"{name} is {parent.status} and was never taken up by a workflow"
     else:
         kind, how = FindingKind.NO_WORKFLOW, f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
-        detail = f"{name} is {parent.status}, but its workflow {how}"
-        since = workflow.closed_at or parent.updated_at
+        detail = f"{name} is {parent.status}, but its workflow {how}{_why(workflow)}"
         evidence |= _without_none({"closed": workflow.how})
-    subject = f"{kind}/{subject}/{parent.attempt}"
-    return AuditFinding(subject, kind, detail, workflow_id=parent.workflow_id, evidence=evidence, since=since)
+    return AuditFinding(
+        f"{kind}/{subject}/{parent.progress or parent.attempt}",
+        kind,
+        detail,
+        workflow_id=parent.workflow_id,
+        evidence=evidence,
+        since=since,
+        tries_max=_tries(parent.stopped),
+    )
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:

@@ -25,6 +25,12 @@ class OverdueLooks:
     """The run whose look that is."""
     verified_at: datetime | None = None
     """When that run was last looked at; ``None``: never."""
+    lost: int = 0
+    """Managers, graphs, due times and webhooks that no workflow carries."""
+    lost_since: datetime | None = None
+    """When the first of them was found."""
+    lost_what: str | None = None
+    """What was found of that."""
 
 
 def overdue_before(now: datetime) -> datetime:
@@ -33,7 +39,14 @@ def overdue_before(now: datetime) -> datetime:
 
 
 def overdue_words(looks: OverdueLooks, now: datetime) -> str | None:
-    """``3 looks are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified``, or ``None``."""
+    """``3 looks are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified``, or ``None``. Also of what
+    no workflow carries: ``manager 3 is PROCESSING, but its workflow was terminated``."""
+    more = f"; and {looks.lost - 1} more without a workflow" if looks.lost > 1 else ""
+    lost = f"{looks.lost_what}{more}" if looks.lost else None
+    return "; ".join(filter(None, (_looks_words(looks, now), lost))) or None
+
+
+def _looks_words(looks: OverdueLooks, now: datetime) -> str | None:
     if not looks.count or looks.since is None:
         return None
     which = f"(run {looks.run_id}) by {_span((now - looks.since).total_seconds())}"

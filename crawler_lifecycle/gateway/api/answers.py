@@ -235,8 +235,14 @@ class Overdue(BaseModel):
     """The run whose look that is."""
     verified_at: datetime | None
     """When that run was last verified; null also when it never was."""
+    lost: int
+    """Managers, graphs, due times and webhooks that no workflow carries at present."""
+    lost_since: datetime | None
+    """When the first of them was found."""
+    lost_what: str | None
+    """What was found of that."""
     text: str | None
-    """The same in one sentence; null when no look is overdue."""
+    """All of it in one sentence; null when no look is overdue and nothing is lost."""
 
     @classmethod
     def of(cls, looks: OverdueLooks, now: datetime) -> Self:

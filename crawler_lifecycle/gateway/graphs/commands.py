@@ -90,7 +90,7 @@ class GraphCommands:
             for number, page in enumerate(pages):
                 await run_in_threadpool(self._add_page, row, number, page)
             row = await run_in_threadpool(self._graphs.make_graph, row.graph_id)
-        later = await self._told(row) if row.owner_run_id is None else None
+        later = await self._told(row)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)
 
     def _reserve(self, body: StartGraph, key: str, whose: str, pages: int) -> tuple[GraphRow, bool]:
@@ -123,8 +123,7 @@ class GraphCommands:
         """Make a draft that has all its pages a graph, and start it. Again: the same."""
         before = await self.find(key)
         row = await run_in_threadpool(self._graphs.make_graph, before.graph_id)
-        note = await self._told(row) if row.owner_run_id is None else None
-        return Commanded(row, before.state is GraphState.DRAFT, note)
+        return Commanded(row, before.state is GraphState.DRAFT, await self._told(row))
 
     async def check_steps(self, steps: Sequence[StepSpec]) -> str | None:
         """Refuse what nobody here could start; what the caller should know. Raises ``Problem`` 422."""

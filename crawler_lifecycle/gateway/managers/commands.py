@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 NEXT_CYCLE = (
     "It is recorded, and takes effect with the next cycle: Temporal cannot be reached, so within five minutes of that."
 )
+TAKEN_UP = "It was not paused, and no workflow carried it: a new one takes it up."
+UNKNOWN = "Temporal cannot be reached; if no workflow carries it, one takes it up by itself within a minute of that."
 NEXT_ATTEMPT = "It goes on as its next attempt."
 #: Pauses of a resume that finds the workflow of the attempt before still open, seconds.
 CLOSING_S = (0.1, 0.3, 1.0)
@@ -133,9 +135,10 @@ class ManagerCommands:
         if row.status.terminal:
             await self._resume(row)
             return Commanded(row, note=note)
-        if row.owner_run_id is None:
-            begun = self._workflows.start_manager(row.manager_id, workflow_id_of(row))
-            note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
+        begun = (
+            self.tell(row) if row.owner_run_id else self._workflows.start_manager(row.manager_id, workflow_id_of(row))
+        )
+        note = " ".join(filter(None, (note, await told(begun, f"manager {row.manager_id}")))) or None
         return Commanded(row, fresh, note)
 
     async def check_plan(self, body: StartManager) -> str | None:
@@ -199,14 +202,16 @@ class ManagerCommands:
             await asyncio.sleep(pause_s)
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
-    async def tell(self, row: ManagerRow) -> None:
-        """Wake the workflow of a manager whose row was changed, or start one where none is open.
+    async def tell(self, row: ManagerRow) -> bool:
+        """Wake the workflow of a manager whose row was changed, or start one where none is open; whether it did that.
 
         Raises ``TemporalUnavailable``.
         """
         workflow_id = workflow_id_of(row)
-        if not await self._workflows.wake(workflow_id) and not (await self.find(row.manager_id)).status.terminal:
-            await self._workflows.start_manager(row.manager_id, workflow_id)
+        if await self._workflows.wake(workflow_id) or (await self.find(row.manager_id)).status.terminal:
+            return False
+        await self._workflows.start_manager(row.manager_id, workflow_id)
+        return True
 
     async def _told(self, row: ManagerRow, later: str = LATER) -> str | None:
         return await told(self.tell(row), f"manager {row.manager_id}", later)
@@ -254,16 +259,20 @@ class ManagerCommands:
         return await self._steer(manager_id, paused=True)
 
     async def resume(self, manager_id: int) -> Commanded[ManagerRow]:
-        """Let a paused manager go on; one that has ended goes on as its next attempt."""
+        """Let a paused manager go on, and one that no workflow carries; an ended one goes on as its next attempt."""
         row = await self.find(manager_id)
         if row.status.terminal:
             await self._resume(row)
             return Commanded(row, note=NEXT_ATTEMPT)
         if row.status is RunStatus.STOPPING:
             raise _not_now(row, "it is being stopped; resume it when it has ended")
-        if not row.paused:
-            return Commanded(row, fresh=False, note="It was not paused.")
-        return await self._steer(manager_id, paused=False)
+        if row.paused:
+            return await self._steer(manager_id, paused=False)
+        try:
+            begun = await self.tell(row)
+        except TemporalUnavailable:
+            return Commanded(row, fresh=False, note=f"It was not paused. {UNKNOWN}")
+        return Commanded(row, begun, TAKEN_UP if begun else "It was not paused.")
 
     async def cap(self, manager_id: int, cap: int) -> Commanded[ManagerRow]:
         """Set the most live jobs; 0: what the class says."""

@@ -35,6 +35,7 @@ from crawler_lifecycle.gateway.page.subjects.schedule_form import add_schedule_f
 from crawler_lifecycle.gateway.page.subjects.schedules import add_schedules
 from crawler_lifecycle.gateway.page.subjects.webhook_form import add_webhook_form
 from crawler_lifecycle.gateway.page.subjects.webhooks import add_webhooks
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -55,6 +56,7 @@ class Behind:
     """What the page stands on: the readers and commands of the API."""
 
     store: Store
+    blocked: Blocked
     views: RunViews
     feed: Feed
     reader: LogReader
@@ -96,9 +98,9 @@ def add_page(app: FastAPI, behind: Behind) -> Live:
     add_managers(app, behind.manager_commands, store.managers, behind.manager_views, once, clock)
     add_graphs(app, behind.graph_commands, store.graphs, behind.graph_views, once, clock)
     add_schedule_form(app, behind.schedule_commands, behind.crawlers)  # before the schedules: "new" is none of them
-    add_schedules(app, behind.schedule_commands, store.schedules, once, clock)
+    add_schedules(app, behind.schedule_commands, store.schedules, once, clock, behind.blocked)
     add_webhook_form(app, behind.webhook_commands)
-    add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock)
+    add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock, behind.blocked)
 
     async def strip() -> str:
         return html("strip.html", strip=await behind.health.read_within(PATIENCE_S), now=clock())

@@ -1,4 +1,6 @@
-"""Runs and managers whose workflow is blocked: found by one query for all, explained for one.
+"""Runs, managers and graphs whose workflow is blocked: found by one query for all, explained for one.
+
+What no workflow carries is told as searches found it (``worker/overdue_looks.py``), also of due times and webhooks.
 
 Those whose look is overdue are asked about as well: no list of the server's tells that no worker takes a step up.
 
@@ -11,18 +13,23 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.audits.audit import LiveRun
+from crawler_lifecycle.domain.audits.audit import LOST, LiveRun
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports import FindingRow, RunRow
+from crawler_lifecycle.ports.store.schedules import DueRow, ScheduleRow
+from crawler_lifecycle.ports.store.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
@@ -30,6 +37,10 @@ from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 FRESH_S, PATIENCE_S = 3.0, 1.0
 #: Explanations asked for in one round of the background, and kept in all.
 EXPLAINED_MAX, KEPT_MAX = 20, 2000
+#: Open findings that are read for what no workflow carries.
+LOST_MAX = 1000
+#: The due time in the id of its workflow, and the stroke before it.
+_DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 WORDS_MAX = 300
 #: How the SDK begins to tell that a step did not end in its time.
 _TOO_LONG = "[TMPRL1101]"
@@ -56,10 +67,13 @@ class Blocked:
         every_s: float = 5.0,
         overdue: Callable[[int], Sequence[LiveRun]] = lambda limit: (),
         note: Note = lambda workflow_id, run_id, why, since: False,
+        lost: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._workflows = workflows
         self._overdue = overdue
         self._note = note
+        self._read_lost = lost
+        self._lost: Mapping[str, str] = {}
         self._noted: dict[str, datetime] = {}
         self._metrics = metrics
         self._every_s = every_s
@@ -75,6 +89,8 @@ class Blocked:
 
     async def once(self) -> None:
         """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
+        with suppress(LifecycleError):  # the database is away: readiness tells
+            self._lost = await run_in_threadpool(self._read_lost)
         try:
             self._known = await self._workflows.problems()
         except Exception:
@@ -117,8 +133,26 @@ class Blocked:
         """As ``of``, for the workflow of a manager or a graph that has not ended."""
         return (await self._explain(name) if is_open else None) or self._listed(name)
 
+    def webhook(self, row: WebhookRow) -> WebhookRow:
+        """The same row, which fails where no workflow carries it."""
+        why = self._lost.get(webhook_workflow_id(row.name))
+        return row if why is None else replace(row, error=why, failing_since=row.failing_since or row.updated_at)
+
+    def due(self, row: DueRow) -> DueRow:
+        """The same row, whose reason says where no workflow carries it."""
+        why = self._lost.get(due_workflow_id(row.name, row.due_at))
+        return row if why is None else replace(row, reason=f"{row.reason}; {why}" if row.reason else why)
+
+    def schedule(self, row: ScheduleRow) -> ScheduleRow:
+        """The same row, in trouble where no workflow carries a due time of it."""
+        mine = due_workflow_id(row.name)
+        lost = (why for name, why in self._lost.items() if name[:-_DUE_LETTERS] == mine)
+        return replace(row, trouble=next(lost, row.trouble))
+
     def _listed(self, *names: str) -> str | None:
         for name in names:
+            if name in self._lost:
+                return self._lost[name]
             if name in self._known:
                 kept = self._kept.get(name)
                 return (kept.text if kept else None) or _unexplained(self._known[name])
@@ -176,6 +210,15 @@ def in_words(trouble: WorkflowProblem) -> str:
         f"its workflow cannot go on {since}: {what}; deploy a build that mends this, then it goes on by itself; "
         "its crawl goes on meanwhile, stops wait"
     )
+
+
+def lost_words(found: Sequence[FindingRow]) -> dict[str, str]:
+    """Workflow id -> one sentence, of what no workflow carries. Of runs their looks tell."""
+    return {
+        str(one.workflow_id): f"no workflow carries it: {one.detail}" + (f"; so far: {one.repair}" if one.tries else "")
+        for one in found
+        if one.kind in LOST and one.run_id is None
+    }
 
 
 def _unexplained(cause: str) -> str:

@@ -109,7 +109,7 @@ class ScheduleCommands:
         """Let it go on. What was due meanwhile is on record, and begins by ``backfill`` alone."""
         row = await self.find(name)
         if row.paused_at is None:
-            return Commanded(row, fresh=False, note="It was not paused.")
+            return await self._kept(row, False, "It was not paused.")
         return await self._kept(await run_in_threadpool(self._schedules.pause_schedule, name, None))
 
     async def trigger(

@@ -1,7 +1,7 @@
 """Commands on webhooks: put, pause, resume, test, delete.
 
 First the row, then Temporal. What is on record is carried out even if this process dies in the next moment, or
-Temporal is away: workers of the role webhooks see that each webhook has its workflow.
+Temporal is away: workers of the role audit see that each webhook has its workflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crawler_lifecycle.web.problems import Problem
 from .requests import PauseWebhook, PutWebhook, ResumeWebhook
 
 LATER = (
-    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role webhooks, without "
+    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
     "another request."
 )
 

@@ -119,12 +119,13 @@ class FindingStore(FindingReader, Protocol):
         """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
         ...
 
-    def note_repair(self, subject: str, text: str, *, done: bool = True) -> None:
-        """What was done about a finding. Unless it is ``done`` it stays open."""
+    def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
+        """What was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
         ...
 
-    def forget_findings(self, kinds: Collection[str], seen_before: datetime) -> int:
-        """Open findings of these kinds that no audit has seen since then are gone; how many."""
+    def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
+        """Open findings of these kinds that no audit has seen since then are gone; how many. ``about``: the second word
+        of their subjects, such as ``manager``."""
         ...
 
     def record_audit(self, report: AuditReport) -> None:

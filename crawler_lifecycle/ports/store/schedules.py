@@ -148,7 +148,7 @@ class ScheduleStore(ScheduleReader, Protocol):
         """Write down which revision Temporal has, what is wrong, and since when it has no further due times."""
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
-        """Decide what becomes of a due time, once: again, the line that is there.
+        """Decide what becomes of a due time, once: again, the line that is there, also of a deleted schedule.
 
         ``revision``: of the definition by which Temporal fired. ``None``: no such schedule, or it is not due then.
         """

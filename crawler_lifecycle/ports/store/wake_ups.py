@@ -45,5 +45,6 @@ class OverdueStore(Protocol):
         ...
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """How many looks that were planned for before then have not come, and the oldest."""
+        """How many looks that were planned for before then have not come, and the oldest; and how many managers,
+        graphs, due times and webhooks no workflow carries, as searches found it."""
         ...

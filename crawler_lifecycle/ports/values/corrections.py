@@ -124,3 +124,5 @@ class FindingRow:
     last_seen: datetime
     repair: str | None
     repaired_at: datetime | None
+    tries: int
+    """Take-overs in a row that came to nothing."""

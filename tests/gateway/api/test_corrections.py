@@ -167,12 +167,15 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "since")
 
 
+NOT_LOST = {"lost": 0, "lost_since": None, "lost_what": None}
+
+
 def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     world.clock.forward(90)
-    nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, "text": None}
+    nothing = {"count": 0, "since": None, "run_id": None, "verified_at": None, **NOT_LOST, "text": None}
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
     assert client.get("/v1/corrections/summary").json()["overdue"] == nothing
     world.clock.forward(134)
@@ -180,7 +183,7 @@ def test_no_word_of_the_truth_without_the_looks_that_are_overdue(
     listed = client.get("/v1/runs", params={"status": "FAILED"}).json()
     assert listed["overdue"] == {
         "count": 1, "since": "2026-11-20T12:01:00Z", "run_id": fence.run_id,
-        "verified_at": "2026-11-20T12:00:00Z", "text": words,
+        "verified_at": "2026-11-20T12:00:00Z", **NOT_LOST, "text": words,
     }  # fmt: skip
     summary = client.get("/v1/corrections/summary").json()
     assert summary["text"] == f"no corrections this week; {NOT_COUNTED}; {words}"

@@ -359,7 +359,8 @@ def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, clie
     steps += [("cap", {"cap": 5}, 202), ("cap", {"cap": 5}, 200), ("cap", {"cap": 0}, 202)]
     for action, body, status in steps:
         assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
-    assert world.workflows.woken == ["manager/plain/f-1"] * 4
+    # Of a resume that changes nothing, too: it may be that no workflow carries it.
+    assert world.workflows.woken == ["manager/plain/f-1"] * 5
     row = row_of(world, one)
     assert (row.paused, row.cap) == (False, None)
     end(world, one, fence)
@@ -561,3 +562,22 @@ def test_the_figures_count_what_has_not_ended(
 
 def unreachable() -> LiveManagers:
     raise StoreUnavailable("it does not answer")
+
+
+def test_a_resume_takes_up_a_manager_that_no_workflow_carries(world: World, client: TestClient) -> None:
+    one = started(client, **ITEMS)
+    claim(world, one)
+    answer = client.post(f"/v1/managers/{one}/resume")
+    assert (answer.status_code, answer.json()["note"]) == (200, "It was not paused.")
+    for again in (lambda: client.post(f"/v1/managers/{one}/resume"), lambda: start(client, **ITEMS)):
+        world.workflows.open.clear()  # terminated
+        begun = len(world.workflows.managers)
+        answer = again()
+        assert answer.status_code in (200, 202)
+        assert len(world.workflows.managers) == begun + 1
+    world.workflows.open.clear()
+    answer = client.post(f"/v1/managers/{one}/resume")
+    assert (answer.status_code, "no workflow carried it" in answer.json()["note"]) == (202, True)
+    world.workflows.down = True
+    answer = client.post(f"/v1/managers/{one}/resume")
+    assert (answer.status_code, "by itself" in answer.json()["note"]) == (200, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, cast
@@ -10,8 +11,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.fakes.services import FakeDirectory
 from crawler_lifecycle.ports.store.schedules import ScheduleRow
 from crawler_lifecycle.temporal.schedules import OURS, ScheduleKeeper
 from tests.gateway.gateway_world import World
@@ -66,9 +70,11 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(world: Worl
     temporal = FiringTemporal(world.clock)
     keeper = ScheduleKeeper(world.store.schedules, cast(Any, temporal), world.clock)
     await keeper.turn()
-    assert [(order.name, order.due_at) for order in temporal.orders] == [
-        ("nightly", world.clock.now - timedelta(hours=2))
-    ], "what was asked for begins"
+    directory, s = FakeDirectory(), world.store
+    search = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock).search
+    assert await asyncio.to_thread(search, "due time", repair=True) == 1
+    asked_at = world.clock.now - timedelta(hours=2)
+    assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], "what was asked for begins"
     state = temporal.there["crawl-schedule/nightly"].schedule.state
     assert state.paused
     assert str(state.note).startswith(OURS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.store.webhooks import Tried
-from crawler_lifecycle.temporal.webhooks import WebhookKeeper
 from tests.gateway.gateway_world import World
 from tests.support.hostile_addresses import HOSTILE
 
@@ -110,26 +108,5 @@ def test_on_a_developers_machine_http_is_allowed(world: World) -> None:
 def test_while_temporal_is_away_it_is_recorded_and_told_later(world: World) -> None:
     world.workflows.down = True
     with world.client() as client:
-        assert "role webhooks" in ok(client.put(PATH, json=HOOK))["note"]
-        assert "role webhooks" in ok(client.post(f"{PATH}/test"), 202)["note"]
-
-
-def test_what_was_changed_meanwhile_wakes_its_workflow_once(world: World) -> None:
-    keeper = WebhookKeeper(world.store.webhooks, cast(Any, world.workflows))
-
-    def woken() -> bool:
-        world.workflows.down = False
-        assert asyncio.run(keeper.turn()) == 1
-        return bool(world.workflows.webhooks[-1] == ("shop", True))
-
-    with world.client() as client:
-        for change in (
-            lambda: ok(client.put(PATH, json=HOOK)),
-            lambda: ok(client.post(f"{PATH}/pause")),
-            lambda: ok(client.post(f"{PATH}/resume")),
-            lambda: ok(client.put(PATH, json={**HOOK, "tags": ["nightly"]})),
-        ):
-            world.workflows.down = True
-            world.clock.forward(1)
-            change()
-            assert (woken(), woken()) == (True, False)
+        assert "role audit" in ok(client.put(PATH, json=HOOK))["note"]
+        assert "role audit" in ok(client.post(f"{PATH}/test"), 202)["note"]

@@ -22,7 +22,7 @@ from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.worker.overdue_looks import AGAIN_S, Overdue
+from crawler_lifecycle.worker.overdue_looks import Overdue
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
@@ -71,7 +71,7 @@ async def test_nothing_is_done_before_its_time(lab: Lab) -> None:
     handle = await executing(lab)
     early = searcher(lab, Later(600 - 5))
     assert await early.turn() == 0
-    assert early.state() == {"overdue": 0, "problem": None}
+    assert early.state() == {"overdue": 0, "lost": 0, "problem": None}
     await ended(lab)
     await handle.result()
     assert await searcher(lab).turn() == 0, "a run that has ended has no look to come"
@@ -109,7 +109,6 @@ async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(lab: 
     assert one.counts == {"left": 1}
     assert lab.store.runs.get_run(1).attempt == 1
     audit.clock = Later(OVERDUE_S + 1)
-    clock.seconds += AGAIN_S + 1
     await one.turn()
     assert one.counts == {"left": 1, "taken_over": 1}
     await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
@@ -148,30 +147,6 @@ async def test_one_that_nobody_started_is_started(lab: Lab) -> None:
     await one.turn()
     assert one.counts == {"taken_over": 1}
     await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
-
-
-async def test_what_is_taken_over_in_vain_is_tried_ever_more_rarely(idle_lab: Lab) -> None:
-    lab = idle_lab
-    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "in vain")
-    clock, asked = Later(OVERDUE_S + 5), []
-    one = searcher(lab, clock)
-    one._take_over = lambda run: asked.append(run.run_id)  # type: ignore[assignment,func-returns-value]
-    await one.turn()
-    await one.turn()
-    assert asked == [1, 1], "whether its workflow is open is asked every time"
-    audit = build_audit(lab.parts)
-    audit.clock = clock
-
-    def in_vain(run: Any) -> Any:
-        asked.append(run.run_id)
-        return audit.take_over(run, repair=False)
-
-    one._take_over = in_vain
-    for seconds in (0, AGAIN_S - 2, 4, 2 * AGAIN_S - 4, 6):
-        clock.seconds += seconds
-        await one.turn()
-    assert len(asked) - 2 == 3
-    assert one.counts == {"left": 3}
 
 
 async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> None:

@@ -12,6 +12,7 @@ from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleHan
 from temporalio.service import RPCError, RPCStatusCode
 
 from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.compose import build_parent_audit
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import (
@@ -272,13 +273,14 @@ async def test_what_a_person_may_do_to_a_temporal_schedule(real_lab: Lab) -> Non
     await s.gone()
 
 
-async def test_what_was_lost_is_begun_by_the_keeper(real_lab: Lab) -> None:
+async def test_what_was_lost_is_begun_by_the_search_for_it(real_lab: Lab) -> None:
     s, at = Scheduled(real_lab, "lost"), second()
     assert real_lab.store.schedules.decide_due("lost", at, s.row.revision).decision is Decision.STARTED
     asked = real_lab.store.schedules.ask_due("lost", [LONG_AGO], "ann", "backfilled by ann")[0]
     assert asked.decision is Decision.QUEUED
-    later = ScheduleKeeper(real_lab.store.schedules, s.workflows, lambda: utc_now() + timedelta(seconds=70))
-    await later.turn()
+    audit = build_parent_audit(real_lab.parts)
+    audit.clock = lambda: utc_now() + timedelta(seconds=70)
+    assert await asyncio.to_thread(audit.search, "due time", repair=True) == 2
     await s.remember(due_workflow_id("lost", at), due_workflow_id("lost", LONG_AGO))
     first = await s.run_of(at)
     second_ = await s.run_of(LONG_AGO)

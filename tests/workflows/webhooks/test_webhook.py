@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from crawler_lifecycle.compose import WEBHOOKS
+from crawler_lifecycle.activities.shared import utc_now
+from crawler_lifecycle.compose import WEBHOOKS, build_parent_audit
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.webhooks import WebhookKeeper
 from crawler_lifecycle.workflows import leaving
 from tests.contracts.store.world import request
 from tests.support.faulty_http import Answer, serving
@@ -32,7 +34,6 @@ class Hooked:
     def __init__(self, lab: Lab, receiver: Receiver, name: str) -> None:
         self.lab, self.receiver, self.name = lab, receiver, name
         self.workflows = Workflows(lab.client)
-        self.keeper = WebhookKeeper(lab.store.webhooks, self.workflows)
 
     async def put(self, url: str | None = None, **fields: Any) -> None:
         """Make it or change it, as the gateway does."""
@@ -195,7 +196,9 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
     spec = WebhookSpec(hook.receiver.url, ["env:CRAWL_HOOK"], events=["webhook.paused"])
     hook.lab.store.webhooks.put_webhook("forgotten", spec.document(), None)
     event = hook.lab.store.webhooks.test_webhook("forgotten", "ann")
-    assert await hook.keeper.turn() == 1
+    audit = build_parent_audit(hook.lab.parts)
+    audit.clock = lambda: utc_now() + timedelta(seconds=60)
+    assert await asyncio.to_thread(audit.search, "webhook", repair=True) == 1
     await hook.settled()
     assert hook.receiver.seqs() == [event.seq]
     assert hook.receiver.taken[0]["type"] == "webhook.test"

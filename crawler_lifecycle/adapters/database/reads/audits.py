@@ -14,6 +14,7 @@ from crawler_lifecycle.adapters.database.schema.graph_rows import GRAPH, listed_
 from crawler_lifecycle.adapters.database.schema.row_validation import salvaged
 from crawler_lifecycle.adapters.database.schema.rows import Row, stop_of
 from crawler_lifecycle.adapters.database.schema.tables import (
+    audit_finding,
     export_record,
     graph,
     graph_step,
@@ -28,7 +29,16 @@ from crawler_lifecycle.adapters.database.writes.bulk import chunks
 from crawler_lifecycle.adapters.database.writes.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
 from crawler_lifecycle.adapters.database.writes.managers.queries import BY_STATE, no_state
 from crawler_lifecycle.adapters.database.writes.unit_of_work import BY_RUN, StorePart
-from crawler_lifecycle.domain.audits.audit import EndedRun, LiveParent, LiveRun, ParentJob, RecordedTask, StepWithoutRun
+from crawler_lifecycle.domain.audits.audit import (
+    LOST,
+    EndedRun,
+    LiveParent,
+    LiveRun,
+    ParentJob,
+    RecordedTask,
+    StepWithoutRun,
+)
+from crawler_lifecycle.domain.audits.judgement import progress_mark
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.graph.commands import step_of_request
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
@@ -50,6 +60,8 @@ from .tasks import recorded, recorded_task
 
 _LIVE = [status.value for status in RunStatus if not status.terminal]
 _OVER = [status.value for status in RunStatus if status.terminal]
+#: What of a manager moves when it goes on.
+_MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
 #: Ends that were recorded without evidence of how they came about.
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
 
@@ -222,15 +234,23 @@ class SqlOverdue(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """How many looks that were planned for before then have not come, and the oldest."""
+        """How many looks that were planned for before then have not come, and the oldest; and what nobody carries."""
         r = run_history.c
         late = and_(r.next_look_at < before, r.status.in_(_LIVE))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
+        a, kinds = audit_finding.c, [str(kind) for kind in LOST]
+        mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))
+        lost = select(a.first_seen, a.detail).where(mine).order_by(a.first_seen, a.id).limit(1)
         with self._db.reading() as conn:
             first = conn.execute(oldest).one_or_none()
-            if first is None:
-                return OverdueLooks()
-            return OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
+            what = conn.execute(lost).one_or_none()
+            found = OverdueLooks()
+            if first is not None:
+                found = OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
+            if what is None:
+                return found
+            many = conn.execute(select(func.count()).where(mine)).scalar_one()
+            return replace(found, lost=many, lost_since=what.first_seen, lost_what=what.detail)
 
 
 def _page(condition: Any, after: int, limit: int, name: str) -> Any:
@@ -305,6 +325,8 @@ def _live_manager(row: Row, lost: str | None) -> LiveParent:
         manager_workflow_id(values["name"], values["flow_id"]),
         **{name: values[name] for name in ("status", "attempt", "updated_at", "owner_run_id")},
         unreadable=wrong or lost,
+        progress=progress_mark(*(values[name] for name in _MOVES), values["stop_requested_at"] is None),
+        stopped=values["stop_requested_at"] is not None,
     )
 
 
@@ -317,6 +339,8 @@ def _live_graph(row: Row, lost: str | None) -> LiveParent:
         status=str(found.state),
         **{name: getattr(found, name) for name in ("attempt", "updated_at", "owner_run_id")},
         unreadable=found.unreadable or lost,
+        progress=progress_mark(sorted((str(state), n) for state, n in found.counts.items()), found.stop is None),
+        stopped=found.stop is not None,
     )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, true, update
 
 from crawler_lifecycle.adapters.database.engine import KeyTaken
 from crawler_lifecycle.adapters.database.schema.columns import storable
@@ -52,27 +52,28 @@ class SqlFindings(StorePart):
                 told |= {"status": "open", "first_seen": now}
             # A closed finding of long ago may be removed in this moment; then this is the first sight.
             if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told)).rowcount:
-                return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"])
-        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, **told}
+                return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"])
+        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **told}
         row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
         conn.execute(insert(audit_finding).values(**row))
         return Noted(now)
 
-    def note_repair(self, subject: str, text: str, *, done: bool = True) -> None:
-        """What was done about a finding. Unless it is ``done`` it stays open."""
-        values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock()}
+    def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
+        """What was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
+        values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
             values["status"] = "repaired"
         with self._db.writing() as conn:
             conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
 
-    def forget_findings(self, kinds: Collection[str], seen_before: datetime) -> int:
+    def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
         """Open findings of these kinds that no audit has seen since then are gone; how many."""
         a = audit_finding.c
+        mine = true() if about is None else a.subject.like(f"%/{about}/%")
         with self._db.writing() as conn:
             gone = (
                 update(audit_finding)
-                .where(a.status == "open", a.last_seen < seen_before, a.kind.in_([str(kind) for kind in kinds]))
+                .where(a.status == "open", a.last_seen < seen_before, a.kind.in_([str(kind) for kind in kinds]), mine)
                 .values(status="gone")
             )
             return conn.execute(gone).rowcount

@@ -26,7 +26,7 @@ USES: Mapping[str, frozenset[str]] = {
     "worker-cluster": _STORES | {"catalogue", "scheduler"},
     "worker-control": _STORES | {"catalogue"},
     "worker-export": _STORES | {"catalogue", "archive", "files"},
-    "worker-audit": _STORES | {"catalogue", "schedules"},
+    "worker-audit": _STORES | {"catalogue", "schedules", "truth"},
     "worker-plans": _STORES | {"catalogue", "plans"},
     "worker-webhooks": _STORES | {"catalogue", "webhooks"},
     "worker-observer": _STORES | {"catalogue"},

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
-from crawler_lifecycle.compose import build_store
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec, cure
 from crawler_lifecycle.ports.store.webhooks import WebhookRow
 
+from .of_database import asked
+
 
 def check_webhooks(context: Context) -> Sequence[Line]:
     """Ask the database how they stand. No receiver is called."""
-    settings = context.known
-    try:
-        if read_schema(settings.database.url).problem is not None:
-            return []  # told by the check of the database
-        rows = build_store(settings).webhooks.list_webhooks(0, WEBHOOKS_MAX)
-        return webhook_lines(rows, settings.webhooks.rules)
-    except LifecycleError as error:
-        return [Line("webhooks", "warn", f"webhooks cannot be read: {error}", "mend the database")]
+    rules = context.known.webhooks.rules
+    return asked(context, "webhooks", lambda store: webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), rules))
 
 
 def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]:

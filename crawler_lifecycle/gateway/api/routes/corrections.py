@@ -104,6 +104,11 @@ class Figures:
         self._overdue_s = Gauge(
             "lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due", registry=metrics.registry
         )
+        self._lost = Gauge(
+            "lifecycle_without_workflow",
+            "Managers, graphs, due times and webhooks that no workflow carries; NaN while the database does not answer",
+            registry=metrics.registry,
+        )
         self._unknown()
 
     def refresh(self) -> None:
@@ -116,6 +121,7 @@ class Figures:
             self._unknown()
             return
         self._overdue.set(late.count)
+        self._lost.set(late.lost)
         self._overdue_s.set((now - late.since).total_seconds() if late.since else 0)
         totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
         self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
@@ -123,6 +129,7 @@ class Figures:
     def _unknown(self) -> None:
         self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
         self._overdue.set(math.nan)
+        self._lost.set(math.nan)
         self._overdue_s.set(math.nan)
 
     def _set(self, totals: dict[str, tuple[float, float]]) -> None:

@@ -19,6 +19,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
@@ -59,7 +60,7 @@ class Schedule(BaseModel):
     in_temporal: bool
     """Whether Temporal has this definition already."""
     trouble: str | None
-    """What was found changed in Temporal, and set back."""
+    """What was found changed in Temporal, and set back; or that no workflow carries a due time."""
     checked_until: datetime
     """Each due time before has its line."""
     requested_by: str | None
@@ -161,7 +162,9 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
     return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
 
 
-def add_schedules(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, clock: Any) -> None:
+def add_schedules(
+    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, clock: Any, blocked: Blocked
+) -> None:
     """Add everything about schedules."""
 
     async def detail(row: ScheduleRow) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def add_schedules(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleR
         return {"next_due": due, "odd_days": days}
 
     _add_commands(app, commands, detail)
-    _add_readers(app, commands, schedules, detail)
+    _add_readers(app, commands, schedules, detail, blocked)
 
 
 def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> None:
@@ -233,19 +236,22 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> N
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
 
-def _add_readers(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, detail: Detail) -> None:
+def _add_readers(
+    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, detail: Detail, blocked: Blocked
+) -> None:
     @app.get("/v1/schedules", operation_id="listSchedules", response_model=SchedulePage, responses=NOT_MODIFIED)
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Schedules, in the order in which they were made."""
         rows = schedules.list_schedules(decode("schedule", filters.page_token) or 0, filters.page_size + 1)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
-        return conditional(request, SchedulePage(schedules=[Schedule.of(row) for row in page], next_page_token=token))
+        answers = [Schedule.of(blocked.schedule(row)) for row in page]
+        return conditional(request, SchedulePage(schedules=answers, next_page_token=token))
 
     @app.get("/v1/schedules/{name}", operation_id="getSchedule", response_model=ScheduleDetail, responses=NOT_MODIFIED)
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
         """One schedule: its definition, its next due times, and days on which the clock makes a difference."""
         row = await commands.find(name)
-        return conditional(request, ScheduleDetail.of(row, **await detail(row)))
+        return conditional(request, ScheduleDetail.of(blocked.schedule(row), **await detail(row)))
 
     @app.get("/v1/schedules/{name}/due", operation_id="listDue", response_model=DuePage, responses=NOT_MODIFIED)
     async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
@@ -255,4 +261,4 @@ def _add_readers(app: FastAPI, commands: ScheduleCommands, schedules: ScheduleRe
         read = functools.partial(schedules.list_due, row.schedule_id, at, filters.page_size + 1, filters.decision)
         rows = await run_in_threadpool(read)
         page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
-        return conditional(request, DuePage(due=[Due.of(one) for one in page], next_page_token=token))
+        return conditional(request, DuePage(due=[Due.of(blocked.due(one)) for one in page], next_page_token=token))

@@ -16,6 +16,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import AskTest, PauseWebhook, PutWebhook, ResumeWebhook
@@ -115,10 +116,10 @@ class AskedTest(BaseModel):
     note: str | None
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader) -> None:
+def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader, blocked: Blocked) -> None:
     """Add everything about webhooks."""
     _add_commands(app, commands)
-    _add_readers(app, commands, webhooks)
+    _add_readers(app, commands, webhooks, blocked)
 
 
 def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
@@ -157,18 +158,19 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return AskedTest(seq=event.seq, note=note)
 
 
-def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader) -> None:
+def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader, blocked: Blocked) -> None:
     @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Webhooks, in the order in which they were made."""
         rows = webhooks.list_webhooks(decode("webhook", filters.page_token) or 0, filters.page_size + 1)
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
-        return conditional(request, WebhookPage(webhooks=[Webhook.of(row) for row in page], next_page_token=token))
+        answers = [Webhook.of(blocked.webhook(row)) for row in page]
+        return conditional(request, WebhookPage(webhooks=answers, next_page_token=token))
 
     @app.get("/v1/webhooks/{name}", operation_id="getWebhook", response_model=Webhook, responses=NOT_MODIFIED)
     async def get_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook: its definition, and how it stands."""
-        return conditional(request, Webhook.of(await commands.find(name)))
+        return conditional(request, Webhook.of(blocked.webhook(await commands.find(name))))
 
     @app.get(
         "/v1/webhooks/{name}/deliveries",

@@ -34,7 +34,7 @@ def topics(store: Store, recent: RecentRuns, clock: Callable[[], datetime]) -> T
     def corrections() -> object:
         now = clock()
         late = store.overdue.overdue_looks(overdue_before(now))
-        return store.corrections.correction_summary(now - WEEK).kinds, late.count
+        return store.corrections.correction_summary(now - WEEK).kinds, late.count, late.lost
 
     def audit() -> object:
         report = store.findings.last_audit()

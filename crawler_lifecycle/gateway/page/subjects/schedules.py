@@ -26,6 +26,7 @@ from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule
 from crawler_lifecycle.ports.store.schedules import ScheduleReader, ScheduleRow
@@ -61,7 +62,12 @@ class ScheduleForm(Pressed):
 
 
 def add_schedules(
-    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, once: Once, clock: Callable[[], datetime]
+    app: FastAPI,
+    commands: ScheduleCommands,
+    schedules: ScheduleReader,
+    once: Once,
+    clock: Callable[[], datetime],
+    blocked: Blocked,
 ) -> None:
     """Add the pages of schedules."""
 
@@ -72,7 +78,7 @@ def add_schedules(
         while page := schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
             found += page
         now = clock()
-        rows = [row for row in found if search.lower() in row.name.lower()]
+        rows = [blocked.schedule(row) for row in found if search.lower() in row.name.lower()]
         shown = [(Schedule.of(row), _next(row, now, 1), schedules.list_due(row.schedule_id, None, 1)) for row in rows]
         stream = stream_address([], clock(), about="schedules")
         return answer(request, "schedules.html", stream=stream, rows=shown, search=search, now=now)
@@ -90,7 +96,7 @@ def add_schedules(
         rows = schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
         page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
         more = query({"decision": filters.decision, "page_token": token}) if token else None
-        values: dict[str, Any] = {"schedule": Schedule.of(row), "next": _next(row, now, NEXT)}
+        values: dict[str, Any] = {"schedule": Schedule.of(blocked.schedule(row)), "next": _next(row, now, NEXT)}
         values |= {"due": page, "more": more, "definition": put_form(row.definition)}
         latest = rows if at is None and filters.decision is None else schedules.list_due(row.schedule_id, None, 1)
         values |= {"key": uuid.uuid4().hex, "seen": int(latest[0].due_at.timestamp()) if latest else 0, "now": now}

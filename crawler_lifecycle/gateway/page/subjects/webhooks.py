@@ -24,6 +24,7 @@ from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import PauseWebhook, ResumeWebhook
 from crawler_lifecycle.ports import EventReader, WebhookReader
@@ -59,6 +60,7 @@ def add_webhooks(
     events: EventReader,
     once: Once,
     clock: Callable[[], datetime],
+    blocked: Blocked,
 ) -> None:
     """Add the pages of webhooks."""
 
@@ -69,7 +71,8 @@ def add_webhooks(
         while page := webhooks.list_webhooks(found[-1].webhook_id if found else 0, 200):
             found += page
         stream = stream_address([], clock(), about="webhooks")
-        return answer(request, "webhooks.html", stream=stream, rows=[Webhook.of(row) for row in found], now=clock())
+        rows = [Webhook.of(blocked.webhook(row)) for row in found]
+        return answer(request, "webhooks.html", stream=stream, rows=rows, now=clock())
 
     @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)
     async def show_webhook(name: WebhookName, request: Request) -> Response:
@@ -81,7 +84,7 @@ def add_webhooks(
         )
         page, token = cut("delivery", await run_in_threadpool(asked), filters.page_size, lambda one: one.seq)
         more = query({"status": filters.status, "page_token": token}) if token else None
-        values: dict[str, Any] = {"webhook": Webhook.of(row), "deliveries": page, "more": more}
+        values: dict[str, Any] = {"webhook": Webhook.of(blocked.webhook(row)), "deliveries": page, "more": more}
         values["seen"] = await run_in_threadpool(events.last_event_seq)
         values |= {"stream": stream_address([], clock(), about=f"webhooks/{row.name}")}
         return answer(request, "webhook.html", key=uuid.uuid4().hex, now=clock(), **values)

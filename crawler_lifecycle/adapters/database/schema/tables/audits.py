@@ -26,6 +26,8 @@ audit_finding = Table(
     Column("last_seen", UtcTime, nullable=False),
     Column("repair", Long),
     Column("repaired_at", UtcTime),
+    # Take-overs in a row that came to nothing.
+    Column("tries", Integer, nullable=False),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
     **OPTIONS,

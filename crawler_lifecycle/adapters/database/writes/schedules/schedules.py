@@ -158,11 +158,12 @@ class SqlSchedules(StorePart):
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
         with self._db.writing() as conn:
-            row = locked_row(conn, schedule, name)
-            if row is None:
+            row = locked_row(conn, schedule, name, deleted=True)
+            before = None if row is None else line_at(conn, row["schedule_id"], due_at)
+            if row is None or (row["deleted_at"] is not None and before is None):
                 return None
-            before = line_at(conn, row["schedule_id"], due_at)
-            if before is not None and before["reason"] != UNFIRED:
+            # What is on record decides, also when the schedule was deleted since.
+            if before is not None and (before["reason"] != UNFIRED or row["deleted_at"] is not None):
                 return due_row(before, name)
             spec, now = spec_of(row), self._clock()
             asked = before is None and not spec.is_due(due_at)

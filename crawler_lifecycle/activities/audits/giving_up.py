@@ -1,0 +1,153 @@
+"""The end of what no workflow can carry: one after the other ended without progress.
+
+The steps are those of a workflow. Of a run everything that executes is ended first, proved by the cluster; where that
+cannot be proved now the run stays open, and the next search tries again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
+from crawler_lifecycle.activities.look_step import LookStep
+from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
+from crawler_lifecycle.activities.shared import Clock, utc_now
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind, LiveParent, LiveRun
+from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import StepState
+from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, StopIntent, Verdict, verdict
+from crawler_lifecycle.ports import AuditedCluster, Fence, Owner, WorkflowDirectory
+from crawler_lifecycle.ports.store import Store
+from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.ports.store.managers import ManagerFence
+
+from .ending import AuditEnding
+
+#: The first letters of an owner that is no workflow, and who asks for the stops.
+OURS = "given-up-"
+BY = "the audit"
+OUTCOME = "failed"
+#: Looks at a run whose tasks have ended, and seconds between two of them.
+LOOKS, LOOK_S = 5, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivingUp:
+    """Ends rows. Again, after a death in the middle: goes on as the owner that it was."""
+
+    store: Store
+    cluster: AuditedCluster
+    directory: WorkflowDirectory
+    managing: ManagingActivities
+    graphs: GraphActivities
+    clock: Clock = utc_now
+
+    def run(self, run: LiveRun, why: str) -> str:
+        """Stop the run, end what executes of it, then end it. Raises ``ClusterUnavailable`` where no proof can be had,
+        and ``RunIsLive`` where a workflow has taken it up meanwhile."""
+        s, owner = self.store, Owner(f"audit/{run.run_id}", _owner(run.owner_run_id))
+        if run.stop is None:
+            s.stops.record_stop(run.run_id, StopIntent(self.clock(), True, BY, why, limit=OUTCOME), None)
+        elif run.stop.requested_by == BY and run.stop.reason:  # a try before this one knew the cause
+            why = run.stop.reason
+        self._end_tasks(run)
+        claimed = s.initiation.claim_run(RunRequest(run_id=run.run_id), owner, self.directory.is_open, repair=True)
+        fence = Fence(run.run_id, claimed.attempt, owner.first_run_id, claimed.run_uid)
+        s.stops.acted_on_stop(fence, self.clock())
+        self._look(fence)
+
+        def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
+            found = verdict(groups, stop)
+            return found if found.status is RunStatus.COMPLETED else replace(found, cause=f"{why}. {found.cause}")
+
+        ended = s.completion.end_run(fence, judge)
+        self._wake(ended.parent)
+        with suppress(TemporalUnavailable):  # the next audit delivers
+            self.directory.deliver_again(fence, event=True, files=True)
+        return f"given up: {ended.status}"
+
+    def _end_tasks(self, run: LiveRun) -> None:
+        while seen := [one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)]:
+            kind = FindingKind.STILL_ALIVE
+            found = [AuditFinding(f"given up/{one.key}", kind, "", run.run_id, task_id=one.task_id) for one in seen]
+            ending = AuditEnding(self.cluster, {f.subject: (f, one) for f, one in zip(found, seen, strict=True)})
+            ending.ask(found)
+            for one in found:
+                ending.of(one)()
+
+    def _look(self, fence: Fence) -> None:
+        """Put on record how the tasks have ended, until none is alive by the rows either."""
+        s, step = self.store, LookStep(self.store.looks, self.cluster, fence)
+        for _ in range(LOOKS):
+            state, look = step.look()
+            step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
+            step.fetch_details()
+            s.looks.apply_details(fence)
+            s.looks.apply_findings(fence, "sweep", look.observed_at)
+            counts = s.stops.cancel_queued(fence, self.clock())
+            if not counts.alive:
+                return
+            time.sleep(LOOK_S)
+
+    def parent(self, parent: LiveParent, why: str) -> str:
+        """End a manager, a graph or a due time; pause a webhook. Raises ``NotInThisState`` while runs of it live."""
+        if parent.what == "due time":
+            self.store.schedules.due_failed(parent.number, why)
+        elif parent.what == "webhook":
+            self.store.webhooks.pause_webhook(parent.workflow_id.partition("/")[2], why)
+        else:
+            self._wake(self._manager(parent, why) if parent.what == "manager" else self._graph(parent, why))
+        return "given up"
+
+    def _manager(self, parent: LiveParent, why: str) -> str | None:
+        acts, number, own = self.managing, parent.number, _owner(parent.owner_run_id)
+        opened = acts.open_manager(OpenManager(number, Owner(parent.workflow_id, own)))
+        leave = opened.stop is None or opened.leave
+        if opened.stop is not None and not leave:
+            _check_gone(acts.stop_manager_runs(StopRuns(number, opened.stop)).live)
+        outcome = OUTCOME if opened.stop is None else "cancelled"
+        acts.end_manager(
+            EndManager(ManagerFence(number, opened.attempt, own), RunStatus.FAILED, outcome, why, leave=leave)
+        )
+        return opened.parent
+
+    def _graph(self, parent: LiveParent, why: str) -> str | None:
+        acts, number, own = self.graphs, parent.number, _owner(parent.owner_run_id)
+        opened = acts.open_graph(OpenGraph(number, Owner(parent.workflow_id, own)))
+        fence = GraphFence(number, opened.attempt, own)
+        stop = opened.stop or StopIntent(self.clock(), True, BY, why)
+        acts.record_graph_stop(StopGraph(number, stop))
+        _check_gone(acts.stop_graph_runs(StopGraph(number, stop)).live)
+        acts.advance_graph(AdvanceGraph(fence))
+
+        def discard(graph: Graph) -> None:
+            for step in graph.steps:
+                if step.state is StepState.CANCELLED and stop.requested_by == BY:
+                    step.state = StepState.DISCARDED
+                    graph.changed.add(step.number)
+
+        self.store.graphs.change(fence, discard)
+        acts.end_graph(EndGraph(fence, why))
+        return opened.parent
+
+    def _wake(self, parent: str | None) -> None:
+        """Have who waits for it look into its rows."""
+        if parent is not None:
+            with suppress(TemporalUnavailable):
+                self.directory.wake(parent)
+
+
+def _owner(present: str | None) -> str:
+    """Who we are as its owner: the same as before where we are that already."""
+    return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
+
+
+def _check_gone(live: int) -> None:
+    if live:
+        raise NotInThisState(f"{live} runs of it are asked to end; it ends when that is proved")

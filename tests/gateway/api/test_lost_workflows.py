@@ -1,0 +1,110 @@
+"""What no workflow carries is told wherever people look, as soon as a search has found it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.activities.audits.parents import OWNED, ParentAudit
+from crawler_lifecycle.cli.doctor.checks.truth import truth_lines
+from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
+from crawler_lifecycle.fakes.services import FakeDirectory
+from crawler_lifecycle.ports import Owner
+from tests.gateway.gateway_world import World
+
+HOOK = {"url": "https://hooks.example.com/in", "secrets": ["env:CRAWL_HOOK"]}
+STEP = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
+
+
+def fits(ask: Callable[[], Any], told: Callable[[Any], bool]) -> Any:
+    """The answer that fits; it is waited for."""
+    end = time.monotonic() + 60
+    while not told(answer := ask()):
+        assert time.monotonic() < end, answer
+        time.sleep(0.02)
+    return answer
+
+
+def begun(client: TestClient, world: World) -> dict[str, str]:
+    """One of each, and its workflow id."""
+    manager = client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
+    assert manager.status_code == 202, manager.text
+    assert client.post("/v1/graphs", json={"id": "g", "steps": [STEP]}).status_code == 202
+    assert client.put("/v1/schedules/s", json={"run": {"crawler": "plain"}, "cron": "0 13 * * *"}).status_code == 200
+    assert client.post("/v1/schedules/s/trigger").status_code == 202
+    assert client.put("/v1/webhooks/w", json=HOOK).status_code == 200
+    world.store.graphs.claim_graph(1, Owner(graph_workflow_id("g"), "chain"))
+    world.store.managers.claim_manager(1, Owner("manager/plain/f", "chain"))
+    world.store.webhooks.follow_webhook("w", "chain")
+    due = due_workflow_id("s", world.clock.now)
+    return {"manager": "manager/plain/f", "graph": graph_workflow_id("g"), "due time": due,
+            "webhook": webhook_workflow_id("w")}  # fmt: skip
+
+
+def test_a_terminated_workflow_is_told_of_each_kind_until_it_is_there_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
+    s, directory = world.store, FakeDirectory()
+    audit = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock)
+    with world.client(world.new_app(blocked_s=0.02)) as client:
+        ids = begun(client, world)
+        assert set(ids) == set(OWNED)
+        directory.open = {Owner(one, "chain") for one in ids.values()}
+        assert [audit.search(what, repair=True) for what in OWNED] == [0, 0, 0, 0]
+        places: list[Callable[[], Any]] = [
+            lambda: client.get("/v1/managers").json()["managers"][0]["waiting"],
+            lambda: client.get("/v1/managers/1").json()["waiting"],
+            lambda: client.get("/v1/graphs").json()["graphs"][0]["waiting"],
+            lambda: client.get("/v1/graphs/g").json()["waiting"],
+            lambda: client.get("/v1/schedules").json()["schedules"][0]["trouble"],
+            lambda: client.get("/v1/schedules/s").json()["trouble"],
+            lambda: client.get("/v1/schedules/s/due").json()["due"][0]["reason"],
+            lambda: client.get("/v1/webhooks").json()["webhooks"][0]["error"],
+            lambda: client.get("/v1/webhooks/w").json()["error"],
+            lambda: client.get("/schedules").text,
+            lambda: client.get("/webhooks").text,
+        ]
+        assert not [place() for place in places if "no workflow carries it" in (place() or "")]
+        world.clock.forward(1)
+        directory.open, directory.closed = set(), dict.fromkeys(ids.values(), world.clock.now)
+        assert [audit.search(what, repair=True) for what in OWNED] == [1, 1, 1, 1]
+        for place in places:
+            fits(place, lambda text: "no workflow carries it" in (text or ""))
+        assert client.get("/v1/webhooks/w").json()["state"] == "failing"
+        overdue = client.get("/v1/runs").json()["overdue"]
+        assert (overdue["count"], overdue["lost"]) == (0, 4)
+        assert overdue["text"].endswith("but its workflow was terminated; and 3 more without a workflow")
+        assert "lifecycle_without_workflow 4.0" in client.get("/metrics").text
+        assert directory.managers_begun | directory.graphs_begun | directory.due_begun | directory.webhooks_begun == {}
+        assert [line.level for line in truth_lines(s)] == ["bad"]
+        world.clock.forward(30)
+        assert [audit.search(what, repair=True) for what in OWNED] == [1, 1, 1, 1]
+        started = [directory.managers_begun, directory.graphs_begun, directory.due_begun, directory.webhooks_begun]
+        assert [list(one) for one in started] == [[one] for one in ids.values()]
+        directory.open = {Owner(one, "chain") for one in ids.values()}
+        assert [audit.search(what, repair=True) for what in OWNED] == [0, 0, 0, 0]
+        assert overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now) is None
+        assert [line.level for line in truth_lines(s)] == ["ok"]
+        for place in places:
+            fits(place, lambda text: "no workflow carries it" not in (text or ""))
+
+
+def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:
+    s, directory = world.store, FakeDirectory()
+    audit = ParentAudit(s.audits, s.findings, directory, s.schedules, s.webhooks, clock=world.clock)
+    with world.client() as client:
+        ids = begun(client, world)
+        directory.closed = dict.fromkeys(ids.values(), world.clock.now)
+        assert audit.search("manager", repair=True) == 1
+        world.clock.forward(5)
+        directory.open = {Owner(ids["manager"], "another chain")}
+        assert audit.search("manager", repair=True) == 0
+        assert s.overdue.overdue_looks(world.clock.now).lost == 0
