@@ -33,10 +33,10 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.settings import WorkerSettings
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.polling import worker
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 
 ROLES = ("workflows", "cluster", "control", "export")

@@ -12,8 +12,8 @@ from unittest.mock import patch
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.workflows import leaving
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 

@@ -34,12 +34,12 @@ from crawler_lifecycle.domain.managers.manager import (
     ManagerResult,
     manager_workflow_id,
 )
-from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerRow, NewManager
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.fakes.services import FakeCatalogue
 from tests.support.managing import QUICK
 from tests.support.mariadb import running_mariadb
 

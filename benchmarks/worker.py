@@ -99,7 +99,7 @@ async def main(kind: str, address: str, folder: str) -> None:
     """Serve until SIGTERM."""
     from crawler_lifecycle.activities.shared import utc_now
     from crawler_lifecycle.domain.task import Counters
-    from crawler_lifecycle.fakes.cluster import Behaviour
+    from tests.support.fakes.cluster import Behaviour
     from tests.support.lab import laboratory
     from tests.support.managing import manager_lab
 

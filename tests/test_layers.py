@@ -27,7 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability": {"domain", "settings"},
     "web": {"domain", "observability"},
     "adapters": {"domain", "ports", "cloudevents", "process_contract", "runner", "background"},
-    "fakes": {"domain", "ports", "cloudevents", "managers"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background"},
     "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
@@ -117,7 +116,7 @@ def _point_downwards(path: Path) -> None:
             if part == "adapters" and target == "adapters":
                 mine, theirs = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
                 assert mine == theirs, f"{relative}:{line}: adapters do not know each other"
-        elif head in ONLY_IN and part != "fakes":
+        elif head in ONLY_IN:
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
 
 

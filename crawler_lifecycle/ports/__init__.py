@@ -1,7 +1,8 @@
 """What the lifecycle needs of the outside, as Protocols, with the values that cross them.
 
-Activities depend on these and on nothing behind them. Adapters implement them; fakes stand beside them in
-``crawler_lifecycle.fakes`` and pass the same contract tests (``tests/contracts``).
+Activities depend on these and on nothing behind them. Adapters implement them, and so do the fakes in
+``tests/support/fakes``; both pass the same contract tests (``tests/contracts``).
+
 
 Conventions: all methods block and may be called from several threads at once. All times are aware datetimes in UTC.
 An error that says nothing about the object asked for (an outage, a refusal, a timeout) is raised as the matching

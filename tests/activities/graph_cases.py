@@ -24,7 +24,6 @@ from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.graphs import GraphFence, NewGraph
 from tests.activities.cases import (
@@ -39,6 +38,7 @@ from tests.activities.cases import (
     _nothing,
 )
 from tests.activities.world import World
+from tests.support.fakes.cluster import Behaviour
 
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
 #: A run, or the manager, is told again that it is to stop.

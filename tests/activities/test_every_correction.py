@@ -29,11 +29,11 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
-from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
 from tests.adapters.local.local_bench import Bench, wait_until
+from tests.support.fakes.cluster import FINISHED, Behaviour
+from tests.support.fakes.services import FakeScheduler
 from tests.support.run_refs import run_ref
 
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, record_grace_s=0, resend_s=0)

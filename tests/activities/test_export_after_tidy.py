@@ -20,10 +20,10 @@ from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state
 from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
 from tests.contracts.store.world import Clock, World
+from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
 
 class Scene:

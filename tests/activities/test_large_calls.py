@@ -14,11 +14,11 @@ from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.errors import CallTooLarge
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX
-from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.ports import Deployed, Fence
 from crawler_lifecycle.scheduler.app import BODY_MAX, create_app
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, World
+from tests.support.fakes.services import FakeCatalogue
 
 #: The arguments of one task, as large as any request may make them.
 HEAVY = "x" * (TASK_BYTES_MAX - 1000)

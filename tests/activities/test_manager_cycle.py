@@ -19,14 +19,14 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.fakes.plans import FakeHost, FakeHosts
-from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, driver
 from crawler_lifecycle.ports import Fence, Owner, PlanFailed
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager, PlanRow
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World
+from tests.support.fakes.plans import FakeHost, FakeHosts
+from tests.support.fakes.services import FakeCatalogue
 
 PLAN = "shop.managers:M"
 

@@ -8,9 +8,9 @@ from crawler_lifecycle.activities.deployment import Deploy
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
 from crawler_lifecycle.ports import Fence
 from tests.activities.world import World
+from tests.support.fakes.cluster import Behaviour, FakeCluster
 
 UNTIL_STOPPED = Behaviour(executes=None)
 

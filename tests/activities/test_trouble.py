@@ -26,11 +26,11 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
-from crawler_lifecycle.fakes.cluster import Behaviour
-from crawler_lifecycle.fakes.services import FakeCatalogue
 from crawler_lifecycle.ports import Fence, FileSource
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
+from tests.support.fakes.cluster import Behaviour
+from tests.support.fakes.services import FakeCatalogue
 
 
 def test_a_request_of_another_workflow_is_refused(world: World) -> None:

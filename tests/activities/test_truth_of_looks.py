@@ -17,9 +17,9 @@ from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.waiting import waiting
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.gateway.api.run_waits import standing_of
 from tests.activities.world import Breaker, Crash, World
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.store_ports import port_of
 
 SHOWN = ("status", "verified_at", "next_look_at", "pages", "items", "last_progress_at")

@@ -28,9 +28,12 @@ from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
-from crawler_lifecycle.fakes.cluster import Behaviour, FakeCluster
-from crawler_lifecycle.fakes.plans import FakeFunctions, FakeHosts
-from crawler_lifecycle.fakes.services import (
+from crawler_lifecycle.managers import GeneratorCrawlManager
+from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
+from crawler_lifecycle.ports.store.managers import NewManager
+from tests.support.fakes.cluster import Behaviour, FakeCluster
+from tests.support.fakes.plans import FakeFunctions, FakeHosts
+from tests.support.fakes.services import (
     FakeArchive,
     FakeCatalogue,
     FakeDirectory,
@@ -39,9 +42,6 @@ from crawler_lifecycle.fakes.services import (
     FakeSink,
     FakeWebhooks,
 )
-from crawler_lifecycle.managers import GeneratorCrawlManager
-from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
-from crawler_lifecycle.ports.store.managers import NewManager
 from tests.support.run_refs import run_ref
 from tests.support.store_ports import behind
 
@@ -70,7 +70,7 @@ class Shelves(GeneratorCrawlManager):
 
 
 #: Where everything of a world comes from that is not its database.
-FAKES = "crawler_lifecycle.fakes."
+FAKES = "tests.support.fakes."
 LOCKS: dict[type, Callable[[], Any]] = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,

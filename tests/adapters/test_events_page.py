@@ -19,11 +19,11 @@ from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.fakes.cluster import FakeCluster
-from crawler_lifecycle.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
 from crawler_lifecycle.ports import Event, Fence
 from tests.contracts.store.world import Clock, World
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
+from tests.support.fakes.cluster import FakeCluster
+from tests.support.fakes.services import FakeArchive, FakeCatalogue, FakeNotifier, FakeScheduler, FakeSink
 from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 

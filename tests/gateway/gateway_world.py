@@ -23,7 +23,6 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Verdict
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
@@ -35,6 +34,7 @@ from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.ports.store.schedules import DueOrder
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
+from tests.support.fakes.services import FakeScheduler
 from tests.support.routes import make_routes_cheap
 
 make_routes_cheap()

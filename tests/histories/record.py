@@ -45,12 +45,12 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResul
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, due_workflow_id
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
 from crawler_lifecycle.ports.store.schedules import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.contracts.store.graphing import chain, step
+from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.faulty_http import Answer, serving
 from tests.support.graphing import graph_lab
 from tests.support.lab import CRAWLERS, Lab, laboratory, start_workers, workflow_clock

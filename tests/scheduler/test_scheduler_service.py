@@ -21,8 +21,8 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
-from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer
 from crawler_lifecycle.scheduler import create_app
+from tests.support.fakes.services import FakeCatalogue, FakeDeployer
 from tests.support.run_refs import run_ref
 
 CRAWLER = CrawlerDefinition(

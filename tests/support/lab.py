@@ -31,12 +31,12 @@ from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavaila
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.fakes.cluster import FakeCluster
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.databases import fresh_database, make_tables
+from tests.support.fakes.cluster import FakeCluster
 from tests.support.receiver import ENVIRONMENT
 
 #: Far longer than anything takes that works, in seconds: a wait that reaches it has failed.

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED, KILLED, Behaviour
+from tests.support.fakes.cluster import FINISHED, KILLED, Behaviour
 from tests.support.lab import Lab, workflow_clock
 from tests.support.resume_table import Cell
 

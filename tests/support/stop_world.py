@@ -25,12 +25,12 @@ from crawler_lifecycle.activities.run_commands import begin_request, own_workflo
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, start_workers, workflow_clock
 from tests.support.stop_table import Cell
 from tests.support.store_ports import behind

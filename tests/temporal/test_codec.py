@@ -26,11 +26,11 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.undecoded import Undecoded
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.observability import redaction
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
 

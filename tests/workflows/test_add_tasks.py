@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.run import TasksAdded
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
+from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab
 
 SOON = {"start_check_s": 0.1}

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, start_workers
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -13,8 +13,8 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.temporal.plugin import plugin
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import laboratory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

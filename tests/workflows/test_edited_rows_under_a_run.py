@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -17,8 +17,8 @@ from crawler_lifecycle.activities import stopping
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.workflows import leaving
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.store_ports import port_of
 

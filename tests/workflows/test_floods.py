@@ -16,13 +16,13 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.exports import ExportReport
 from crawler_lifecycle.workflows.state import Inbox
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -8,8 +8,8 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Event
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,11 +12,11 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.run_commands import own_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.fakes.cluster import KILLED, Behaviour
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.temporal.client import Workflows
+from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.lab import Lab, workflow_clock
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

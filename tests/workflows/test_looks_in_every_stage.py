@@ -11,8 +11,8 @@ from temporalio.api.enums.v1 import EventType
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Deployment
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, workflow_clock
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -11,7 +11,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.mariadb import MariaDb, running_mariadb
 from tests.workflows import test_faults, test_good_path, test_resume, test_stop

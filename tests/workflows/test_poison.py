@@ -34,12 +34,12 @@ from crawler_lifecycle.compose import activities_of
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.undecoded import Undecoded
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.converter import TolerantPayloadConverter
 from crawler_lifecycle.workflows.policies import POLICIES
 from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_carried
 from crawler_lifecycle.workflows.state import RunState
 from tests.support.activity_modules import activity_modules
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, each_at_once
 from tests.support.managing import manager_lab, quick
 

@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import Counters, End
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support import stop_table
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import laboratory
 from tests.support.stop_table import KINDS, PHASES, STATES, Cell, cells, covering
 from tests.support.stop_world import MISSED, World, play

@@ -15,10 +15,10 @@ import pytest
 from crawler_lifecycle.domain.ladder import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.wake_ups import PATIENCE_S
-from crawler_lifecycle.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from crawler_lifecycle.ports import Deployment, LookReport
 from crawler_lifecycle.workflows import leaving
 from tests.histories.record import HeldLooks
+from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab
 from tests.support.waking import MODES, waking
 

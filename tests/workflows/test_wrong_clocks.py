@@ -11,8 +11,8 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.adapters.database.writes.unit_of_work import utc_now
-from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.support import lab as laboratories
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.workflows.test_wake_ups import QUICK, looked_at, too_close
 

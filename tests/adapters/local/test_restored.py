@@ -19,9 +19,9 @@ from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
 from crawler_lifecycle.ports import Fence, Owner, TaskRef
 from tests.adapters.local.local_bench import SLEEP, Bench, wait_until
+from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
 
 
 class Stand:

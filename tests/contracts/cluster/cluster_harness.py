@@ -19,7 +19,6 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from crawler_lifecycle.ports import (
     Cluster,
     Deployed,
@@ -31,6 +30,7 @@ from crawler_lifecycle.ports import (
     TaskFiles,
     TaskRef,
 )
+from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
 
 RUN = 7

@@ -10,8 +10,8 @@ from typing import Any
 from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
-from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
+from tests.support.fakes.logs import FakeLogs
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 from tests.support.run_refs import owned, run_ref

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour, FakeCluster
-from crawler_lifecycle.fakes.observer import FakeObserver
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
 from tests.adapters.local.local_bench import RUN, Bench, wait_until
+from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
+from tests.support.fakes.observer import FakeObserver
 from tests.support.run_refs import run_ref
 
 

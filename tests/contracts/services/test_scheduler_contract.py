@@ -17,10 +17,10 @@ from crawler_lifecycle.domain.errors import (
     OtherPlace,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler
 from crawler_lifecycle.ports import QueuedTask, SchedulerClient
 from crawler_lifecycle.scheduler import create_app
 from tests.contracts.services.services_harness import CRAWLERS, deployment, served
+from tests.support.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler
 
 
 @dataclass

@@ -14,10 +14,10 @@ import pytest
 
 from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
-from crawler_lifecycle.fakes.services import FakeArchive
 from crawler_lifecycle.gateway.runs.files import CHUNK
 from crawler_lifecycle.ports import Fence, FileSource, Owner
 from tests.gateway.gateway_world import World
+from tests.support.fakes.services import FakeArchive
 
 
 def _run(world: World, state: Path) -> tuple[int, list[int], Path]:

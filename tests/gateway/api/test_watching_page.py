@@ -8,12 +8,12 @@ from typing import get_args
 
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.gateway.api.paging import LogChoice, RunFilters
 from crawler_lifecycle.gateway.streams import feed, responses
 from crawler_lifecycle.gateway.streams import logs as task_logs
 from crawler_lifecycle.gateway.streams.timeline import Kind
 from tests.gateway.gateway_world import World
+from tests.support.fakes.logs import FakeLogs
 
 PAGE = (Path(__file__).parents[3] / "docs" / "watching.md").read_text()
 

@@ -17,7 +17,6 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.adapters.database.schema.columns import Words
 from crawler_lifecycle.adapters.database.schema.tables import metadata
-from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.access.tokens import Role
@@ -29,6 +28,7 @@ from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.page.conftest import as_browser
 from tests.gateway.test_security import HOSTILE
+from tests.support.fakes.logs import FakeLogs
 
 KEY = "0" * 32
 #: Where an address names run 1.

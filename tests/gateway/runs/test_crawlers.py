@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
-from crawler_lifecycle.fakes.services import FakeScheduler
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from tests.support.fakes.services import FakeScheduler
 
 
 async def test_many_callers_ask_a_failing_scheduler_service_once() -> None:

@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key
-from crawler_lifecycle.fakes.services import FakeArchive
 from crawler_lifecycle.ports import Fence, FileSource
 from tests.gateway.gateway_world import World
+from tests.support.fakes.services import FakeArchive
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.fakes.services import FakeDirectory
 from crawler_lifecycle.ports.store.schedules import ScheduleRow
 from crawler_lifecycle.temporal.schedules import OURS, ScheduleKeeper
 from tests.gateway.gateway_world import World
+from tests.support.fakes.services import FakeDirectory
 from tests.support.firing import FiringTemporal
 
 PATH = "/v1/schedules/nightly"

@@ -25,7 +25,6 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
-from crawler_lifecycle.fakes.logs import FakeLogs
 from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines
 from crawler_lifecycle.ports import (
     Deployed,
@@ -41,6 +40,7 @@ from crawler_lifecycle.ports import (
 )
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served
+from tests.support.fakes.logs import FakeLogs
 
 
 class Task:

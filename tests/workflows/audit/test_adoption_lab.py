@@ -16,8 +16,8 @@ from crawler_lifecycle.activities.run_commands import begin_request, next_workfl
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED
 from crawler_lifecycle.workflows import policies
+from tests.support.fakes.cluster import FINISHED
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick
 from tests.workflows.audit.test_audit_lab import (

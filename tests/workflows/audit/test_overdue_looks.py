@@ -18,11 +18,11 @@ from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_STALE
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_looks import Overdue
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]

@@ -14,8 +14,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.fakes.cluster import Behaviour
 from tests.contracts.store.graphing import chain, group, step
+from tests.support.fakes.cluster import Behaviour
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
 

@@ -12,10 +12,10 @@ from crawler_lifecycle.domain.graph.commands import RetrySteps
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.values import decode, unpacked
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
 from tests.contracts.store.graphing import step
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick

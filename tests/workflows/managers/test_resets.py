@@ -10,8 +10,8 @@ from temporalio.client import WorkflowHandle
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain.managers.manager import ManagerResult
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
 from tests.support.resets import reset

@@ -13,10 +13,10 @@ from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.plans import manager
 from crawler_lifecycle.workflows.plans.manager import NO_WORKER
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 from tests.support.managing import ManagerLab, manager_lab, quick
 

@@ -18,12 +18,12 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.managers.manager import Job, ManagerResult
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.fakes.cluster import FINISHED, Behaviour
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
 from crawler_lifecycle.workflows.plans import manager
 from crawler_lifecycle.workflows.plans.manager import CrawlManagerWorkflow
 from crawler_lifecycle.workflows.plans.manager_state import ManagerState, Verdict
+from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.managing import manager_lab, quick
 from tests.workflows.impossible_starts import fail_at_once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 from tests.support.managing import manager_lab, quick
 

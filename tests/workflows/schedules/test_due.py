@@ -22,12 +22,12 @@ from crawler_lifecycle.domain.schedules.definition import (
     due_workflow_id,
     temporal_schedule_id,
 )
-from crawler_lifecycle.fakes.cluster import Behaviour
 from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.errors import allowing
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper, temporal_schedule
 from tests.contracts.store.graphing import chain
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

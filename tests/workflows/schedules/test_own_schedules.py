@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.cli.stack import temporal_server
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.fakes.cluster import Behaviour
+from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
