@@ -44,7 +44,7 @@ class FewSignals(UnsandboxedWorkflowRunner):
 
 
 class _Few:
-    """A step with fewer jobs. Not a copy of the message: with one, interpreters crashed at their exit (measured)."""
+    """A step with fewer jobs. Not a copy of the message, which would cost more than what it saves."""
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
         self._act, self.jobs = act, jobs
