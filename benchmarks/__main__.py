@@ -7,6 +7,7 @@ import sys
 
 from benchmarks import (
     archive,
+    beside,
     cli,
     crowd,
     database,
@@ -29,6 +30,7 @@ from crawler_lifecycle.cli.exits import leave
 
 BENCHMARKS = {
     "archive": archive.main,
+    "beside": beside.main,
     "cli": cli.main,
     "database": database.main,
     "gateway": gateway.main,

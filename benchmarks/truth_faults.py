@@ -53,7 +53,11 @@ while (left := end - time.time()) > 0:
 """
 _CATALOGUE = """
 - {name: idle, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "3600"]}
-- {name: brief, kind: command, project: ".", command: ["python", "-S", "-E", "idle.py", "20"]}
+- name: brief
+  kind: command
+  project: "."
+  command: ["python", "-S", "-E", "idle.py", "20"]
+  args: {n: {default: ""}}
 """
 
 

@@ -1,0 +1,138 @@
+"""The figures of what stands beside runs: hooks of many ends at once, floods of signals, workflows that are gone.
+
+All on the real stack with real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from benchmarks.truth_faults import Bench, bench
+from crawler_lifecycle.cli.stack.layout import MODULES
+
+JOBS, HOOK_S = 100, 0.7
+SIGNALS, LANES = 10_000, 50
+_CLASS = f"""
+import os, time
+from crawler_lifecycle.managers import GeneratorCrawlManager
+
+class Slow(GeneratorCrawlManager):
+    name, spider, loop_mode, default_max_jobs = "slow", "brief", 60, {JOBS}
+
+    def set_parameters_gen(self):
+        for n in range({JOBS}):
+            yield {{"n": n}}
+
+    def finished_metadata_hook(self, jobkey, metadata):
+        time.sleep({HOOK_S})
+        with open(os.environ["CALLS"], "a") as file:
+            print(self.hook_key, file=file)
+"""
+
+
+async def main() -> None:
+    """Print every figure."""
+    with _stack() as (world, calls):
+        client = await Client.connect(str(world.stack.addresses["temporal"]))
+        await _flooded(world, client)
+        await _lost(world, client)
+        await asyncio.to_thread(_hooks, world, calls)
+        await asyncio.to_thread(world.clear)
+
+
+@contextlib.contextmanager
+def _stack() -> Iterator[tuple[Bench, Path]]:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        (folder / "slow.py").write_text(_CLASS)
+        patch.setenv("CALLS", str(folder / "calls"))
+        patch.setenv(MODULES, json.dumps(["slow"]))
+        patch.setenv("LIFECYCLE_PLANS__FOLDER", name)
+        patch.setenv("LIFECYCLE_PLANS__ENVIRONMENT", json.dumps(["CALLS"]))
+        with bench() as world:
+            yield world, folder / "calls"
+
+
+async def _flooded(world: Bench, client: Client) -> None:
+    """Signals that nobody knows, to a run that executes; then a stop."""
+    (run_id,) = world.start(1)
+    await asyncio.to_thread(world.executing, [run_id])
+    handle = client.get_workflow_handle(str(world.gateway.run(run_id)["owner_workflow_id"]))
+    left = iter(range(SIGNALS))
+
+    async def lane() -> None:
+        for n in left:
+            with contextlib.suppress(RPCError):  # the server refuses some while one execution becomes the next
+                await handle.signal(f"noise-{n}", n)
+
+    await asyncio.gather(*(lane() for _ in range(LANES)))
+    began = time.monotonic()
+    await asyncio.to_thread(world.gateway.stop, run_id, reason="benchmark")
+    await asyncio.to_thread(world.until, lambda: world.gateway.run(run_id)["ended_at"] is not None)
+    print(f"{SIGNALS:,} unknown signals, then a stop: proved after {time.monotonic() - began:.1f} s (reach: <= 30)")
+
+
+async def _lost(world: Bench, client: Client) -> None:
+    """Workflows that are terminated while the worker is idle: until the answers tell it, until another one is open."""
+    manager = world.gateway.post("/v1/managers", {"crawler": "idle", "name": "lost", "flow_id": "f"})
+    path = f"/v1/managers/{manager['manager_id']}"
+    world.gateway.post(f"{path}/jobs", {"jobs": [{}]})
+    job = {"crawler": "idle"}
+    graph = world.gateway.post("/v1/graphs", {"id": "lost", "steps": [{"path": "a", "kind": "crawl", "job": job}]})
+    for what, subject, where in (("manager", manager, path), ("graph", graph, "/v1/graphs/lost")):
+        await asyncio.to_thread(_seconds_until, partial(_has_run, world, subject))
+        handle = client.get_workflow_handle(str(subject["workflow_id"]))
+        await handle.terminate("benchmark")
+        reported = await asyncio.to_thread(_seconds_until, partial(_is_reported, world, where))
+        healed = reported + await asyncio.to_thread(_seconds_until, lambda where=where: not _is_reported(world, where))
+        if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
+            raise RuntimeError(f"{what}: no workflow is open")
+        print(f"{what}, its workflow terminated: reported {reported:.0f} s later (reach: <= 30), ", end="")
+        print(f"healed after {healed:.0f} s (<= 60)", flush=True)
+
+
+def _has_run(world: Bench, subject: Mapping[str, Any]) -> bool:
+    return bool(world.gateway.runs(parent=str(subject["workflow_id"]), status="PROCESSING"))
+
+
+def _is_reported(world: Bench, where: str) -> bool:
+    return "workflow" in str(world.gateway.get(where)["waiting"])
+
+
+def _seconds_until(fact: Callable[[], bool]) -> float:
+    began = time.monotonic()
+    while not fact():
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def _hooks(world: Bench, calls: Path) -> None:
+    """Many ends at once: from the last end of a run to the manager's own."""
+    manager = world.gateway.post("/v1/managers", {"plan": "slow:Slow", "flow_id": "f"})
+    path = f"/v1/managers/{manager['manager_id']}"
+    world.until(lambda: world.gateway.get(path)["ended_at"] is not None, 900)
+    ends = sorted(str(run["ended_at"]) for run in world.gateway.runs(parent=str(manager["workflow_id"]), limit=500))
+    first, last, settled = (datetime.fromisoformat(text) for text in (ends[0], ends[-1], _ended(world, path)))
+    told = calls.read_text().split()
+    print(
+        f"{len(ends)} jobs end within {(last - first).total_seconds():.0f} s, hook of {HOOK_S} s: all settled ", end=""
+    )
+    print(f"{(settled - first).total_seconds():.1f} s after the first (reach: <= 80), {len(told)} calls ", end="")
+    print(f"for {len(set(told))} ends (reach: {JOBS} for {JOBS})")
+
+
+def _ended(world: Bench, path: str) -> str:
+    return str(world.gateway.get(path)["ended_at"])
