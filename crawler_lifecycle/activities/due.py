@@ -29,12 +29,13 @@ from crawler_lifecycle.domain.schedules.definition import (
     Overlap,
     ScheduleSpec,
     TargetKind,
+    due_flow_id,
     due_graph_key,
     due_request_id,
     due_text,
 )
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
-from crawler_lifecycle.ports.store.managers import ManagerStore, NewManager
+from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
 from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow, ScheduleRow, ScheduleStore, TargetRef
 
 from . import meters
@@ -176,6 +177,8 @@ class DueActivities:
         """What a try began whose answer was lost, by the definition of that time."""
         if self.children.runs.find_run(due_request_id(line.name, line.due_at)) is not None:
             return TargetKind.RUN
+        if self.managers.find_manager(None, due_flow_id(line.name, line.due_at)) is not None:
+            return TargetKind.MANAGER
         graph = self.graphs.find_graph(due_graph_key(line.name, line.due_at))
         return TargetKind.GRAPH if graph is not None and graph.state is not GraphState.DRAFT else None
 
@@ -186,17 +189,20 @@ class DueActivities:
         return beginning.target
 
     def _begin_manager(self, line: DueRow, spec: ScheduleSpec) -> TargetRef:
-        flow_id = f"{line.name}.{due_text(line.due_at)}"
+        flow_id = due_flow_id(line.name, line.due_at)
+        row = self.managers.find_manager(None, flow_id) or self._make_manager(line, spec, flow_id)
+        if not row.status.terminal:
+            self.children.directory.begin_manager(row.manager_id, manager_workflow_id(row.name, row.flow_id))
+        return TargetRef(TargetKind.MANAGER, row.manager_id)
+
+    def _make_manager(self, line: DueRow, spec: ScheduleSpec, flow_id: str) -> ManagerRow:
         by = spec.target.get("requested_by", f"schedule {line.name}")
         own = {name: value for name, value in spec.target.items() if name in ("name", "plan", "options", "tags")}
         try:
             new = NewManager(flow_id=flow_id, requested_by=by, fresh=True, **own)
         except TypeError as error:
             raise InvalidRequest(f"manager: {error}") from None
-        row = self.managers.find_manager(new.name, flow_id) or self.managers.reserve_manager(new)[0]
-        if not row.status.terminal:
-            self.children.directory.begin_manager(row.manager_id, manager_workflow_id(row.name, row.flow_id))
-        return TargetRef(TargetKind.MANAGER, row.manager_id)
+        return self.managers.reserve_manager(new)[0]
 
     def _begin_graph(self, line: DueRow, spec: ScheduleSpec) -> TargetRef:
         row = self.graphs.find_graph(due_graph_key(line.name, line.due_at))

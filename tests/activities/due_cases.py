@@ -153,19 +153,45 @@ def _came_to_nothing(w: World, answer: Any) -> None:
     assert "was deleted before it began" in str(_line(w).reason)
 
 
-def _changed(w: World) -> int:
-    """It began a graph, and died before it could say so; then the schedule was made to begin a run."""
-    due_id = _decided(w, graph=GRAPH)
+def _begun_in_silence(w: World, **fields: Any) -> int:
+    """It began its target, and died before it could say so."""
+    due_id = _decided(w, **fields)
     w.call("begin_due", due_id)
     with w.store.database.writing() as conn:
         conn.execute(update(schedule_due).values(target_id=None, begun_at=None))
+    return due_id
+
+
+def _changed(w: World, **fields: Any) -> int:
+    """Then the schedule was made to begin a run."""
+    due_id = _begun_in_silence(w, **fields)
     w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
     return due_id
+
+
+def _renamed(w: World) -> int:
+    """Then the schedule was made to begin another manager."""
+    due_id = _begun_in_silence(w, manager=MANAGER)
+    other = ScheduleSpec(every_s=60, manager=MANAGER | {"name": "other"})
+    w.store.schedules.put_schedule("nightly", other.document(), "ann")
+    return due_id
+
+
+def _begun_and_deleted(w: World) -> DueOrder:
+    _begun_in_silence(w, manager=MANAGER)
+    w.store.schedules.delete_schedule("nightly")
+    return DueOrder("nightly", START)
 
 
 def _found(w: World, answer: Any) -> None:
     assert (answer.kind, w.store.runs.list_runs()) == ("graph", [])
     assert _line(w).target == answer
+
+
+def _manager_found(w: World, answer: Any) -> None:
+    assert w.store.runs.list_runs() == []
+    assert [row.name for row in w.store.managers.list_managers()] == ["stream"]
+    _manager_begun(w, getattr(answer, "begun", answer))
 
 
 def _superseded(w: World) -> int:
@@ -254,7 +280,10 @@ DUE = [
     Case("begin_due", "manager", lambda w: _decided(w, manager=MANAGER), _manager_begun),
     Case("begin_due", "refused", lambda w: _decided(w, run={"crawler": "gone"}), _refused),
     Case("begin_due", "deleted", _deleted, _came_to_nothing),
-    Case("begin_due", "changed", _changed, _found),
+    Case("begin_due", "changed", lambda w: _changed(w, graph=GRAPH), _found),
+    Case("begin_due", "a manager, changed", lambda w: _changed(w, manager=MANAGER), _manager_found),
+    Case("begin_due", "another manager", _renamed, _manager_found),
+    Case("decide_due", "a manager, then deleted", _begun_and_deleted, _manager_found),
     Case("stop_previous_due", "run", _second, _run_stopped),
     Case("stop_previous_due", "another line", _of_another, _not_stopped),
     Case("stop_previous_due", "manager", lambda w: _second(w, manager=MANAGER), _manager_stopped),

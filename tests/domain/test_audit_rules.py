@@ -382,8 +382,8 @@ def test_our_own_object_is_still_alive_and_ended(seen: ClusterTask, row: Recorde
 # --- what is taken over in vain
 
 
-def lost(stop: bool = False, closed_at: datetime = NOW) -> AuditFinding:
-    parent = LiveParent("manager", 3, "manager/a/b", "PROCESSING", 1, LONG_AGO, "chain", stopped=stop)
+def lost(forced: bool = False, closed_at: datetime = NOW) -> AuditFinding:
+    parent = LiveParent("manager", 3, "manager/a/b", "PROCESSING", 1, LONG_AGO, "chain", forced=forced)
     found = judge_parent(parent, WorkflowState(open=False, closed_at=closed_at, how="terminated", why="too large"))
     assert found is not None
     assert found.detail == "manager 3 (manager/a/b) is PROCESSING, but its workflow was terminated: too large"
@@ -396,9 +396,9 @@ def test_each_take_over_in_vain_waits_longer_than_the_one_before(tries: int, wai
     assert ready_at(lost(closed_at=LONG_AGO), noted, AuditRules()) == NOW + timedelta(seconds=wait_s)
 
 
-@pytest.mark.parametrize(("stop", "most"), [(False, TRIES_MAX), (True, 1)])
-def test_after_so_many_in_a_row_it_is_given_up(stop: bool, most: int) -> None:
-    finding = lost(stop)
+@pytest.mark.parametrize(("forced", "most"), [(False, TRIES_MAX), (True, 1)])
+def test_after_so_many_in_a_row_it_is_given_up(forced: bool, most: int) -> None:
+    finding = lost(forced)
     assert [is_hopeless(finding, Noted(NOW, NOW, tries=n)) for n in (0, most - 1, most)] == [False, most == 0, True]
     assert "too large" in given_up(finding)
 
@@ -416,6 +416,7 @@ def test_what_goes_on_is_another_finding() -> None:
     gone = WorkflowState(open=False, closed_at=NOW, how="terminated")
     again = replace(run, attempt=2, owner_run_id="another")
     asked = replace(run, stop=StopIntent(NOW))
+    forced = replace(run, stop=StopIntent(NOW, force=True))
     subjects = [
         getattr(judge_live(one, gone, tasks), "subject", None)
         for one, tasks in [
@@ -423,10 +424,27 @@ def test_what_goes_on_is_another_finding() -> None:
             (again, {"RUNNING": 2}),
             (run, {"RUNNING": 1}),
             (asked, {"RUNNING": 2}),
+            (forced, {"RUNNING": 2}),
         ]
     ]
     assert subjects[0] == subjects[1]
-    assert len({*subjects}) == 3
+    assert len({*subjects}) == 4
+
+
+@pytest.mark.parametrize(
+    ("stop", "most"),
+    [
+        (None, TRIES_MAX),
+        (StopIntent(NOW), TRIES_MAX),  # its crawlers have their grace, whatever happens to workflows meanwhile
+        (StopIntent(NOW, limit="timed_out"), TRIES_MAX),
+        (StopIntent(NOW, force=True), 1),
+    ],
+)
+def test_only_a_forced_stop_gives_up_sooner(stop: StopIntent | None, most: int) -> None:
+    run = LiveRun(1, U, 1, "STOPPING", "books", "r1", LONG_AGO, None, "crawl/books/r1", "chain", stop=stop)
+    found = judge_live(run, WorkflowState(open=False, closed_at=NOW, how="terminated"), {"RUNNING": 2})
+    assert found is not None
+    assert found.tries_max == most
 
 
 def test_one_that_was_just_made_is_not_lost_by_a_workflow_of_before() -> None:

@@ -90,8 +90,11 @@ def _untrue(world: SoakWorld, found: Document, executing: int, *, leave: bool) -
             check_processes(world.places, run)
         except Untrue as error:
             yield f"run {run['run_id']}: {error}"
-    if open_ := world.open_workflows([found["workflow_id"]]):
-        yield f"{open_} is open"
+    # It ends on record first, and its worker may have died in between.
+    try:
+        until(lambda: not world.open_workflows([found["workflow_id"]]), "the end of its workflow", HEALED_S)
+    except AssertionError as error:
+        yield str(error)
 
 
 def _terminate(world: SoakWorld, one: int, workflow_id: str) -> None:

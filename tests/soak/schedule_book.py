@@ -93,12 +93,16 @@ def _once(world: SoakWorld, lines: Sequence[Line], processes: Sequence[Process])
     of = Counter((line.kind, line.target) for line in lines if line.target is not None)
     yield from (f"{times} due times began the {kind} {target}" for (kind, target), times in of.items() if times > 1)
     runs = world.query("SELECT run_id, request_id FROM run_history WHERE request_id LIKE ?", "schedule/%")
-    for request, times in Counter(request for _, request in runs).items():
+    begun = [("run", *one) for one in runs]
+    begun += [("manager", *one) for one in world.query("SELECT manager_id, flow_id FROM manager WHERE name = 'aside'")]
+    graphs = world.query("SELECT graph_id, graph_key FROM graph WHERE graph_key LIKE ?", "schedule.%")
+    begun += [("graph", *one) for one in graphs]
+    for (kind, whose), times in Counter((kind, whose) for kind, _, whose in begun).items():
         if times > 1:
-            yield f"{times} runs were begun for {request}"
-    for run_id, request in runs:
-        if not of[("run", run_id)]:
-            yield f"run {run_id} was begun for {request}, and no line says so"
+            yield f"{times} of the kind {kind} were begun for {whose}"
+    for kind, number, whose in begun:
+        if not of[(kind, number)]:
+            yield f"{kind} {number} was begun for {whose}, and no line says so"
     mine = {run_id for run_id, _ in runs}
     for name, times in Counter(one.name for one in processes if one.run_id in mine).items():
         if times > 1:

@@ -120,7 +120,11 @@ def test_honest_rows_pass() -> None:
         ("UPDATE schedule_due SET due_at = (SELECT due_at FROM schedule_due WHERE due_id = 2)", "has 2 lines for"),
         ("UPDATE schedule_due SET decision = 'started', target_id = 3", "2 due times began the run 3"),
         ("INSERT INTO run_history SELECT 9, request_id, status, outcome, '', '', '', '{}' FROM run_history "
-         "WHERE run_id = 3", "2 runs were begun for schedule/"),
+         "WHERE run_id = 3", "2 of the kind run were begun for schedule/"),
+        ("INSERT INTO manager (manager_id, name, flow_id, status, tags) VALUES (6, 'aside', 'aside-a.1', 'COMPLETED', "
+         "'[]')", "manager 6 was begun for aside-a.1, and no line says so"),
+        ("INSERT INTO graph (graph_id, graph_key, state) VALUES (8, 'schedule.aside-a.1', 'completed')",
+         "graph 8 was begun for schedule.aside-a.1, and no line says so"),
     ],
 )  # fmt: skip
 def test_lies_on_record_are_found(lie: str, told: str) -> None:

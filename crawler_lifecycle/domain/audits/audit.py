@@ -16,8 +16,8 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Workflows in a row that end without progress until what they carried is given up; where a stop is on record, one.
-TRIES_MAX, TRIES_OF_A_STOP = 5, 1
+#: Workflows in a row that end without progress until what they carried is given up; with a forced stop on record one.
+TRIES_MAX, TRIES_WHEN_FORCED = 5, 1
 #: A workflow that was open for so long has gone on, whatever it came to.
 LIVED = timedelta(minutes=3)
 #: Findings that a report lists; all of them are counted.
@@ -176,8 +176,8 @@ class LiveParent:
     """What in the row cannot be; then nobody may go by it."""
     progress: str = ""
     """The same for as long as nothing goes on, over any number of workflows."""
-    stopped: bool = False
-    """Whether a stop is on record."""
+    forced: bool = False
+    """Whether a forced stop is on record: it needs no proof that others cannot carry it. A plain one has its time."""
 
 
 @dataclass(frozen=True, slots=True)

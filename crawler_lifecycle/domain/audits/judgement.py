@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_e
 
 from .audit import (
     TRIES_MAX,
-    TRIES_OF_A_STOP,
+    TRIES_WHEN_FORCED,
     AuditFinding,
     ClusterTask,
     EndedRun,
@@ -68,13 +68,14 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
         detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
         evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
         found = _of_run(FindingKind.NO_WORKFLOW, run, f"{detail}{_why(workflow)}", evidence, workflow.closed_at)
-    asked = run.stop is not None and run.stop.limit is None
-    mark = progress_mark(sorted((tasks or {}).items()), asked)
-    return replace(found, subject=f"{found.kind}/run/{run.run_id}/{mark}", tries_max=_tries(run.stop is not None))
+    stop = run.stop
+    mark = progress_mark(sorted((tasks or {}).items()), stop.force if stop is not None and stop.limit is None else None)
+    forced = stop is not None and stop.force
+    return replace(found, subject=f"{found.kind}/run/{run.run_id}/{mark}", tries_max=_tries(forced))
 
 
-def _tries(stopped: bool) -> int:
-    return TRIES_OF_A_STOP if stopped else TRIES_MAX
+def _tries(forced: bool) -> int:
+    return TRIES_WHEN_FORCED if forced else TRIES_MAX
 
 
 def _why(workflow: WorkflowState) -> str:
@@ -134,7 +135,7 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
         workflow_id=parent.workflow_id,
         evidence=evidence,
         since=since,
-        tries_max=_tries(parent.stopped),
+        tries_max=_tries(parent.forced),
     )
 
 

@@ -263,6 +263,11 @@ def due_of_workflow(workflow_id: str) -> tuple[str, datetime]:
     return name, datetime.fromisoformat(due_at)
 
 
+def due_flow_id(name: str, due_at: datetime) -> str:
+    """The flow id of the manager that a due time begins, whatever it is called."""
+    return f"{name}.{due_text(due_at)}"
+
+
 def due_graph_key(name: str, due_at: datetime) -> str:
     """The key of the graph that a due time begins."""
     return f"schedule.{name}.{due_text(due_at)}"

@@ -184,7 +184,9 @@ class ManagerReader(Protocol):
 
     def get_manager(self, manager_id: int) -> ManagerRow | None: ...
 
-    def find_manager(self, name: str, flow_id: str) -> ManagerRow | None: ...
+    def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
+        """The manager of this flow; without a name the first one, whatever it is called."""
+        ...
 
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None

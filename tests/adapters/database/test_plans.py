@@ -327,6 +327,7 @@ def managing(world: World, size: Size) -> None:
     """A manager of half as many jobs, from its start to its end and once more."""
     managers = world.store.managers
     managers.find_manager("filled", "flow-7")
+    managers.find_manager(None, "flow-7")
     managers.list_managers(7)
     managers.list_managers(name="m7")
     managers.list_managers(7, status="COMPLETED", name="m7")

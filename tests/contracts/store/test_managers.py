@@ -64,7 +64,8 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
     assert managers.list_managers(other.manager_id, status="INITIALIZING", name=NAME) == [row]
     assert managers.list_managers(status="FAILED") == managers.list_managers(name="x") == []
     assert managers.get_manager(2**63) is None
-    assert managers.find_manager(NAME, "x") is None
+    assert managers.find_manager(None, "flow-2") == other
+    assert managers.find_manager(NAME, "x") is managers.find_manager(None, "x") is None
 
 
 def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World) -> None:

@@ -142,7 +142,7 @@ async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
 
 
 @pytest.mark.parametrize("what", ["manager", "graph"])
-async def test_a_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what: str) -> None:
+async def test_a_forced_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what: str) -> None:
     o = Owned(idle_lab, AHEAD_S)
     intent = StopIntent(utc_now(), force=True, requested_by="ann")
     if what == "manager":

@@ -319,19 +319,21 @@ def _steps_in_no_state(conn: Connection, graph_ids: Sequence[int]) -> dict[int, 
 
 def _live_manager(row: Row, lost: str | None) -> LiveParent:
     values, wrong = salvaged(manager, row)
+    forced = bool(values["stop_requested_at"] and values["stop_force"])
     return LiveParent(
         "manager",
         values["manager_id"],
         manager_workflow_id(values["name"], values["flow_id"]),
         **{name: values[name] for name in ("status", "attempt", "updated_at", "owner_run_id")},
         unreadable=wrong or lost,
-        progress=progress_mark(*(values[name] for name in _MOVES), values["stop_requested_at"] is None),
-        stopped=values["stop_requested_at"] is not None,
+        progress=progress_mark(*(values[name] for name in _MOVES), values["stop_requested_at"] is None, forced),
+        forced=forced,
     )
 
 
 def _live_graph(row: Row, lost: str | None) -> LiveParent:
     found = listed_graph(row)
+    forced = found.stop is not None and found.stop.force
     return LiveParent(
         "graph",
         found.graph_id,
@@ -339,8 +341,10 @@ def _live_graph(row: Row, lost: str | None) -> LiveParent:
         status=str(found.state),
         **{name: getattr(found, name) for name in ("attempt", "updated_at", "owner_run_id")},
         unreadable=found.unreadable or lost,
-        progress=progress_mark(sorted((str(state), n) for state, n in found.counts.items()), found.stop is None),
-        stopped=found.stop is not None,
+        progress=progress_mark(
+            sorted((str(state), n) for state, n in found.counts.items()), found.stop is None, forced
+        ),
+        forced=forced,
     )
 
 

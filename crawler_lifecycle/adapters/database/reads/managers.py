@@ -34,9 +34,10 @@ class SqlManagerReads(ManagerPart):
         rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
         return self._settled([whole_manager(rows[0])])[0] if rows else None
 
-    def find_manager(self, name: str, flow_id: str) -> ManagerRow | None:
+    def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
         m = manager.c
-        rows = self._rows(select(manager).where(m.name == name, m.flow_id == flow_id))
+        query = select(manager).where(m.flow_id == flow_id).order_by(m.manager_id).limit(1)
+        rows = self._rows(query if name is None else query.where(m.name == name))
         return self._settled([whole_manager(rows[0])])[0] if rows else None
 
     def list_managers(

@@ -101,8 +101,10 @@ def _written(column: Column[Any], values: Sequence[Any]) -> list[str]:
     return _mapped(values, _quoted)
 
 
-def _quoted(text: str | None) -> str:
+def _quoted(text: str | bytes | None) -> str:
     """A literal. Every connection of ours has an sql_mode with backslashes, and utf8mb4 hides no quote."""
+    if isinstance(text, bytes):
+        return f"x'{text.hex()}'"
     return "NULL" if text is None else "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 

@@ -74,7 +74,7 @@ manager = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
-    UniqueConstraint("name", "flow_id"),
+    UniqueConstraint("flow_id", "name"),
     Index(None, "status", "manager_id"),
     Index(None, "ended_at", "manager_id"),
     Index(None, "name", "manager_id"),
