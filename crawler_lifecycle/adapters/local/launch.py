@@ -98,10 +98,7 @@ class Launcher:
 
     def _begun(self, run: RunRef, name: str) -> str | None:
         """The uid of the task of this run that has begun to execute under this name, by what is told beside."""
-        try:
-            told = files.read(Held(str(self.state / files.STARTED)), name) or {}
-        except files.Garbage:
-            return None
+        told = files.told_beside(str(self.state), name)
         return str(told["uid"]) if run.owns(str(told.get("run_uid"))) and "uid" in told else None
 
     def _existing_uid(self, folder: Path) -> str | None:

@@ -100,6 +100,21 @@ def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(be
     bench.until_on_file()
 
 
+@pytest.mark.parametrize("what", ["nothing", "a link", "a file"])
+def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench: Bench, what: str) -> None:
+    started = bench.state / "started"
+    started.rmdir()
+    if what == "a link":
+        started.symlink_to(bench.state)
+    elif what == "a file":
+        started.touch()
+    (deployed,) = bench.deploy("pass")
+    assert deployed.state == "created"
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+
+
 def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
     change = recorded(over(bench, WAYS["removed"]))
     assert (change.after, change.outcome) == (TaskStatus.FAILED, "failed")
