@@ -305,7 +305,8 @@ class _Call:
                 self._process.send(self._answered(found), self._wait)
             elif "at" in found:
                 item = found.get("item")
-                self._process.at = (str(found["at"])[:100], item if type(item) is int else None)
+                name = str(found["at"])[:100].encode(errors="backslashreplace").decode()
+                self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
                 self._until = max(self._until, entered + self._limit_s)
                 self._left()  # who never stops talking is never waited for
