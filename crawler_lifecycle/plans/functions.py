@@ -107,7 +107,8 @@ class FunctionProcess:
         return self.process.output.take(whole=True)
 
     def usable(self, generation: int, graph: str) -> bool:
-        """Whether it may be called for this graph. What a function has left running prints on behalf of its own."""
+        """Whether it may be called for this graph. What a function has left in it stays with its own: what runs and
+        prints, a timer, a variable."""
         fresh = self.generation == generation and self._calls < CALLS_MAX and not (self._left and self.graph != graph)
         return fresh and self.process.lives() and self.process.resident() < self._rules.memory // 2
 

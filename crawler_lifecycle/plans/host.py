@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle.adapters.local.processes.controls import adopt_orphans
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
@@ -164,14 +165,24 @@ class Host:
             from .caller import Caller  # managers need none of it
 
             self._caller = Caller(self._pipes, *self._files)
-        before = threading.active_count()
-        return {**self._caller.call(message), "left": threading.active_count() > before or _has_children()}
+            adopt_orphans()  # what leaves the tree of our children is seen, too
+        before = _shared()
+        return {**self._caller.call(message), "left": _shared() != before or _has_children()}
 
     def _ready(self, message: dict[str, Any]) -> Driver:
         if self._driver is None or self._platform is None:
             raise loading.NotUsable("no object was made")
         self._platform.limit_s = message["limit_s"]
         return self._driver
+
+
+def _shared() -> list[object]:
+    """What a function may change of its process for all that is called there later."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    timers = [signal.getitimer(one)[0] > 0 for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
+    handlers = [signal.getsignal(one) for one in signal.valid_signals()]
+    limits = [resource.getrlimit(one) for name, one in vars(resource).items() if name.startswith("RLIMIT_")]
+    return [threading.active_count(), sys.getrecursionlimit(), dict(os.environ), blocked, timers, handlers, limits]
 
 
 def _has_children() -> bool:

@@ -305,11 +305,14 @@ class _Call:
                 self._process.send(self._answered(found), self._wait)
             elif "at" in found:
                 item = found.get("item")
-                self._process.at = (str(found["at"])[:100], item if type(item) is int else None)
+                name = str(found["at"])[:100].encode(errors="backslashreplace").decode()
+                self._process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self._whole_s)
                 self._until = max(self._until, entered + self._limit_s)
+                self._left()  # who never stops talking is never waited for
             elif "did" in found:
                 self._process.did = found["did"]
+                self._left()
             elif found.get("id") != message["id"]:
                 raise _Over("it sent a message that nobody asked for, and {how}; let it write only its own files")
             elif "reply" in found:
@@ -320,17 +323,21 @@ class _Call:
                 raise _Over("it sent a message that nobody understands, and {how}")
 
     def _wait(self, room: bool) -> None:
+        if not self._process.lives() and not self._process.readable():
+            raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
+        self._process.wait_for(room, min(self._left(), _TURN_S))
+
+    def _left(self) -> float:
+        """Seconds that are left; whoever waits is told now and then. Raises ``_Over``."""
         now = time.monotonic()
         if now - self._looked >= _TURN_S:
             self._looked = now
             self._alive()
-            if not self._process.lives() and not self._process.readable():
-                raise _Over("its process {how}", ended=True)  # what it has forked may keep the pipe open
         left = self._until - now
         if left <= 0:
             limit = f"{self._limit_s:g} s"
             raise _Over(f"it took more than {limit} and {{how}}; let it do less at once, or raise {self._setting}")
-        self._process.wait_for(room, min(left, _TURN_S))
+        return left
 
     def _answered(self, asked: Mapping[str, Any]) -> bytes:
         self._asks += 1

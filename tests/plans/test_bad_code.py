@@ -56,6 +56,18 @@ def test_a_source_out_of_control_is_killed_and_told(bench: Bench, case: str) -> 
     assert not host.process.lives()
 
 
+def test_where_it_says_that_it_is_can_be_told(bench: Bench) -> None:
+    """That is written down while the class works, and every database has to take it."""
+    bench.page_s = 0.5
+    plan = generator(bench.folder, 'write_everywhere(b\'{"at": "\\\\ud800\\\\u0000"}\\n\')\ntime.sleep(3600)\nyield {}')
+    with bench.begun(plan) as host:
+        with pytest.raises(PlanFailed, match=r"more than 0\.5 s"):
+            host.page(0, answer)
+        assert host.at is not None
+        assert host.at.encode().isascii()
+        assert host.at.isprintable()
+
+
 def test_sys_exit_is_an_error_and_no_end(bench: Bench) -> None:
     with pytest.raises(PlanFailed, match="SystemExit: enough"):
         bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    sys.exit('enough')"))

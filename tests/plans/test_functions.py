@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,8 @@ def nonsense(): return open
 def garbage(): write_everywhere(b"garbage\\n"); time.sleep(3600)
 def forged():
     write_everywhere(b'{"id": 2, "reply": {"kind": "value", "bytes": 7}}\\n'); time.sleep(3600)
+def talks():
+    while True: write_everywhere(b'{"at": "x"}\\n{"did": 1}\\n' * 2000)
 def where(): return "".join(os.listdir("."))
 def closes(): os.closerange(3, 1000)
 def goes_away():
@@ -85,6 +88,21 @@ def prints(word):
     return os.getpid()
 def leaves_a_process():
     subprocess.Popen(["sleep", "3600"])
+def leaves_a_daemon():
+    subprocess.run(["sh", "-c", "sleep 3600 &"], check=True)
+def leaves_a_timer():
+    signal.setitimer(signal.ITIMER_REAL, 3600)
+def leaves_a_handler():
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+def leaves_a_blocked_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+def leaves_a_variable():
+    os.environ["PASSWORD"] = "of one"
+def leaves_a_limit():
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+def leaves_no_room_to_recur():
+    sys.setrecursionlimit(100)
 def leaves_a_thread():
     def ask():
         time.sleep(0.2)
@@ -315,8 +333,8 @@ def test_what_one_graph_printed_is_told_to_no_other(bench: Bench) -> None:
     assert str(failed.value) == f"{bench.module}:ends: its process ended with exit code 3"
 
 
-@pytest.mark.parametrize("name", ["leaves_a_thread", "leaves_a_process"])
-def test_what_a_function_leaves_running_prints_for_its_own_graph(bench: Bench, name: str) -> None:
+@pytest.mark.parametrize("name", re.findall("def (leaves_[a-z_]+)", BODY))
+def test_what_a_function_leaves_in_its_process_stays_with_its_own_graph(bench: Bench, name: str) -> None:
     with bench.functions.use("one") as first:
         first.call(bench.order(name), no_answer, nothing)
     with bench.functions.use("one") as again:
@@ -335,6 +353,12 @@ def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
 
             with pytest.raises(PlanFailed, match=said):
                 host.call(bench.order(name, limit_s=2.5), no_answer, alive)
+
+
+def test_one_that_never_stops_talking_is_ended_in_time(bench: Bench) -> None:
+    """It writes faster than the worker reads, so that there is always something to read."""
+    with bench.functions.use("g") as host, pytest.raises(PlanFailed, match=r"took more than 0\.5 s"):
+        host.call(bench.order("talks", limit_s=0.5), no_answer, nothing)
 
 
 def test_what_is_not_listed_is_never_imported(bench: Bench, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ class Launcher:
         try:
             if (foreign := self._foreign(deployment.run)) is not None:
                 return Deployed(task.index, "deferred", name, reason=foreign)
+            if (begun := self._begun(deployment.run, name)) is not None:
+                return Deployed(task.index, "existing", name, begun)  # whatever its crawler made of the folder since
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
                 try:
@@ -93,6 +95,11 @@ class Launcher:
 
     def folder(self, run_id: int, index: int, attempt: int) -> Path:
         return self.state / "tasks" / str(run_id) / str(index) / str(attempt)
+
+    def _begun(self, run: RunRef, name: str) -> str | None:
+        """The uid of the task of this run that has begun to execute under this name, by what is told beside."""
+        told = files.told_beside(str(self.state), name)
+        return str(told["uid"]) if run.owns(str(told.get("run_uid"))) and "uid" in told else None
 
     def _existing_uid(self, folder: Path) -> str | None:
         try:
@@ -275,6 +282,7 @@ class Launcher:
         return {
             "version": 1,
             "uid": str(uuid.uuid4()),
+            "run_uid": deployment.run.uid,
             "name": name,
             "argv": argv,
             "cwd": str(cwd),

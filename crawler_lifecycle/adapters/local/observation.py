@@ -16,7 +16,7 @@ from crawler_lifecycle.adapters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
-from crawler_lifecycle.runner.held import Held, NotOurs
+from crawler_lifecycle.runner.held import Held
 
 from .folders import folder as files
 
@@ -87,11 +87,8 @@ class _Reading:
 
     def _told_beside(self) -> dict[str, object]:
         """What its supervisor told outside of the folder, of this very object; empty where it told nothing."""
-        try:
-            told = files.read(Held(str(self._folder.path.parents[3] / files.STARTED)), self._name)
-        except (files.Garbage, NotOurs, FileNotFoundError):
-            return {}
-        return told if told is not None and told.get("uid") == self._folder.task.uid else {}
+        told = files.told_beside(str(self._folder.path.parents[3]), self._name)
+        return told if told.get("uid") == self._folder.task.uid else {}
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""

@@ -473,7 +473,8 @@ class Supervisor:
             if told is None:
                 Held(folder).unlink(name)
             else:
-                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
+                whose = {"uid": self._spec.get("uid"), "run_uid": self._spec.get("run_uid")}
+                files.replace(Held(folder), name, {**told, **whose})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")

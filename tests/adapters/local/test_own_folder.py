@@ -66,6 +66,55 @@ def test_it_ended_as_its_supervisor_saw(bench: Bench, way: str) -> None:
         bench.folder().unlink(missing_ok=True)
 
 
+FORGED_SPEC = """
+spec = open(home + "/spec.json").read()
+shutil.rmtree(home)
+os.mkdir(home)
+open(home + "/spec.json", "w").write(spec.replace('"uid": "', '"uid": "x'))
+"""
+
+
+@pytest.mark.parametrize("way", [*WAYS, "another spec"])
+def test_whoever_lost_the_answer_to_its_deployment_starts_no_second(bench: Bench, way: str) -> None:
+    count = "open(os.environ['CRAWL_STATE_DIR'] + '/count', 'a').write('x')\n"
+    code = HOME + count + (WAYS | {"another spec": FORGED_SPEC})[way]
+    (deployed,) = bench.deploy(code)
+    wait_until(lambda: not bench.running())
+    (again,) = bench.deploy(code)
+    wait_until(lambda: not bench.running())
+    assert (again.state, again.uid) == ("existing", deployed.uid)
+    (counted,) = (bench.state / "state").glob("*/*/count")
+    assert counted.read_text() == "x"
+    if not bench.folder().is_dir() or bench.folder().is_symlink():
+        bench.folder().unlink(missing_ok=True)
+
+
+def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(bench: Bench) -> None:
+    (first,) = bench.deploy(HOME + WAYS["its run"])
+    wait_until(lambda: not bench.running())
+    (told,) = (bench.state / "started").iterdir()
+    told.write_text(json.dumps({**json.loads(told.read_text()), "run_uid": "another"}))
+    (again,) = bench.deploy("pass")
+    assert again.state == "created"
+    assert again.uid != first.uid
+    bench.until_on_file()
+
+
+@pytest.mark.parametrize("what", ["nothing", "a link", "a file"])
+def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench: Bench, what: str) -> None:
+    started = bench.state / "started"
+    started.rmdir()
+    if what == "a link":
+        started.symlink_to(bench.state)
+    elif what == "a file":
+        started.touch()
+    (deployed,) = bench.deploy("pass")
+    assert deployed.state == "created"
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+
+
 def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
     change = recorded(over(bench, WAYS["removed"]))
     assert (change.after, change.outcome) == (TaskStatus.FAILED, "failed")

@@ -99,6 +99,14 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
     return data
 
 
+def told_beside(state: str, name: str) -> dict[str, object]:
+    """What its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
+    try:
+        return read(Held(os.path.join(state, STARTED)), name) or {}
+    except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
+        return {}
+
+
 def owner(tasks: str, run_id: int) -> str:
     """The uid of the run whose folder has this number; ``""`` where nothing says so. Raises ``OSError``."""
     try:
