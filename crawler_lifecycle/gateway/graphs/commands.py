@@ -157,9 +157,11 @@ class GraphCommands:
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(rows, name.partition(":")[0])
-        if found is None and any(row.heard(self._clock()) for row in known):
-            listed = ", ".join(sorted({row.plan for row in known}))[:2000]
-            why = f"{field}: no plans worker has registered {name!r}; known are {listed}"
+        # Workers that have nothing but our own manager are there, too; of another pool nobody knows yet.
+        if found is None and any(row.heard(self._clock()) for row in known or (rows if step.queue is None else ())):
+            listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
+            cure = "name the module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
+            why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {cure}"
             raise _refused(step, "unknown_plan", why)
         if found is not None and found.error is not None:
             raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")
