@@ -172,7 +172,7 @@ def test_workers_that_have_no_module_of_users_are_there_too(world: World, client
     steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
     refused = start(client, steps=steps).json()
     assert refused["code"] == "unknown_plan"
-    assert "known are none; name the module in LIFECYCLE_PLANS__MODULES" in refused["detail"]
+    assert "known are none; name its module in LIFECYCLE_PLANS__MODULES" in refused["detail"]
     assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, "of that pool nobody knows"
 
 
