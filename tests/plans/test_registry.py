@@ -99,7 +99,7 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     assert "No module named 'nowhere_there'" in errors[bad[0]]
     assert "exit code 1" in errors[bad[1]]
     assert "more than 2 s" in errors[bad[2]]
-    assert errors[bad[3]].endswith(".py, line 5)"), "no place in Python itself"
+    assert errors[bad[3]].endswith(".py, line 11)"), "no place in Python itself"
     assert "No module named 'not_there_at_all'" in errors["not_there_at_all"]
     assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
 
