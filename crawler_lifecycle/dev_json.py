@@ -42,6 +42,9 @@ VARIABLES = {
     "image": "LIFECYCLE_CLUSTER__IMAGE",
 }
 
+#: Whether webhooks may lead to this machine; those of a stack may, unless its environment says otherwise.
+LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
+
 #: Whoever sets one of these says by themselves where our parts are, and no stack is looked for.
 NAMING = (
     *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
@@ -67,7 +70,8 @@ class Stack:
 
     def variables(self) -> dict[str, str]:
         """The settings that its parts have, by the names of their variables."""
-        return {variable: str(self.known[name]) for name, variable in VARIABLES.items() if self.known.get(name)}
+        given = {variable: str(self.known[name]) for name, variable in VARIABLES.items() if self.known.get(name)}
+        return {LOOPBACK_WEBHOOKS: os.environ.get(LOOPBACK_WEBHOOKS) or "true", **given}
 
 
 def read(file: Path) -> Stack | None:

@@ -52,4 +52,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    given, sys.argv[1:] = sys.argv[1:], []  # they are no options of what a module without a main guard makes
+    sys.exit(main(given))

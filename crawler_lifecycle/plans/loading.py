@@ -167,5 +167,6 @@ def told(error: BaseException) -> str:
         traceback.print_exception(error)
     kind = type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_apart())]
+    apart = (*_apart(), "<frozen ")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(apart)]
     return f"{text} ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else text

@@ -68,4 +68,5 @@ def _end(record: Record, limit: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    given, sys.argv[1:] = sys.argv[1:], []  # they are no options of what a module without a main guard makes
+    raise SystemExit(main(given))

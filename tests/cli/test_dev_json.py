@@ -174,3 +174,11 @@ def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> N
     file.chmod(0o666)
     assert stack._before() == {}
     assert str(file) in said[0]
+
+
+def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the doctor calls a webhook bad that the stack itself delivers."""
+    stack, name = dev_json.Stack(Path("dev.json"), {"gateway": "http://127.0.0.1:8500"}), "LIFECYCLE_WEBHOOKS__LOOPBACK"
+    assert stack.variables()[name] == "true"
+    monkeypatch.setenv(name, "false")
+    assert stack.variables()[name] == "false"

@@ -91,7 +91,7 @@ def test_managers_with_their_options(tmp_path: Path) -> None:
 
 def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     good = module(tmp_path, "class M(GeneratorCrawlManager):\n    name = 'm'")
-    bad = [module(tmp_path, text) for text in ("import nowhere_there", "os._exit(1)", "time.sleep(3600)")]
+    bad = [module(tmp_path, text) for text in ("import nowhere_there", "os._exit(1)", "time.sleep(3600)", "x =")]
     registry, plans = registered(tmp_path, good, *bad, "not_there_at_all", limit_s=2.0)
     registry.turn()
     errors = {plan: row.error or "" for plan, row in plans.said[-1].items()}
@@ -99,6 +99,7 @@ def test_broken_modules_are_told_and_the_others_served(tmp_path: Path) -> None:
     assert "No module named 'nowhere_there'" in errors[bad[0]]
     assert "exit code 1" in errors[bad[1]]
     assert "more than 2 s" in errors[bad[2]]
+    assert errors[bad[3]].endswith(".py, line 11)"), "no place in Python itself"
     assert "No module named 'not_there_at_all'" in errors["not_there_at_all"]
     assert set(registry.state()["broken"]) == {*bad, "not_there_at_all"}  # type: ignore[call-overload]
 

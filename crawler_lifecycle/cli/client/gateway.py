@@ -209,10 +209,12 @@ class Gateway:
         if found.get("state") != "draft":
             return found
         path = f"/v1/graphs/{quote(found['id'], safe='')}"
-        for number, page in enumerate(pages):
-            headers = {"Content-Type": "application/json"}
-            self._send("PUT", f"{path}/pages/{number}", content=page, headers=headers)
-        return self.post(f"{path}/start")
+        headers = {"Content-Type": "application/json"}
+        puts = [(f"{path}/pages/{number}", page) for number, page in enumerate(pages)]
+        notes = [self._send("PUT", to, content=page, headers=headers).get("note") for to, page in puts]
+        started = self.post(f"{path}/start")
+        notes.append(started.get("note"))
+        return {**started, "note": " ".join(filter(None, dict.fromkeys(notes))) or None}
 
     # --- audits ---------------------------------------------------------------------------------------------------
 

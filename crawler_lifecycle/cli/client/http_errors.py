@@ -55,9 +55,9 @@ def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
 
 
 def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
-    """The same about a manager or a graph."""
+    """The same about a manager, a graph, a schedule or a webhook."""
     if name in ("unknown_plan", "plan_unusable"):
-        return "crawlctl manager plan" if noun == "manager" else "crawlctl doctor, which tells what plans workers serve"
+        return "crawlctl doctor, which tells what plans workers serve" if noun == "graph" else "crawlctl manager plan"
     if name == f"{noun}_not_found":
         return f"crawlctl {noun} list"
     if name == "unknown_crawler":
@@ -70,7 +70,9 @@ def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | N
 def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
     subject, number = (*path.split("/")[2:4], None, None)[:2]
     run_id = number if subject == "runs" else None
-    if subject in ("managers", "graphs") and (found := _next_of(subject[:-1], code, name, number)):
+    if subject in ("managers", "graphs", "schedules", "webhooks") and (
+        found := _next_of(subject[:-1], code, name, number)
+    ):
         return found
     if code is Exit.NOT_FOUND and run_id:
         return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"

@@ -76,7 +76,7 @@ JOBS = (
 PLANS = (
     Column("PLAN", of("plan")),
     Column("NAME", of("name")),
-    Column("SERVED", lambda row: "yes" if row.get("served") else "no"),
+    Column("SERVED", lambda row: "yes" if row.get("served") and not row.get("error") else "no"),
     Column("DESCRIPTION", of("description")),
     Column("WHY NOT", of("error")),
     Column("SEEN", lambda row: ago(row.get("seen_at")), wide=True),

@@ -19,6 +19,7 @@ from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 from crawler_lifecycle.settings import PREFIX
 
 from . import layout
@@ -206,7 +207,7 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
     """
     wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
     tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
-    for name in (*layout.OWN, *layout.TAKEN, layout.MODULES, layout.LOOPBACK_WEBHOOKS):
+    for name in (*layout.OWN, *layout.TAKEN, layout.MODULES, LOOPBACK_WEBHOOKS):
         value: object = tree
         for part in name.removeprefix(PREFIX).lower().split("__"):
             value = value.get(part) if isinstance(value, dict) else None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 
 from . import processes, temporal_server
 from .supervise import Part
@@ -69,8 +70,6 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: The setting whether webhooks may lead to this machine; here they may, unless it says otherwise.
-LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 #: The setting with the modules that hold users' managers and functions.
 MODULES = "LIFECYCLE_PLANS__MODULES"
 

@@ -47,7 +47,7 @@ class Circumstances:
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """The decision, and why, where it is not plainly ``started``."""
+    """The decision, and why, where it is not plainly ``started``: a sentence that stays, so it is true later as well."""
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:
@@ -58,10 +58,10 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
     if not c.previous_live or c.overlap is Overlap.ALLOW:
         return Decision.STARTED, None
     if c.overlap is Overlap.SKIP:
-        return Decision.SKIPPED_OVERLAP, "what the previous due time began has no verdict yet"
+        return Decision.SKIPPED_OVERLAP, "what the previous due time began had no verdict when it came"
     if c.overlap is Overlap.QUEUE:
-        return Decision.QUEUED, "it waits for the verdict of what the previous due time began"
-    return Decision.QUEUED, "what the previous due time began is stopped first"
+        return Decision.QUEUED, "it was queued behind what the previous due time began"
+    return Decision.QUEUED, "it was queued: what the previous due time began had to be stopped first"
 
 
 def gave_way(next_due: str) -> str:

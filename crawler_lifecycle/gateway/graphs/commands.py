@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKi
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
-from crawler_lifecycle.gateway.managers.commands import check_read
+from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
@@ -157,9 +157,10 @@ class GraphCommands:
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(rows, name.partition(":")[0])
-        if found is None and any(row.heard(self._clock()) for row in known):
-            listed = ", ".join(sorted({row.plan for row in known}))[:2000]
-            why = f"{field}: no plans worker has registered {name!r}; known are {listed}"
+        # Workers that have nothing but our own manager are there, too; of another pool nobody knows yet.
+        if found is None and any(row.heard(self._clock()) for row in known or (rows if step.queue is None else ())):
+            listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
+            why = f"{field}: no plans worker has registered {name!r}; known are {listed}; {NAME_MODULE}"
             raise _refused(step, "unknown_plan", why)
         if found is not None and found.error is not None:
             raise _refused(step, "plan_unusable", f"{field}: {name!r} cannot be used: {found.error}")

@@ -54,6 +54,7 @@ NEXT_CYCLE = (
 TAKEN_UP = "It was not paused, and no workflow carried it: a new one takes it up."
 UNKNOWN = "Temporal cannot be reached; if no workflow carries it, one takes it up by itself within a minute of that."
 NEXT_ATTEMPT = "It goes on as its next attempt."
+NAME_MODULE = "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder of crawlctl dev"
 #: Pauses of a resume that finds the workflow of the attempt before still open, seconds.
 CLOSING_S = (0.1, 0.3, 1.0)
 NO_WORKER = (
@@ -168,7 +169,8 @@ class ManagerCommands:
         if found is None and any(row.heard(self._clock()) for row in rows):
             listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[:2000]
             error = FieldError(field="plan", value=repr(body.plan)[:120], message=f"unknown plan; known are {listed}")
-            raise Problem(422, "unknown_plan", f"plan: {body.plan!r} is unknown; known are {listed}", errors=[error])
+            told = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
+            raise Problem(422, "unknown_plan", told, errors=[error])
         if found is None and ":" not in str(body.plan):
             detail = "no plans worker has told its classes yet; give module:Class, or send this again"
             raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")

@@ -94,3 +94,15 @@ def test_a_class_that_cannot_be_used_is_told_and_nothing_more(
     result = crawlctl("manager", "plan", *words)
     assert result.code == 1
     assert said in result.err
+
+
+def test_a_script_without_a_main_guard_is_told_about_it(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    Path("shops.py").write_text(SHOPS.replace(", required=True", "") + "\nShops().run()\n")
+    result = crawlctl("manager", "plan", "shops:Shops")
+    assert (result.code, 'below a line `if __name__ == "__main__":`' in result.err) == (1, True), result.err
+
+
+def test_what_cannot_be_used_is_not_called_served(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+    row = {"plan": "shops", "kind": "module", "served": True, "error": "module shops: SyntaxError"}
+    gateway.get("/v1/plans").respond(json={"plans": [row]})
+    assert crawlctl("manager", "plan").out.splitlines()[1].split()[:3] == ["shops", "-", "no"]

@@ -76,3 +76,14 @@ def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl:
 def test_what_cannot_be_meant_is_refused(crawlctl: Crawlctl, words: tuple[str, ...], says: str) -> None:
     result = crawlctl("schedule", *words)
     assert (result.code, says in result.err) == (2, True)
+
+
+def test_names_that_are_wrong_lead_to_the_list_that_has_the_right_ones(
+    gateway: respx.MockRouter, crawlctl: Crawlctl
+) -> None:
+    for noun in ("schedule", "webhook"):
+        gateway.get(f"/v1/{noun}s/nihgtly").respond(
+            404, json={"code": f"{noun}_not_found", "detail": "it is not there"}
+        )
+        result = crawlctl(noun, "describe", "nihgtly")
+        assert (result.code, f"next: crawlctl {noun} list" in result.err) == (3, True), result.err

@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.domain.values import encode, packed
@@ -164,6 +165,15 @@ def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: T
     assert [code("shop.old:run", "empty"), code("os:system", "empty")] == ["202", "unknown_plan"], "nobody is there yet"
     plans.register_plans("worker-3", [PlanRow("shop.new", "reading", None, "", "")])
     assert code("shop.new:run", None) == "plans_unknown"
+
+
+def test_workers_that_have_no_module_of_users_are_there_too(world: World, client: TestClient) -> None:
+    world.store.plans.register_plans("worker-1", [PlanRow(BUILT_IN, "manager", "each", "", "")])
+    steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
+    refused = start(client, steps=steps).json()
+    assert refused["code"] == "unknown_plan"
+    assert "known are none; name its module in LIFECYCLE_PLANS__MODULES" in refused["detail"]
+    assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, "of that pool nobody knows"
 
 
 def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClient) -> None:

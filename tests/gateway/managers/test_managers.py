@@ -107,7 +107,7 @@ def test_a_crawler_is_started_with_options_of_the_built_in_manager(world: World,
 def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> None:
     unknown = start(client, plan="os:system")
     assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
-    assert "known are shops.managers:Old, shops.managers:Shops" in unknown.json()["detail"]
+    assert "known are shops.managers:Old, shops.managers:Shops; name its module in" in unknown.json()["detail"]
     module = start(client, plan=MODULE.plan)
     assert (module.status_code, module.json()["code"]) == (422, "unknown_plan")
     gone = start(client, plan="shops.gone:Any")

@@ -239,8 +239,8 @@ def port_line(service: str, host: str, port: int, setting: str) -> Line:
             return Line("ports", "warn", f"{service} cannot listen on {where}: {error.strerror}", cure)
         if _is_ours(host, port):
             return Line("ports", "ok", f"{where}: our {service} listens")
-        cure = f"end that program, or set {setting}{separator}PORT to another port"
-        return Line("ports", "warn", f"{where} is wanted by the {service}, but another program listens there", cure)
+        cure = f"end it and start the {service}; of another program: or set {setting}{separator}PORT to another port"
+        return Line("ports", "warn", f"{where}: another program listens, or our {service} hangs", cure)
     return Line("ports", "ok", f"{where} is free for the {service}")
 
 
