@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, WorkflowDirectory
 from crawler_lifecycle.ports.store.schedules import ScheduleStore
 
-from .ending import Mend
+from .ending import Mend, still
 from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, Settling
 
@@ -153,8 +153,14 @@ class ParentAudit:
             mends[judged.subject] = waker(self.directory, judged)
         settling = Settling(self.findings, self.rules, self.clock())
         end = self.giving_up
-        end_of = None if end is None else lambda finding: lambda: end.parent(lost[finding.subject], given_up(finding))
-        part = settling.settle(findings, page, len(parents), lambda finding: mends[finding.subject], end_of=end_of)
+
+        def end_of(finding: AuditFinding) -> Mend:
+            parent = lost[finding.subject]
+            return still(lambda: self._judged(parent, read), lambda: end.parent(parent, given_up(finding)))
+
+        part = settling.settle(
+            findings, page, len(parents), lambda finding: mends[finding.subject], end_of=end_of if end else None
+        )
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
     def _judged(self, parent: LiveParent, read: Callable[[int, int], Sequence[LiveParent]]) -> AuditFinding | None:
