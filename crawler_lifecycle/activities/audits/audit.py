@@ -207,12 +207,14 @@ class AuditActivities:
     def _ender(self, lost: Mapping[str, LiveRun]) -> EndOf | None:
         """What ends these runs, which no workflow can carry."""
         end = self.giving_up
+        if end is None:
+            return None
 
         def end_of(finding: AuditFinding) -> Mend:
             run = lost[finding.subject]
             return still(lambda: self._judged(run), lambda: end.run(run, given_up(finding)))
 
-        return end_of if end else None
+        return end_of
 
     def _state(self, run: LiveRun) -> WorkflowState:
         """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""
