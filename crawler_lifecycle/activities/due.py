@@ -123,7 +123,7 @@ class DueActivities:
         Second execution: finds what it made, by the id of the request.
         """
         previous, line = self.schedules.previous_target(due_id), self.schedules.get_due(due_id)
-        if not line.decision.begins:
+        if not line.decision.begins and self._begun_before(line) is None:
             return None
         if line.decision is Decision.QUEUED and line.target is None and self.schedules.give_way(due_id):
             meters.count(meters.SCHEDULE_DUE, decision=Decision.SKIPPED_OVERLAP.value)

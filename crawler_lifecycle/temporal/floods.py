@@ -1,11 +1,12 @@
 """Very many signals in one step of a workflow, made few before its code sees them.
 
 The SDK gives one step two seconds, and each signal a task of its own: thousands of them, which anybody may send, would
-fail the step again and again, and a stop would wait behind them. Nothing that a signal says is lost.
+fail the step again and again, and a stop would wait behind them. Nothing is lost but what would not be kept anyway.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import cast
 
@@ -19,20 +20,24 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
 from crawler_lifecycle.domain import names
+from crawler_lifecycle.workflows.plans.graph_state import ANSWERED_MAX
 from crawler_lifecycle.workflows.state import HEARD_MAX
 
 #: Fewer jobs than that are no flood.
 FEW = 50
-#: Of signals that say nothing but their name one is handed on; of those that say the same in their payload so many,
-#: which is one more than are logged of stops.
+#: Of signals that say nothing but their name one is handed on.
 _WAKING = frozenset(
     {
         *(names.SIGNAL_LOOK_NOW, names.SIGNAL_WAKE, names.SIGNAL_MOVED),
         *(names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED, names.SIGNAL_GRAPH_ENDED),
     }
 )
-_SAYING = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP, names.SIGNAL_BATCH_ENDED})
-_SAME_MAX = HEARD_MAX + 1
+#: Of the others the first of each ask (``_ASKS``) and so many of the newest, one more than are logged of stops; or of
+#: the oldest, which is as many as a graph remembers.
+_STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
+_NEWEST, _OLDEST = HEARD_MAX + 1, ANSWERED_MAX + 1
+#: What may make a stop more than another one.
+_ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
 
 class FewSignals(UnsandboxedWorkflowRunner):
@@ -70,14 +75,18 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
     """The same step. Of signals that nobody knows it has the first, and how many more there are (``SIGNAL_MORE``)."""
     if len(act.jobs) < FEW:
         return act
+    asks = [_asks(job.signal_workflow) if job.HasField("signal_workflow") else None for job in act.jobs]
+    stops = sum(ask is not None and ask[0] in _STOPS for ask in asks)
     seen, left_out, kept, last = Counter[tuple[object, ...]](), 0, [], None
-    for job in act.jobs:
-        key = _says(job.signal_workflow) if job.HasField("signal_workflow") else None
-        seen[key or ()] += 1
-        if key is None or seen[key] <= (_SAME_MAX if len(key) > 1 else 1):
+    for job, ask in zip(act.jobs, asks, strict=True):
+        seen[ask or ()] += 1
+        stop = ask is not None and ask[0] in _STOPS
+        most = _OLDEST if ask is not None and ask[0] == names.SIGNAL_BATCH_ENDED else 1
+        if ask is None or seen[ask] <= most or (stop and stops <= _NEWEST):
             kept.append(job)
-        elif not key[0]:
+        elif not ask[0]:
             left_out, last = left_out + 1, job
+        stops -= stop
     if last is not None:
         said = [Payload(metadata={"encoding": b"json/plain"}, data=str(left_out).encode())]
         event_id = last.signal_workflow.originating_event_id
@@ -86,9 +95,9 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
     return cast(WorkflowActivation, _Few(act, kept))
 
 
-def _says(signal: SignalWorkflow) -> tuple[object, ...]:
-    """What tells this signal from others: nothing for one that nobody knows."""
+def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
+    """What may tell this signal from others of its name: nothing for one that nobody knows."""
     name = signal.signal_name
-    if name in _SAYING:
-        return name, *((bytes(one.metadata.get("encoding", b"")), one.data) for one in signal.input)
-    return (name if name in _WAKING else "",)
+    if name in _STOPS:
+        return name, *(found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data))))
+    return (name if name in _WAKING or name == names.SIGNAL_BATCH_ENDED else "",)

@@ -183,9 +183,21 @@ def _begun_and_deleted(w: World) -> DueOrder:
     return DueOrder("nightly", START)
 
 
+def _graph_begun_and_deleted(w: World) -> int:
+    """It waited, began a graph, and died before it could say so; then its schedule was deleted and made anew."""
+    due_id = _decided(w, graph=GRAPH)
+    w.call("begin_due", due_id)
+    with w.store.database.writing() as conn:
+        conn.execute(update(schedule_due).values(target_id=None, begun_at=None, decision="queued"))
+    w.store.schedules.delete_schedule("nightly")
+    assert _line(w).decision is Decision.FAILED
+    w.store.schedules.put_schedule("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
+    return due_id
+
+
 def _found(w: World, answer: Any) -> None:
     assert (answer.kind, w.store.runs.list_runs()) == ("graph", [])
-    assert _line(w).target == answer
+    assert (_line(w).target, _line(w).decision) == (answer, Decision.STARTED)
 
 
 def _manager_found(w: World, answer: Any) -> None:
@@ -284,6 +296,7 @@ DUE = [
     Case("begin_due", "a manager, changed", lambda w: _changed(w, manager=MANAGER), _manager_found),
     Case("begin_due", "another manager", _renamed, _manager_found),
     Case("decide_due", "a manager, then deleted", _begun_and_deleted, _manager_found),
+    Case("begin_due", "begun, then deleted", _graph_begun_and_deleted, _found),
     Case("stop_previous_due", "run", _second, _run_stopped),
     Case("stop_previous_due", "another line", _of_another, _not_stopped),
     Case("stop_previous_due", "manager", lambda w: _second(w, manager=MANAGER), _manager_stopped),

@@ -72,7 +72,7 @@ def test_little_is_handed_on_and_it_says_the_same(kind: type[Inbox], flood: str)
     for n, stop in enumerate(STOPS):
         signals.insert((n + 1) * len(signals) // 4, stop)
     few = thinned(step(signals))
-    assert len(few.jobs) <= HEARD_MAX + 10
+    assert len(few.jobs) <= (ANSWERED_MAX if flood == "one answer" else HEARD_MAX) + 10
     all_, some = heard(step(signals), kind()), heard(few, kind())
     assert some.stop == all_.stop
     assert some.stop is not None
@@ -93,11 +93,37 @@ def test_what_is_not_a_signal_stays_in_its_place_and_what_the_step_says_besides(
     assert few.jobs[1].signal_workflow.signal_name == "noise-0"
 
 
-def test_stops_that_differ_are_all_handed_on() -> None:
-    stops: Signals = [("stop", {"requested_by": f"p{n}"}) for n in range(1000)]
-    assert [job.signal_workflow for job in thinned(step(stops)).jobs] == [
-        job.signal_workflow for job in step(stops).jobs
-    ]
+@pytest.mark.parametrize("kind", [Inbox, ManagerInbox, GraphInbox])
+@pytest.mark.parametrize("asks", ['"force": true', '"leave": true', '"leave": false', '"force":  true, "leave": true'])
+def test_of_stops_that_differ_few_are_handed_on_and_what_one_of_them_asks_for(kind: type[Inbox], asks: str) -> None:
+    rest = "" if '"leave": false' not in asks else ', "leave": true'
+    said = [f'{{"request_id": "r{n}", "reason": "because {n}"{rest}}}' for n in range(MANY)]
+    said[MANY // 2] = f'{{"request_id": "hidden", {asks}}}'
+    signals: Signals = [("stop", json.loads(one)) for one in said]
+    few = thinned(step(signals))
+    assert len(few.jobs) <= HEARD_MAX + 10
+    all_, some = heard(step(signals), kind()), heard(few, kind())
+    assert (some.stop, some.changed, some.heard) == (all_.stop, all_.changed, all_.heard)
+    assert set(some.notes) == set(all_.notes)
+    assert getattr(some, "leave", None) == getattr(all_, "leave", None)
+
+
+def test_spaces_make_no_stop_another_one() -> None:
+    act = step([("stop", None)] * MANY)
+    for n, job in enumerate(act.jobs):
+        if job.HasField("signal_workflow"):
+            job.signal_workflow.input.add(metadata={"encoding": b"json/plain"}, data=b'{"force":' + b" " * n + b"true}")
+    assert len(thinned(act).jobs) <= HEARD_MAX + 10
+
+
+def test_of_answers_of_strangers_as_many_are_handed_on_as_are_remembered() -> None:
+    answers = step([("batch_ended", n) for n in range(1, 5 * ANSWERED_MAX)])
+    few = thinned(answers)
+    assert len(few.jobs) <= ANSWERED_MAX + 10
+    all_, some = heard(answers, GraphInbox()), heard(few, GraphInbox())
+    assert isinstance(some, GraphInbox)
+    assert isinstance(all_, GraphInbox)
+    assert (some.answered, some.woken) == (all_.answered, True)
 
 
 def test_a_step_with_few_signals_is_left_as_it_is() -> None:

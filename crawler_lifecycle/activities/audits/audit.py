@@ -68,7 +68,7 @@ from crawler_lifecycle.ports import (
 )
 
 from .adoption import Adoption, run_of
-from .ending import AuditEnding, Mend
+from .ending import AuditEnding, Mend, still
 from .giving_up import GivingUp
 from .parents import waker
 from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
@@ -207,7 +207,14 @@ class AuditActivities:
     def _ender(self, lost: Mapping[str, LiveRun]) -> EndOf | None:
         """What ends these runs, which no workflow can carry."""
         end = self.giving_up
-        return None if end is None else lambda finding: lambda: end.run(lost[finding.subject], given_up(finding))
+        if end is None:
+            return None
+
+        def end_of(finding: AuditFinding) -> Mend:
+            run = lost[finding.subject]
+            return still(lambda: self._judged(run), lambda: end.run(run, given_up(finding)))
+
+        return end_of
 
     def _state(self, run: LiveRun) -> WorkflowState:
         """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""

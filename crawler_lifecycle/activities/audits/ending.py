@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.audits.audit import AuditFinding, ClusterTask
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.ports import AuditedCluster, TaskRef
 
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
@@ -21,6 +21,18 @@ HANGS_S = 15.0
 
 #: Carries out one repair; what was done, in words. Raises an error of the domain when it could not.
 Mend = Callable[[], str]
+
+
+def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
+    """The same end, of what is found so once more: since it was judged a person may have resumed it, or another worker
+    ended it, and to end that again would take it from its new workflow, or begin it anew."""
+
+    def ended() -> str:
+        if judge() is None:
+            raise NotInThisState("it went on, or ended, meanwhile")
+        return end()
+
+    return ended
 
 
 class AuditEnding:

@@ -25,9 +25,9 @@ from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, WorkflowDirectory
 from crawler_lifecycle.ports.store.schedules import ScheduleStore
 
-from .ending import Mend
+from .ending import Mend, still
 from .giving_up import GivingUp
-from .settling import PAGE, AuditPage, AuditPart, Settling
+from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
@@ -152,10 +152,22 @@ class ParentAudit:
             findings.append(judged)
             mends[judged.subject] = waker(self.directory, judged)
         settling = Settling(self.findings, self.rules, self.clock())
-        end = self.giving_up
-        end_of = None if end is None else lambda finding: lambda: end.parent(lost[finding.subject], given_up(finding))
-        part = settling.settle(findings, page, len(parents), lambda finding: mends[finding.subject], end_of=end_of)
+        part = settling.settle(
+            findings, page, len(parents), lambda finding: mends[finding.subject], end_of=self._ender(lost, read)
+        )
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
+
+    def _ender(self, lost: Mapping[str, LiveParent], read: Read) -> EndOf | None:
+        """What ends these, which no workflow can carry."""
+        end = self.giving_up
+        if end is None:
+            return None
+
+        def end_of(finding: AuditFinding) -> Mend:
+            parent = lost[finding.subject]
+            return still(lambda: self._judged(parent, read), lambda: end.parent(parent, given_up(finding)))
+
+        return end_of
 
     def _judged(self, parent: LiveParent, read: Callable[[int, int], Sequence[LiveParent]]) -> AuditFinding | None:
         if parent.unreadable is not None:

@@ -47,7 +47,7 @@ class Circumstances:
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """The decision, and why, where it is not plainly ``started``: a sentence that stays, so it is true later as well."""
+    """The decision, and why, where it is not plainly ``started``: a sentence that stays true later as well."""
     if c.paused is not None and not c.asked:
         return Decision.PAUSED, c.paused
     if c.late_s > c.allowed_s and not c.asked:

@@ -49,9 +49,8 @@ class GraphInbox(ManagerInbox):
             number = converter.from_payload(args[0].payload)
         except Exception:  # whatever a stranger sends to a decoder
             number = None
-        if number in self.answered:
-            return
-        if type(number) is int and 0 < number <= ID_MAX and len(self.answered) < ANSWERED_MAX:
+        new = type(number) is int and 0 < number <= ID_MAX and number not in self.answered
+        if new and len(self.answered) < ANSWERED_MAX:
             self.answered.append(number)
         else:
             self.woken = True

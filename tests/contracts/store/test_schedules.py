@@ -53,6 +53,29 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, c
         s.pause_schedule("weekly", "why not")
 
 
+def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(
+    store: SqlStore, clock: Clock
+) -> None:
+    s = store.schedules
+    made(store, overlap=Overlap.QUEUE)
+    first = due(store, clock.now)
+    clock.forward(60)
+    waits, begins = (due(store, clock.now), due(store, clock.now + timedelta(seconds=1)))
+    clock.forward(9)
+    [asked] = s.ask_due("nightly", [clock.now], "ann", "triggered by ann")
+    assert {one.decision for one in (waits, begins, asked)} == {Decision.QUEUED}
+    s.delete_schedule("nightly")
+    again = made(store, overlap=Overlap.QUEUE, every_s=120)
+    assert (s.get_due(waits.due_id).decision, s.get_due(asked.due_id).decision) == ("failed", "queued")
+    assert s.get_due(asked.due_id).after_id == first.due_id, "it still waits for its verdict"
+    assert "deleted before it began" in str(s.get_due(waits.due_id).reason)
+    [told] = [event.body for event in store.events.events_after(0) if event.body["decision"] == "failed"]
+    assert (told["count"], told["reason"]) == (2, s.get_due(waits.due_id).reason)
+    s.due_begun(begins.due_id, TargetRef(TargetKind.RUN, 7))  # it was being begun at that moment
+    line = s.get_due(begins.due_id)
+    assert (line.decision, line.reason, again.revision) == ("started", None, 2)
+
+
 def test_two_that_make_the_same_name_at_once_make_one(store: SqlStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda n: made(store, every_s=60 + n % 2), range(16)))

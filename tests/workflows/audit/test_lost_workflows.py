@@ -141,6 +141,50 @@ async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
     assert (await o.search(what), o.lost()) == (0, [])
 
 
+@dataclass
+class Meanwhile:
+    """The findings, where something happens between what is judged and what is done about it."""
+
+    findings: Any
+    happens: Callable[[], object]
+
+    def note_findings(self, worth: Any) -> Any:
+        noted = self.findings.note_findings(worth)
+        self.happens()
+        return noted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.findings, name)
+
+
+@pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "ended"])
+@pytest.mark.parametrize("what", ["manager", "graph"])
+async def test_what_went_on_since_it_was_judged_is_not_given_up(idle_lab: Lab, what: str, resumed: bool) -> None:
+    o, s = Owned(idle_lab, AHEAD_S), idle_lab.store
+    await o.begin(what)
+    for _ in range(TRIES_MAX):
+        await o.terminate(what)
+        await o.search(what)
+    await o.terminate(what)
+    audit, other = build_parent_audit(idle_lab.parts), build_parent_audit(idle_lab.parts)
+    audit.clock = other.clock = o.clock
+    begin = idle_lab.parts.directory.begin_manager if what == "manager" else idle_lab.parts.directory.begin_graph
+
+    def row() -> Any:
+        return s.managers.get_manager(1) if what == "manager" else s.graphs.get_graph(1)
+
+    seen = list[Any]()
+
+    def happens() -> None:
+        begin(1, o.ids[what]) if resumed else other.search(what, repair=True)
+        seen.append(row())
+
+    audit.findings = Meanwhile(audit.findings, happens)
+    await asyncio.to_thread(audit.search, what, repair=True)
+    assert (await o.is_open(what), o.ended(what) is None) == (resumed, resumed)
+    assert row() == seen[0]
+
+
 @pytest.mark.parametrize("what", ["manager", "graph"])
 async def test_a_forced_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what: str) -> None:
     o = Owned(idle_lab, AHEAD_S)

@@ -34,6 +34,7 @@ _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
 }
 OVER = {one.value for one in RunStatus if one.terminal} | {one.value for one in GraphState if one.final}
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
+DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire; Backfill begins it (crawlctl schedule backfill)"
 #: Lines of one statement, and of one transaction where a worker looks back.
 _NOTED_MAX = 1000
@@ -85,6 +86,25 @@ def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
             noted, tell = note(conn, row, now, now)
             told, more = told + tell, noted.more
     return told
+
+
+def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
+    """Have what waits come to nothing, as its schedule is deleted: one that is made anew under its name is another
+    one. Not what a person asked for. What is to be told."""
+    mine = (_d.schedule_id == row["schedule_id"], _d.decision == Decision.QUEUED.value, _d.target_id.is_(None))
+    queued = conn.execute(select(schedule_due).where(*mine).order_by(_d.due_at)).mappings().all()
+    lines = {line["due_id"]: line for line in queued if line["asked_by"] is None}
+    if not lines:
+        return []
+    failed = {"decision": Decision.FAILED.value, "reason": DELETED}
+    conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
+    for line in queued:
+        after = line["after_id"]
+        while after in lines:  # what a person asked for waits for what was before
+            after = lines[after]["after_id"]
+        if line["due_id"] not in lines and after != line["after_id"]:
+            conn.execute(update(schedule_due).where(_d.due_id == line["due_id"]).values(after_id=after))
+    return [event_of(row, [{**line, **failed} for line in lines.values()], now)]
 
 
 def note(conn: Connection, row: dict[Any, Any], until: datetime, now: datetime) -> tuple[Noted, list[Row]]:

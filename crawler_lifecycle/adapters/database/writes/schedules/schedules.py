@@ -41,6 +41,7 @@ from .due_lines import (
     append_events,
     check_seen,
     decided_after,
+    drop_queued,
     due_row,
     event_of,
     is_live,
@@ -124,7 +125,7 @@ class SqlSchedules(StorePart):
             row, now = locked_row(conn, schedule, name), self._clock()
             if row is None:
                 return False
-            tell = note_all(conn, row, now)
+            tell = [*note_all(conn, row, now), *drop_queued(conn, row, now)]
             mine = _s.schedule_id == row["schedule_id"]
             conn.execute(update(schedule).where(mine).values(deleted_at=now, updated_at=now))
             append_events(conn, tell)
@@ -312,8 +313,12 @@ class SqlSchedules(StorePart):
 
     def due_begun(self, due_id: int, target: TargetRef) -> None:
         values = {"target_kind": target.kind.value, "target_id": target.id, "begun_at": self._clock()}
+        mine = (_d.due_id == due_id, _d.target_id.is_(None))
         with self._db.writing() as conn:
-            conn.execute(update(schedule_due).where(_d.due_id == due_id, _d.target_id.is_(None)).values(**values))
+            # Its schedule may have been deleted while it was being begun.
+            failed = update(schedule_due).where(*mine, _d.decision == Decision.FAILED.value)
+            conn.execute(failed.values(decision=Decision.STARTED.value, reason=None))
+            conn.execute(update(schedule_due).where(*mine).values(**values))
 
     def due_failed(self, due_id: int, reason: str) -> None:
         with self._db.writing() as conn:
