@@ -15,6 +15,8 @@ from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
 from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow
+from crawler_lifecycle.web import tries
 from crawler_lifecycle.web.origins import named_hosts
 from tests.contracts.store.graphing import Graphed
 from tests.gateway.api.fuzzing import PHASES, Findings, fuzz
@@ -51,6 +53,10 @@ class Served:
         with world.client() as client:
             assert client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()["manager_id"] == 1
             assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
+        # Users' code that a worker has.
+        code = [("shop.steps", PLAN_MODULE), ("shops.managers", PLAN_MODULE)]
+        code.append(("shops.managers:ShopsManager", PLAN_MANAGER))
+        world.store.plans.register_plans("worker", [PlanRow(plan, kind, "shops", "", "") for plan, kind in code])
         # A graph with a result, a failure and steps that wait, for everything that is asked about a graph.
         graph = {"id": GRAPH, "context": {"day": "monday"}, "steps": STEPS}
         with world.client() as client:
@@ -125,6 +131,12 @@ def _once(document: Any) -> Any:
     fields = body["schema"]["properties"]
     fields |= {"run": {"enum": [{"crawler": "plain"}]}, "manager": {"type": "null"}, "graph": {"type": "null"}}
     return document
+
+
+@pytest.fixture(autouse=True)
+def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses are slowed down elsewhere: the fuzzer sends thousands and asks what each is answered."""
+    monkeypatch.setattr(tries, "WRONG_MAX", 1e9)
 
 
 @pytest.mark.timeout(900)
