@@ -85,7 +85,7 @@ async def test_a_worker_that_is_killed_loses_one_execution_and_nothing_that_is_o
     rows = {one.path: one for one in store.graphs.list_steps(row.graph_id)}
     assert [one.attempt for one in rows.values()] == [1, 1, 2, 1]
     assert decode(b"".join(unpacked(store.graphs.result(row.graph_id, rows["s3"].number)))) == 1
-    plan = store.plans.get_plan(name)
+    plan = store.plans.get_plan(name, "gpu")
     assert plan is not None
     assert (plan.kind, plan.error) == ("module", None)
     assert (code, "Traceback" in said) == (0, False), said
