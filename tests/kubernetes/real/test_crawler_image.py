@@ -230,7 +230,8 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
         slowly = {"DOWNLOAD_DELAY": "3", "CONCURRENT_REQUESTS": "1"}
         rules = Rules(files_url="s3://crawls/files")
         namespace.deploy(SERVICES, rules, way, args={"site": site}, settings=slowly)
-        _until(lambda: namespace.state("running") and "Spider opened" in namespace.log())
+        # Scrapy opens its spider before it handles signals; one that comes between the two kills it.
+        _until(lambda: namespace.state("running") and "Crawled (200)" in namespace.log())
         with namespace.followed() as log:
             namespace.stop()
             code, summary = namespace.ended()
