@@ -70,7 +70,7 @@ async def _flooded(world: Bench, client: Client) -> None:
     """Signals that nobody knows, to a run that executes; then a stop."""
     (run_id,) = world.start(1)
     await asyncio.to_thread(world.executing, [run_id])
-    handle = client.get_workflow_handle(str(world.gateway.run(run_id)["owner_workflow_id"]))
+    handle = client.get_workflow_handle(str(world.gateway.run(run_id)["workflow_id"]))
     left = iter(range(SIGNALS))
 
     async def lane() -> None:
