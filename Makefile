@@ -176,7 +176,7 @@ test-kubernetes-37: env
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > $$($(NEXT_ENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth
 	@$(NEXT_ENV)/bin/python -c 'import kubernetes; print("kubernetes", kubernetes.__version__)'
-	@KUBERNETES_MAJOR=37 $(NEXT_ENV)/bin/python -m pytest -q tests/adapters/kubernetes
+	@KUBERNETES_MAJOR=37 $(NEXT_ENV)/bin/python -m pytest -q tests/clusters/kubernetes
 
 # Hashes only: the locks name no address, so that they work behind any mirror. The image's is a part of the other one.
 COMPILE := uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url

@@ -27,13 +27,13 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
 from crawler_lifecycle.cli.exits import leave
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.settings import WorkerSettings
+from crawler_lifecycle.store.schema.tables import run_history, task_history
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.polling import worker
 from tests.support.fakes.cluster import Behaviour

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.schema.tables import metadata, task_history
-from crawler_lifecycle.adapters.database.writes.unit_of_work import count_tasks
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
 from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
 from crawler_lifecycle.ports.store.readers import ROWS_MAX
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.schema.tables import metadata, task_history
+from crawler_lifecycle.store.writes.unit_of_work import count_tasks
 from tests.support.filling import (
     COMMON_TAG,
     CRAWLERS,

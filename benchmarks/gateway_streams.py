@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 
 from benchmarks import gateway as figures
-from crawler_lifecycle.adapters.database import SqlStore, open_store
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.store import SqlStore, open_store
 
 READERS = 500
 ALONE_S, MEASURED_S, WATCHED_S = 4.0, 15.0, 45.0

@@ -23,7 +23,6 @@ from benchmarks.chancy_beside import Missing, chancy_seconds
 from benchmarks.gateway import running_gateway
 from benchmarks.managers import _events, _memory, _plain_loop, _plans, _store, _until
 from benchmarks.throughput import _cpu, _end, _server, _worker
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult, RetrySteps
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
@@ -32,6 +31,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.graphs import Workflow, crawl
 from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.ports.store.graphs import NewGraph
+from crawler_lifecycle.store import SqlStore
 from crawler_lifecycle.temporal.plugin import plugin
 
 CHAIN, FAN, FAN_IN, CRAWLS, RESTING, REST_S = 200, 1000, 10_000, 500, 200, 60

@@ -105,14 +105,14 @@ def _memory(field: str) -> float:
 
 
 def _api(kubeconfig: str, namespace: str) -> Any:
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
     return Api.connect(kubeconfig=Path(kubeconfig), namespace=namespace)
 
 
 def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
-    from crawler_lifecycle.adapters.kubernetes import labels
-    from crawler_lifecycle.adapters.kubernetes.client.objects import Named, decode_page
+    from crawler_lifecycle.clusters.kubernetes import labels
+    from crawler_lifecycle.clusters.kubernetes.client.objects import Named, decode_page
 
     api = _api(kubeconfig, namespace)
     token = re.compile(rb'"continue":"([^"]*)"')
@@ -132,7 +132,7 @@ def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 
 
 def _look(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
-    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
     from crawler_lifecycle.ports import TaskRef
 
     api = _api(kubeconfig, namespace)
@@ -150,7 +150,7 @@ def _look(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 def _typed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     from kubernetes import client, config
 
-    from crawler_lifecycle.adapters.kubernetes import labels
+    from crawler_lifecycle.clusters.kubernetes import labels
 
     config.load_kube_config(kubeconfig)
     core, batch = client.CoreV1Api(), client.BatchV1Api()
@@ -172,7 +172,7 @@ def _typed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 
 
 def _observed(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
-    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+    from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 
     observer = KubernetesObserver(_api(kubeconfig, namespace))
     over = threading.Event()
@@ -230,8 +230,8 @@ def one_look(cluster: Cluster, pods: int) -> None:
 
 def at_rest(cluster: Cluster, runs: int) -> None:
     """One look at each of many runs that execute, counted by the API server itself, beside an observer."""
-    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
     from crawler_lifecycle.ports import TaskRef
 
     namespace = cluster.namespace("rest")

@@ -30,13 +30,13 @@ from temporalio.client import Client
 
 from benchmarks.kubernetes_look import requests
 from benchmarks.truth_lag import _epoch, _line
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import NoAnswer
-from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import crawler_container, ended
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import NoAnswer
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended
 from tests.e2e.world import until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster

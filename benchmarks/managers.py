@@ -22,8 +22,6 @@ from temporalio.testing import ActivityEnvironment
 
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from crawler_lifecycle.activities.managers.cycles import CycleOrder, ManagerActivities
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.schema.tables import manager_item
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.managers.manager import (
@@ -38,6 +36,8 @@ from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerRow, NewManager
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.schema.tables import manager_item
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.managing import QUICK

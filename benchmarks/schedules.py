@@ -27,8 +27,8 @@ from temporalio.client import (
 from benchmarks.managers import _store, _until
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec as Definition
+from crawler_lifecycle.store import SqlStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.temporal.schedules import PAGE, TURN_S, ScheduleKeeper

@@ -13,13 +13,13 @@ from pathlib import Path
 from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.webhooks import WebhookActivities
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.ports.store.webhooks import WebhookOrder
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 

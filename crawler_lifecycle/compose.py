@@ -27,22 +27,22 @@ from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
 from crawler_lifecycle.adapters.catalogue import EmptyCatalogue, YamlCatalogue
-from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
-from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.folders.inventory import LocalRuns
-from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
-from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.adapters.local.observer import LocalObserver
 from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.ports.webhooks import WebhookSenders
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
@@ -79,7 +79,7 @@ from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (
@@ -232,7 +232,7 @@ def build_places(settings: Settings) -> list[FilesPlace]:
     if c.files_url is not None:
         found.append(build_bundles_place(c.files_url))
     if c.volume_path is not None:
-        from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
+        from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 
         found.append(VolumePlace(c.volume_path))
     if not found:
@@ -278,7 +278,7 @@ def build_cluster(settings: Settings) -> Cluster:
     """The cluster where tasks execute. Raises ``InvalidRequest``."""
     if settings.cluster.kind == "local":
         return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
-    from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 
     return KubernetesCluster(build_api(settings))
 
@@ -306,7 +306,7 @@ def build_files(settings: Settings) -> TaskFiles:
     c = settings.cluster
     if c.kind == "local":
         return LocalFiles(c.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
+    from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
 
     return task_files(c.volume_claim, c.volume_path, build_bundles(settings))
 
@@ -315,7 +315,7 @@ def build_observer(settings: Settings) -> Observer | None:
     """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
     if settings.cluster.kind == "local":
         return LocalObserver(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+    from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 
     return KubernetesObserver(build_api(settings))
 
@@ -324,7 +324,7 @@ def build_logs(settings: Settings) -> TaskLogs | None:
     """What tasks print, or ``None`` for a cluster whose logs this version cannot read. Raises ``InvalidRequest``."""
     if settings.cluster.kind == "local":
         return LocalLogs(settings.cluster.state_dir)
-    from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
+    from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 
     return PodLogs(build_api(settings))
 
@@ -355,7 +355,7 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     if settings.cluster.kind == "local":
         found["the cluster"] = LocalRuns(settings.cluster.state_dir)
     elif ASKING & set(roles):
-        from crawler_lifecycle.adapters.kubernetes.looks.run_records import KubernetesRuns
+        from crawler_lifecycle.clusters.kubernetes.looks.run_records import KubernetesRuns
 
         found["the cluster"] = KubernetesRuns(build_api(settings))
     if "export" in roles:
@@ -380,7 +380,7 @@ def build_keeper(settings: Settings) -> EvidenceKeeper | None:
     """What keeps ends until they are on record; ``None`` for a cluster where nothing is kept for that."""
     if settings.cluster.kind == "local":
         return None
-    from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
+    from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 
     return Finalizers(build_api(settings))
 
@@ -394,7 +394,7 @@ def build_api(settings: Settings) -> Api:
 @functools.cache
 def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
     # Only now: it takes a while, and whoever has no such cluster needs none of it.
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
     return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 

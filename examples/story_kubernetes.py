@@ -22,13 +22,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import milliseconds, span
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
+from crawler_lifecycle.clusters.kubernetes import labels
 from examples.story import STORYTELLER, Run, Story, _leave
 from examples.story_checks import Places, Untrue, check_archive, check_database, check_events, expect, query
 from examples.story_view import View

@@ -14,6 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "crawler_lifecycle"
 
+#: What speaks with outside systems: each package or module with one of them.
+OUTSIDE = ("adapters", "clusters", "store")
+
 #: What each part of the house may import of ours. A part that is not listed may not exist.
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
@@ -26,24 +29,35 @@ MAY_IMPORT: dict[str, set[str]] = {
     "activities": {"domain", "ports", "background"},
     "observability": {"domain", "settings"},
     "web": {"domain", "observability"},
-    "adapters": {"domain", "ports", "cloudevents", "process_contract", "runner", "background"},
+    "adapters": {"domain", "ports", "cloudevents", "runner", "background"},
+    "clusters": {"domain", "ports", "process_contract", "runner", "background"},
+    "store": {"domain", "ports", "background"},
     "workflows": {"domain", "ports", "activities"},
     "temporal": {"domain", "ports", "activities", "workflows", "observability", "background"},
-    "compose": {"domain", "ports", "activities", "adapters", "workflows", "settings"},
+    "compose": {"domain", "ports", "activities", *OUTSIDE, "workflows", "settings"},
     "scheduler": {
-        *("domain", "ports", "adapters", "settings", "compose", "web", "task_tokens", "observability", "background"),
+        *("domain", "ports", *OUTSIDE, "settings", "compose", "web", "task_tokens", "observability", "background"),
     },
     "gateway": {
-        *("domain", "ports", "activities", "adapters", "settings", "compose", "temporal", "web", "task_tokens"),
+        *("domain", "ports", "activities", *OUTSIDE, "settings", "compose", "temporal", "web", "task_tokens"),
         *("observability", "background"),
     },
-    "plans": {"domain", "ports", "adapters", "settings", "managers", "graphs", "background", "observability"},
+    "plans": {
+        "domain",
+        "ports",
+        *OUTSIDE,
+        "settings",
+        "managers",
+        "graphs",
+        "background",
+        "observability",
+    },
     "worker": {
-        *("domain", "ports", "activities", "adapters", "workflows", "settings", "compose", "temporal", "web"),
+        *("domain", "ports", "activities", *OUTSIDE, "workflows", "settings", "compose", "temporal", "web"),
         *("observability", "background", "plans"),
     },
     "cli": {
-        *("domain", "ports", "adapters", "settings", "compose", "temporal", "observability", "web"),
+        *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),
         *("worker", "scheduler", "gateway", "dev_json"),
     },
     "dev_json": {"domain"},
@@ -55,11 +69,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 #: Adapters know one outside system each: these third-party packages belong to one of them alone.
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "sqlalchemy": ("adapters/database",),
-    "kubernetes": ("adapters/kubernetes", "cli"),
-    "msgspec": ("adapters/kubernetes",),
-    "alembic": ("adapters/database",),
-    "pymysql": ("adapters/database",),
+    "sqlalchemy": ("store",),
+    "kubernetes": ("clusters/kubernetes", "cli"),
+    "msgspec": ("clusters/kubernetes",),
+    "alembic": ("store",),
+    "pymysql": ("store",),
     "boto3": ("adapters/archive", "adapters/eventbridge.py"),
     "botocore": ("adapters/archive", "adapters/eventbridge.py"),
     "isal": ("adapters/archive",),
@@ -67,7 +81,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "scrapy": ("generic", "runner/inject"),
     "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli"),
     "pusher": ("adapters/pusher.py",),
-    "urllib3": ("adapters/kubernetes",),
+    "urllib3": ("clusters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),
     "jinja2": ("gateway/page",),
     "markupsafe": ("gateway/page",),
@@ -113,9 +127,9 @@ def _point_downwards(path: Path) -> None:
         if head == "crawler_lifecycle":
             target = rest.split(".")[0]
             assert target == part or target in MAY_IMPORT[part], f"{relative}:{line}: {part} may not import {target}"
-            if part == "adapters" and target == "adapters":
+            if part == target and part in ("adapters", "clusters"):
                 mine, theirs = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
-                assert mine == theirs, f"{relative}:{line}: adapters do not know each other"
+                assert mine == theirs, f"{relative}:{line}: {part} do not know each other"
         elif head in ONLY_IN:
             assert relative.startswith(ONLY_IN[head]), f"{relative}:{line}: {head} is not used here"
 

@@ -12,7 +12,7 @@ from .addresses import LOOPBACK
 from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.settings import ClusterSettings
 
 _SETTING = "LIFECYCLE_CLUSTER__"
@@ -68,7 +68,7 @@ _FIELDS = ("kind", "namespace", "kubeconfig", "context", "image", "connect_s", "
 
 def connect(settings: ClusterSettings) -> Api:
     """A client of the cluster's API. Raises ``CommandFailed`` when its configuration cannot be read."""
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.errors import LifecycleError
 
     try:
@@ -100,8 +100,8 @@ def namespace_phase(api: Api) -> str | None:
 
     Raises ``CommandFailed`` when there is none, or the cluster does not answer.
     """
-    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
-    from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import read_namespace
+    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     name = api.namespace

@@ -8,7 +8,6 @@ import sys
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs, where_files_lie
 from crawler_lifecycle.domain.errors import LifecycleError
@@ -18,6 +17,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, TokenFileError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.settings import GatewaySettings, Settings
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.task_tokens import KEY_MIN
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of

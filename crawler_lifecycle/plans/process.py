@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.local.launch import PASSED_ON
-from crawler_lifecycle.adapters.local.processes import identity
+from crawler_lifecycle.clusters.local.launch import PASSED_ON
+from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.ports import PlanFailed
 

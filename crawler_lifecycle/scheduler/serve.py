@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
-from crawler_lifecycle.adapters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs, redaction
@@ -83,8 +83,8 @@ def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
         )
         return local, local
     # Only now: its client takes a while to load.
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 
     api = Api.connect(
         kubeconfig=cluster.kubeconfig,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.database import upgrade
+from crawler_lifecycle.store import upgrade
 from tests.activities.world import World
 
 

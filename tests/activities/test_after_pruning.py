@@ -11,12 +11,12 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, Started
-from crawler_lifecycle.adapters.database import open_pruner
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports import Correction, Fence
+from crawler_lifecycle.store import open_pruner
 from tests.activities.world import World
 
 DAY = 86_400.0

@@ -15,13 +15,13 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
 from tests.contracts.store.world import Clock, World
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 

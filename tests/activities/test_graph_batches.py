@@ -18,7 +18,6 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.graphs import batches as graph_batches
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
-from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
@@ -30,6 +29,7 @@ from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import PlanFailed, WorkerLeaves
 from crawler_lifecycle.ports.store.graphs import Done, StepWork
 from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.store import open_store, upgrade
 from tests.contracts.store.graphing import Graphed, crawl, group
 from tests.contracts.store.world import Clock, World
 from tests.plans.plans_support import module, until

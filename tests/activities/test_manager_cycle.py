@@ -13,7 +13,6 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.managers import cycles as cycle
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
-from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
@@ -22,6 +21,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, driver
 from crawler_lifecycle.ports import Fence, Owner, PlanFailed
 from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.store import open_store, upgrade
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World

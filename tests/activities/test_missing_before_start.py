@@ -11,14 +11,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, Started
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports import Deployed, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
-from tests.adapters.kubernetes.looks.world import CRAWLER
-from tests.adapters.kubernetes.looks.world import World as Kubernetes
+from tests.clusters.kubernetes.looks.world import CRAWLER
+from tests.clusters.kubernetes.looks.world import World as Kubernetes
 from tests.support.kube_api.store import JOBS
 
 JOB = "crawl-1-0-1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
 from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.store.schema.tables import run_history, task_history
 from tests.activities.world import World
 
 #: Values that no row of ours has, in columns that every look reads.

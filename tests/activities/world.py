@@ -23,14 +23,14 @@ from crawler_lifecycle.activities.deployment import Deploy, MainJob, Started
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
 from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
-from crawler_lifecycle.adapters.database import SqlStore, open_store
-from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
 from crawler_lifecycle.ports.store.managers import NewManager
+from crawler_lifecycle.store import SqlStore, open_store
+from crawler_lifecycle.store.schema.tables import metadata
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.fakes.plans import FakeFunctions, FakeHosts
 from tests.support.fakes.services import (

@@ -13,13 +13,13 @@ import pytest
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.activities.deployment import DeploymentActivities
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
 from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports import Event, Fence
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
 from tests.contracts.store.world import Clock, World
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
 from tests.support.fakes.cluster import FakeCluster

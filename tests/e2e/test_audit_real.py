@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.store import open_store
 from tests.e2e.world import ENDLESS, QUICK, World, moment, until
 from tests.support.builds import ROOT
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.runs import blocked
+from crawler_lifecycle.store import open_store, upgrade
 from tests.gateway.gateway_world import Clock, World
 
 

@@ -15,7 +15,6 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from temporalio.client import Client
 
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain.audits.audit import AuditReport, Unknown
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
@@ -32,6 +31,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.store import SqlStore
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.support.fakes.services import FakeScheduler

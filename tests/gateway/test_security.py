@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.database import upgrade
+from crawler_lifecycle.store import upgrade
 from tests.gateway.gateway_process import environment, gateway
 from tests.gateway.gateway_world import World
 

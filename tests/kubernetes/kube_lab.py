@@ -11,13 +11,13 @@ from typing import Any
 from temporalio.client import Client
 
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
+from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable

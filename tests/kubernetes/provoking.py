@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import labels
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.images import PYTHON

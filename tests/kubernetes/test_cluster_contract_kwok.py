@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from tests.contracts.cluster.kube_harness import KubernetesHarness
 from tests.contracts.cluster.test_another_run_contract import *  # noqa: F403 - the tests themselves
 from tests.contracts.cluster.test_cluster_contract import *  # noqa: F403

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.clusters.kubernetes import labels
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 

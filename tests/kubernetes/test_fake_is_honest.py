@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Expired
-from crawler_lifecycle.adapters.kubernetes.client.objects import Job, Named, decode
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Expired
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Named, decode
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.worlds import World, until
 from tests.support.kube_api import FakeApiServer

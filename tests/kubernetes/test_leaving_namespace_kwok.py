@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory

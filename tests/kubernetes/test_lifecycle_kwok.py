@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.domain.run import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources

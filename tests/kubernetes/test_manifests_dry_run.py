@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
-from crawler_lifecycle.adapters.kubernetes.client.objects import Pod, decode
-from crawler_lifecycle.adapters.kubernetes.client.odd_values import GRACE_MAX_S
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.jobs.manifest import _listed
-from crawler_lifecycle.adapters.kubernetes.looks.predicates import deletion_is_dated
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
+from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.manifest import _listed
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import deletion_is_dated
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources

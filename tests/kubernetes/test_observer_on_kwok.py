@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from tests.contracts.observer.kubernetes_harness import KubernetesHarness
 from tests.contracts.observer.test_observer_contract import *  # noqa: F403 - the contract itself
 from tests.kubernetes.cluster.cluster import Cluster

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.kube_api import FakeApiServer
 

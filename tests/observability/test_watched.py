@@ -20,10 +20,10 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from crawler_lifecycle.activities.meters import INSTRUMENTS
-from crawler_lifecycle.adapters.database import upgrade
 from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunResult, RunSnapshot
+from crawler_lifecycle.store import upgrade
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
 from tests.support.temporal import temporal_server

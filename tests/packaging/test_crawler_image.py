@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.files import layout
+from crawler_lifecycle.clusters.kubernetes.files import layout
 from tests.support.crawler_image import FOLDER, PACKAGES, REFERENCE, ROOT, assemble, install, locked, recipe, steps
 from tests.support.oci import assert_as_made, blob, manifest_of
 

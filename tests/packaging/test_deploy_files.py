@@ -16,12 +16,12 @@ import yaml
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.adapters.kubernetes import labels, rbac
-from crawler_lifecycle.adapters.kubernetes.jobs.quantities import resources_of
 from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.admin import cluster_tidy
 from crawler_lifecycle.cli.doctor.checks import component as place
 from crawler_lifecycle.cli.doctor.checks.cluster_objects import EXPENDABLE
+from crawler_lifecycle.clusters.kubernetes import labels, rbac
+from crawler_lifecycle.clusters.kubernetes.jobs.quantities import resources_of
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions

@@ -7,10 +7,10 @@ import functools
 import pytest
 import yaml
 
-from crawler_lifecycle.adapters.kubernetes import rbac
 from crawler_lifecycle.cli import main
 from crawler_lifecycle.cli.admin import db_prune
 from crawler_lifecycle.cli.admin.db_prune import DEFAULT_AGE
+from crawler_lifecycle.clusters.kubernetes import rbac
 from crawler_lifecycle.settings import variables
 from tests.support.manifests import DEPLOY, Document, documents, pod_of, resources
 

@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.adapters.scheduler import _DEFINITION
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.scheduler.app import create_app
 from crawler_lifecycle.scheduler.serve import _deployer
 from crawler_lifecycle.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 from pymysql.connections import Connection
 from sqlalchemy import URL, Engine, create_engine
 
-from crawler_lifecycle.adapters.database import engine, upgrade
+from crawler_lifecycle.store import engine, upgrade
 from tests.support.servers import empty_database
 
 #: Seconds in which, on any machine, those before us in the queue are through.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes.jobs.manifest import job_for
+from crawler_lifecycle.clusters.kubernetes.jobs.manifest import job_for
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Toleration

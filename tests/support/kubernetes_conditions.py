@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes.client.objects import Event, Job, Pod, decode, decode_job
-from crawler_lifecycle.adapters.kubernetes.looks.reading import read_task
+from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode, decode_job
+from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
 from crawler_lifecycle.ports import TaskRef

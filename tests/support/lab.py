@@ -21,7 +21,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.adapters.database import open_store
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.compose import ROLES, WEBHOOKS, WORKFLOWS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain import names
@@ -32,6 +31,7 @@ from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.plugin import plugin

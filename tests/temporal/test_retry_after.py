@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, UnsandboxedWorkflowRunner, Worker
 
-from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError, Throttled
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.temporal.interceptors.retry_after import RetryAfterInterceptor, interval
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import build_api, build_cluster, build_files, build_keeper, build_logs, build_observer
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings
@@ -67,7 +67,7 @@ def test_nobody_loads_the_client_before_it_is_used() -> None:
     code = (
         "import sys, crawler_lifecycle.compose\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('kubernetes', 'msgspec')\n"
-        "       or 'adapters.kubernetes' in name])"
+        "       or 'clusters.kubernetes' in name])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "[]"

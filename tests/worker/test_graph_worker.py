@@ -14,13 +14,13 @@ import pytest_asyncio
 from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import decode, unpacked
 from crawler_lifecycle.ports.store.graphs import NewGraph
+from crawler_lifecycle.store import open_store, upgrade
 from tests.plans.plans_support import module
 from tests.support.temporal import temporal_server
 from tests.worker.test_worker_process import WorkerProcess

@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import pytest
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import rbac
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
-from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.kubernetes import rbac
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build_parts
 from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
 from crawler_lifecycle.settings import Settings

@@ -23,12 +23,12 @@ import pytest_asyncio
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.database import upgrade
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.compose import ASKING, OBSERVER, ROLES, activities_of, all_activities, build_catalogue
 from crawler_lifecycle.domain.errors import CatalogueError, InvalidRequest
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, SEARCH_ATTRIBUTES
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.store import upgrade
 from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.support.lab import laboratory

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.database.writes import unit_of_work
-from crawler_lifecycle.adapters.database.writes.runs import initiation
 from crawler_lifecycle.runner import state
+from crawler_lifecycle.store.writes import unit_of_work
+from crawler_lifecycle.store.writes.runs import initiation
 from tests.support import resume_table
 from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward

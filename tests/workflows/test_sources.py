@@ -134,7 +134,7 @@ def test_every_workflow_is_among_what_is_read_here() -> None:
         ("def step():\n    import json", "an import that is executed late"),
         ("import importlib", "import importlib"),
         ("json = __import__('json')", "the function __import__"),
-        ("from crawler_lifecycle.adapters import database", "from crawler_lifecycle.adapters import database"),
+        ("from crawler_lifecycle.store import open_store", "from crawler_lifecycle.store import open_store"),
         ("from temporalio import workflow\nwith workflow.unsafe.sandbox_unrestricted(): pass", "workflow.unsafe"),
         ("from temporalio.workflow import unsafe", "from temporalio.workflow import unsafe"),
         # what workflows share

@@ -20,8 +20,8 @@ from .services import load_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.adapters.kubernetes.jobs.held_pods import HeldPod
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.jobs.held_pods import HeldPod
 
 #: Patches at once, and how often a pod is tried when the server asks us to wait.
 THREADS, TRIES = 8, 5
@@ -131,7 +131,7 @@ class _Row:
 
 
 def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
-    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     try:
@@ -150,8 +150,8 @@ def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
 
 
 def _let_go(api: Api, row: _Row) -> None:
-    from crawler_lifecycle.adapters.kubernetes.client.errors import ApiError
-    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
+    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     for left in reversed(range(TRIES)):

@@ -17,11 +17,11 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 from .services import load_settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.database import SqlStore
     from crawler_lifecycle.domain.retention import KeptRun, RetentionState
     from crawler_lifecycle.domain.run_ref import RunRef
     from crawler_lifecycle.ports import FileRetentionStore, FilesPlace
     from crawler_lifecycle.settings import Settings
+    from crawler_lifecycle.store import SqlStore
 
 DEFAULT_AGE = "14d"
 #: Runs read from the database in one go.
@@ -100,8 +100,8 @@ def _places(settings: Settings) -> list[FilesPlace]:
 
 
 def _store(settings: Settings) -> SqlStore:
-    from crawler_lifecycle.adapters.database import open_store
     from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.store import open_store
 
     try:
         return open_store(settings.database.url, pool_size=1)

@@ -19,8 +19,8 @@ from crawler_lifecycle.cli.session import Session, current, long_ago
 from .services import load_settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.database import Pruner
     from crawler_lifecycle.domain.retention import Stays
+    from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
 CURE = "LIFECYCLE_DATABASE__URL says where it is; crawlctl doctor examines it"
@@ -74,8 +74,8 @@ def _age(text: str) -> tuple[float, datetime]:
 
 
 def _pruner(url: str) -> Pruner:
-    from crawler_lifecycle.adapters.database import open_pruner, read_schema
     from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+    from crawler_lifecycle.store import open_pruner, read_schema
 
     try:
         found = read_schema(url)

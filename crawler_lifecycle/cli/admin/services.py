@@ -33,7 +33,7 @@ def load_settings() -> Settings:
 
 def hide() -> None:
     """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
-    from crawler_lifecycle.adapters.local.processes import controls as process_controls
+    from crawler_lifecycle.clusters.local.processes import controls as process_controls
 
     if not process_controls.hide():
         current().say("this system cannot hide environment and memory of a process from others of the same user")
@@ -187,10 +187,10 @@ def db_check(*, url: str | None = None) -> int:
 
 def _database(name: str) -> Callable[..., Any]:
     """A function of the database adapter, its errors told as ours."""
-    from crawler_lifecycle.adapters import database
+    from crawler_lifecycle import store
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
 
-    function = getattr(database, name)
+    function = getattr(store, name)
 
     def call(*args: str | None) -> Any:
         try:

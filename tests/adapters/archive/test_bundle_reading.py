@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, Packed, pack
-from crawler_lifecycle.adapters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
+from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import FilesMissing, FileSource, TaskRef, Ticket

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.admin import cluster
 from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.clusters.kubernetes import labels
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.support.kube_api import Answer, FakeApiServer, LostAnswer, Silence, throttled
 from tests.support.kube_api.store import PODS

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.writes.file_retention import SqlFileRetention
-from crawler_lifecycle.adapters.kubernetes.files.layout import files_path, state_path
-from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state_path
+from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.writes.file_retention import SqlFileRetention
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 from tests.support.run_refs import run_ref

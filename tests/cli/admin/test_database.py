@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.database import head_version
+from crawler_lifecycle.store import head_version
 
 pytestmark = pytest.mark.processes
 

@@ -15,12 +15,12 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from crawler_lifecycle import compose
-from crawler_lifecycle.adapters.kubernetes import labels, rbac
 from crawler_lifecycle.cli.doctor.checks import cluster, cluster_objects, component
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks, _here
+from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import Answer, FakeApiServer, Garbage, Mutate, Silence

@@ -26,7 +26,6 @@ import yaml
 from temporalio.api.workflowservice.v1 import DescribeNamespaceResponse, DescribeTaskQueueResponse, ListWorkersResponse
 from temporalio.service import RPCError, RPCStatusCode
 
-from crawler_lifecycle.adapters.database import engine, head_version, open_store, upgrade
 from crawler_lifecycle.cli.doctor import loading, report, sources
 from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal, webhooks
 from crawler_lifecycle.cli.doctor.line import Line
@@ -38,6 +37,7 @@ from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.store import engine, head_version, open_store, upgrade
 from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version

@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files.layout import files_path
-from crawler_lifecycle.adapters.kubernetes.files.sources import VolumeFiles
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.adapters.kubernetes.looks.run_records import KubernetesRuns
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.files.layout import files_path
+from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
+from crawler_lifecycle.clusters.kubernetes.looks.run_records import KubernetesRuns
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
 from tests.support.fakes.logs import FakeLogs
 from tests.support.kube_api import FakeApiServer

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.ports import LogPart, TaskRef
 from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness

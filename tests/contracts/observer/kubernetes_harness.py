@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes import labels
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
-from crawler_lifecycle.adapters.kubernetes.observer.reflector import Pace
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Observer, TaskRef
-from tests.adapters.local.local_bench import RUN
+from tests.clusters.local.local_bench import RUN
 from tests.contracts.observer.observer_harness import Harness
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient
@@ -70,13 +70,13 @@ class KubernetesHarness(Harness):
         self._heal()
 
     def post(self, index: int, annotations: dict[str, str], **spec: Any) -> None:
-        from crawler_lifecycle.adapters.kubernetes.client.objects import decode_job
+        from crawler_lifecycle.clusters.kubernetes.client.objects import decode_job
 
         body = job_of(RUN, index, annotations, **spec)
         self._uids[index] = decode_job(self.api.post(self.api.jobs_path(), body)).metadata.uid
 
     def pods(self, index: int) -> list[str]:
-        from crawler_lifecycle.adapters.kubernetes.client.objects import Pod
+        from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
         selector = f"{labels.of_run(RUN, settled=None)},{labels.TASK}={index}"
         return [pod.metadata.name for pod in self.api.listing(self.api.pods_path(), Pod, labels=selector).items]

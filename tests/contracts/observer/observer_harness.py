@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler_lifecycle.adapters.local.observer import LocalObserver
+from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Cluster, Observer, TaskRef
-from tests.adapters.local.local_bench import RUN, Bench, wait_until
+from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.fakes.observer import FakeObserver
 from tests.support.run_refs import run_ref

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crawler_lifecycle.domain.task import Phase
-from tests.adapters.local.local_bench import wait_until
+from tests.clusters.local.local_bench import wait_until
 from tests.contracts.observer.observer_harness import RUN, Harness, Told
 from tests.support.run_refs import run_ref
 

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
-from tests.adapters.local.local_bench import wait_until
+from tests.clusters.local.local_bench import wait_until
 from tests.contracts.observer.observer_harness import RUN, Harness, Told
 
 OVER = (Phase.ENDED, Phase.GONE)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlStore, open_store, upgrade
-from crawler_lifecycle.adapters.database.schema.tables import metadata
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.schema.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
 from tests.support.servers import DATABASES, shared_server

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.store import SqlStore
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
 ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
-from crawler_lifecycle.adapters.database.engine import open_engine, parse_url
 from crawler_lifecycle.domain.errors import Fenced, LifecycleError, RowEdited, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Details, Fence, UnknownStatus
+from crawler_lifecycle.store.engine import open_engine, parse_url
 from tests.contracts.store.world import START, World, seen
 
 

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.adapters.database import SqlStore
-from crawler_lifecycle.adapters.database.schema.tables import run_history, task_history
-from crawler_lifecycle.adapters.kubernetes.looks.details.progress import last_progress
-from crawler_lifecycle.adapters.kubernetes.looks.details.termination_message import read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.details.progress import last_progress
+from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Details, Fence, Owner
+from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.store.schema.tables import run_history, task_history
 from tests.contracts.store.world import World, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.

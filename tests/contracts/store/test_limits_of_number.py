@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlStore, open_store
 from crawler_lifecycle.domain.errors import TooManyOpen
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.store import SqlStore, open_store
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import NEW, Managed
 from tests.contracts.store.world import Clock, World

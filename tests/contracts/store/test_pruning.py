@@ -15,9 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.activities.completion import CompletionActivities
-from crawler_lifecycle.adapters.database import Pruner, SqlStore, open_pruner
-from crawler_lifecycle.adapters.database.schema.tables import metadata
-from crawler_lifecycle.adapters.database.writes import pruning as adapter
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
@@ -29,6 +26,9 @@ from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports import Correction, Details, Fence, Owner
 from crawler_lifecycle.ports.store.schedules import TargetRef
 from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.store import Pruner, SqlStore, open_pruner
+from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.writes import pruning as adapter
 from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
 

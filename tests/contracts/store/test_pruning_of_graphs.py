@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from crawler_lifecycle.adapters.database import Pruner, open_pruner
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject
+from crawler_lifecycle.store import Pruner, open_pruner
 from tests.contracts.store.graphing import KEY, NEXT, Graphed, announced, chain, group, step
 from tests.contracts.store.world import Clock, World
 

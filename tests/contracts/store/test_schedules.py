@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind
 from crawler_lifecycle.ports.store.schedules import DueRow, Noted, ScheduleRow, TargetRef
+from crawler_lifecycle.store import SqlStore
 from tests.contracts.store.world import Clock, World
 
 RUN: dict[str, Any] = {"crawler": "services"}

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from crawler_lifecycle.adapters.database import SqlStore
-from crawler_lifecycle.adapters.database.schema.tables import outbox_counter, outbox_event, webhook
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
@@ -19,6 +17,8 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
+from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.store.schema.tables import outbox_counter, outbox_event, webhook
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.world import Clock, World

@@ -16,7 +16,6 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from crawler_lifecycle.adapters.database import SqlStore
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -30,6 +29,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, Store
+from crawler_lifecycle.store import SqlStore
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 from tests.support.store_ports import methods
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
 from crawler_lifecycle.gateway.runs.files import CHUNK
 from crawler_lifecycle.ports import Fence, FileSource, Owner

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.database.schema.columns import Words
-from crawler_lifecycle.adapters.database.schema.tables import metadata
 from crawler_lifecycle.domain.bounds import travels
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
@@ -25,6 +23,8 @@ from crawler_lifecycle.gateway.page.middleware import POLICY
 from crawler_lifecycle.gateway.page.parts import rendering
 from crawler_lifecycle.gateway.page.parts.assets import assets
 from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.store.schema.columns import Words
+from crawler_lifecycle.store.schema.tables import metadata
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.page.conftest import as_browser

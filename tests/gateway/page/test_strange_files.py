@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from tests.gateway.gateway_world import World
 from tests.gateway.page.conftest import BROWSER
 

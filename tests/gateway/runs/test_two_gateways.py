@@ -19,9 +19,9 @@ import uvicorn
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.adapters.database import open_store, upgrade
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.scheduler.app import create_app
+from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.web.listening import bind
 from tests.gateway.gateway_process import Gateway, environment, gateway
 from tests.gateway.gateway_world import CRAWLERS

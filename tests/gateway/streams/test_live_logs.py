@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.adapters.local.cluster import LocalCluster
-from crawler_lifecycle.adapters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crawler_lifecycle.adapters.database import upgrade
+from crawler_lifecycle.store import upgrade
 from tests.gateway.gateway_process import environment, gateway
 
 pytestmark = pytest.mark.processes

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.adapters.database import Pruner, open_pruner
 from crawler_lifecycle.gateway.streams import feed
 from crawler_lifecycle.ports import Details, Event, Fence
+from crawler_lifecycle.store import Pruner, open_pruner
 from tests.contracts.store import world as lives
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, listening, served

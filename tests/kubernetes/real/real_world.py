@@ -7,9 +7,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.adapters.kubernetes import labels
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack.stack import Stack
+from crawler_lifecycle.clusters.kubernetes import labels
 from tests.e2e.world import QUICK, TERMINAL, World, until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster

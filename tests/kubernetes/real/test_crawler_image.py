@@ -23,9 +23,9 @@ import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
@@ -342,7 +342,7 @@ def _tidied(volume: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from crawler_lifecycle.adapters.kubernetes.files.volume import VolumePlace
+from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.run_ref import RunRef
 os.setgroups([]); os.setgid(1000); os.setuid(1000)
 place, run = VolumePlace(Path(sys.argv[1])), RunRef(7, sys.argv[2])

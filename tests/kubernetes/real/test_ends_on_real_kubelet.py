@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import labels
 from tests.e2e.world import moment, until
 from tests.kubernetes.real.real_world import CATALOGUE, NO_IMAGE, RealWorld
 

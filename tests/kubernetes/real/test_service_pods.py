@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes import labels, rbac
 from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from tests.e2e.world import QUICK
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until

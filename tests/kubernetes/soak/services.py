@@ -22,18 +22,18 @@ from temporalio.worker import Worker
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.shared import utc_now
-from crawler_lifecycle.adapters.database import open_store
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-from crawler_lifecycle.adapters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.adapters.kubernetes.files.sources import task_files
-from crawler_lifecycle.adapters.kubernetes.jobs.deployer import KubernetesDeployer
-from crawler_lifecycle.adapters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.adapters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.background import Beside
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
+from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.ports import Store
 from crawler_lifecycle.settings import ClusterSettings
+from crawler_lifecycle.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from crawler_lifecycle.adapters.kubernetes.client import transport
-from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client import transport
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 if TYPE_CHECKING:
     from tests.support.kube_api.server import FakeApiServer

@@ -17,8 +17,8 @@ from .clock import clock_line
 from .cluster_objects import APPLY, ASK_AGAIN
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
-    from crawler_lifecycle.adapters.kubernetes.rbac import Right
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.rbac import Right
     from crawler_lifecycle.settings import Settings
 
 #: The server's Date header has whole seconds.
@@ -31,7 +31,7 @@ def check_cluster(context: Context) -> Sequence[Line]:
     if settings.cluster.kind != "kubernetes":
         return []
     from crawler_lifecycle import compose
-    from crawler_lifecycle.adapters.kubernetes.client.errors import Unauthorised
+    from crawler_lifecycle.clusters.kubernetes.client.errors import Unauthorised
 
     if (mine := component.tokenless(settings)) is not None:
         return [Line("cluster", "ok", f"{mine} asks the cluster nothing, and has no token for it")]
@@ -86,8 +86,8 @@ def _answered(check: Callable[[], Sequence[Line]]) -> Sequence[Line]:
 
 
 def _namespace(api: Api) -> list[Line]:
-    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
-    from crawler_lifecycle.adapters.kubernetes.looks.namespace_identity import read_namespace
+    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
 
     name = api.namespace
     try:
@@ -120,7 +120,7 @@ def _namespace(api: Api) -> list[Line]:
 
 def _unreadable(api: Api) -> Line:
     """A namespace that we may not read: as it should be for a component whose role does not say so."""
-    from crawler_lifecycle.adapters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes import rbac
 
     try:
         mine = rbac.component(rbac.who_am_i(api))
@@ -137,7 +137,7 @@ def _unreadable(api: Api) -> Line:
 
 def _rights(api: Api) -> list[Line]:
     """Whether we have the rights of every component; of one alone, when we are its service account."""
-    from crawler_lifecycle.adapters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes import rbac
 
     me = rbac.who_am_i(api)
     mine = rbac.component(me)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
-from crawler_lifecycle.adapters.kubernetes.client.quantities import amount
 from crawler_lifecycle.cli.doctor.line import Level, Line, counted
+from crawler_lifecycle.clusters.kubernetes.client.quantities import amount
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
     from crawler_lifecycle.settings import Settings
 
@@ -179,8 +179,8 @@ def priority(api: Api, settings: Settings) -> list[Line]:
 
 def queues(api: Api, settings: Settings) -> list[Line]:
     """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
-    from crawler_lifecycle.adapters.kubernetes.jobs.deployer import given_away
-    from crawler_lifecycle.adapters.kubernetes.looks.pod_waits import QUEUE_NAME
+    from crawler_lifecycle.clusters.kubernetes.jobs.deployer import given_away
+    from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
@@ -205,8 +205,8 @@ def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
 
 def left_over(api: Api) -> list[Line]:
     """Whether pods wait for our finalizer for longer than anything of ours takes."""
-    from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
-    from crawler_lifecycle.adapters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
+    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
 
     try:
         found = held_pods.list_held(api)
@@ -242,7 +242,7 @@ def _object(api: Api, resource: str, name: str) -> dict[str, Any] | None:
 
 
 def _read(api: Api, path: str) -> dict[str, Any] | None:
-    from crawler_lifecycle.adapters.kubernetes.client.errors import NotFound, Refused
+    from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
 
     try:
         found: dict[str, Any] = json.loads(api.get(path))
@@ -255,7 +255,7 @@ def _read(api: Api, path: str) -> dict[str, Any] | None:
 
 def _items(api: Api, path: str) -> list[dict[str, Any]] | None:
     """The objects of a short list; ``None`` when it is not ours to read."""
-    from crawler_lifecycle.adapters.kubernetes.client.errors import Refused
+    from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
 
     try:
         found: list[dict[str, Any]] = json.loads(api.get(path)).get("items") or []

@@ -52,7 +52,7 @@ def component(settings: Settings) -> str | None:
     if not _can_ask(settings):
         return tokenless(settings)
     from crawler_lifecycle import compose
-    from crawler_lifecycle.adapters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes import rbac
 
     soon = settings.cluster.model_copy(update={"connect_s": CONNECT_S, "read_s": READ_S})
     try:
@@ -65,7 +65,7 @@ def component(settings: Settings) -> str | None:
 
 def tokenless(settings: Settings) -> str | None:
     """The component in whose pod we are, if it is one that asks the cluster nothing and has no token for it."""
-    from crawler_lifecycle.adapters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes import rbac
 
     if not os.environ.get("KUBERNETES_SERVICE_HOST") or _can_ask(settings):
         return None

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.adapters.database import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
 from crawler_lifecycle.cli.doctor.line import Level, Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.store import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
 
 from .clock import clock_line
 

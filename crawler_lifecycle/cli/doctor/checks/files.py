@@ -95,7 +95,7 @@ def volume_line(path: Path | None, *, in_pod: bool) -> Line:
         cure = "kubectl exec -n crawler-lifecycle deploy/worker-export -- crawlctl doctor tells how it is there"
         return Line(CHECK, "warn", f"the shared volume is not mounted on this machine ({path})", cure)
     mount = "mount the claim there (deploy/components/shared-volume), or set LIFECYCLE_CLUSTER__VOLUME_PATH right"
-    from crawler_lifecycle.adapters.kubernetes.files.sources import is_volume
+    from crawler_lifecycle.clusters.kubernetes.files.sources import is_volume
 
     try:
         there = is_volume(path)

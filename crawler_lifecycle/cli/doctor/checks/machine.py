@@ -16,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from crawler_lifecycle.adapters.database import sqlite_file
-from crawler_lifecycle.adapters.local.processes import cgroup
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.clusters.local.processes import cgroup
+from crawler_lifecycle.store import sqlite_file
 
 GIB, MIB = 1024**3, 1024**2
 #: The gateway alone serves up to 1,000 connections; a local cluster has two pipes and a log for each task.

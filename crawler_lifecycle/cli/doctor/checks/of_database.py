@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from crawler_lifecycle.adapters.database import read_schema
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.ports.store import Store
+from crawler_lifecycle.store import read_schema
 
 
 def asked(context: Context, check: str, ask: Callable[[Store], Sequence[Line]]) -> Sequence[Line]:

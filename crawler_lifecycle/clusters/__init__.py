@@ -1,0 +1,1 @@
+"""Where tasks are executed: one package for each kind of cluster."""

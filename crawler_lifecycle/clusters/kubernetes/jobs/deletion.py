@@ -1,0 +1,119 @@
+"""Deletion of Jobs and pods to stop and kill tasks: by uid, and each may be repeated.
+
+A Job is deleted in the foreground: it makes no new pods, its pods get one SIGTERM and their own grace, and it is gone
+when the last of them is. A Job that has ended is left alone, so that a stop which came too late changes nothing.
+
+The API shortens a grace at any time. The kubelet (1.36: ``SyncTerminatingPod``, kubernetes issue 113606) does not, once
+it has begun to end a pod: it waits out the grace that it saw first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode_job
+from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, job_is_over, name_of, pods_of_jobs
+from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import TaskRef
+
+logger = logging.getLogger(__name__)
+
+#: Grace of a killed pod in seconds. Not 0: that would remove the record without the node's word that it has ended.
+KILL_GRACE_S = 1
+
+
+class Deletion:
+    """Asks tasks to end. What is gone is no error.
+
+    Every method raises ``ApiError``, and ``ClusterUnavailable`` for a task that may live where we do not look.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def stop(self, run: RunRef, task: TaskRef) -> None:
+        """Once: what is being deleted already is not asked again."""
+        job = self._job(run, task)
+        if job is not None:
+            self._delete_job(job)
+        elif task.uid is not None:
+            # The Job was deleted so that its pods stayed behind: they are the task now.
+            pods = self._pods(task.uid)
+            self._check_place(task, pods)
+            for pod in pods:
+                if pod.metadata.deletion_timestamp is None and not ended(pod):
+                    self._delete_pod(pod, None)
+        else:
+            self._check_place(task, ())
+
+    def kill(self, run: RunRef, task: TaskRef) -> None:
+        """Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
+        is the long one. Then the Job, and any pod that it made meanwhile.
+
+        No second pod comes for one that is killed first: ours have no retries (``backoffLimit`` 0).
+        """
+        job = self._job(run, task)
+        uid = job.metadata.uid if job is not None else task.uid
+        pods = self._kill_pods(uid)
+        if job is None:
+            self._check_place(task, pods)
+            return
+        if self._delete_job(job):
+            self._kill_pods(uid, {pod.metadata.uid for pod in pods})
+
+    def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
+        """Shorten the grace of those pods of a Job that have not ended and are not ``known``; all that it has."""
+        pods = self._pods(uid) if uid is not None else []
+        for pod in pods:
+            if pod.metadata.uid not in known and not ended(pod):
+                self._delete_pod(pod, KILL_GRACE_S)
+        return pods
+
+    def _check_place(self, task: TaskRef, pods: Sequence[Pod]) -> None:
+        """A task of which nothing is here must not live elsewhere: this stop would be lost. Raises like a look."""
+        if not pods:
+            CurrentNamespace(self._api).gone_for_good([task.place])
+
+    def _job(self, run: RunRef, task: TaskRef) -> Job | None:
+        """The task's own Job; ``None`` when it is gone, or another object is under its name."""
+        try:
+            job = decode_job(self._api.get(self._api.jobs_path(name_of(run.run_id, task))))
+        except NotFound:
+            return None
+        ours = is_of(run, task, job.metadata.uid, job.metadata)
+        if not ours:
+            meant = task.uid or f"that of task {task.task_id}"
+            logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
+        return job if ours else None
+
+    def _delete_job(self, job: Job) -> bool:
+        """Whether it could make pods until now: it was neither over nor being deleted."""
+        if job.metadata.deletion_timestamp is not None or job_is_over(job):
+            return False
+        self._delete(
+            self._api.jobs_path(job.metadata.name),
+            {"propagationPolicy": "Foreground", "preconditions": {"uid": job.metadata.uid}},
+        )
+        return True
+
+    def _pods(self, uid: str) -> list[Pod]:
+        return pods_of_jobs(self._api, [uid]).get(uid, [])
+
+    def _delete_pod(self, pod: Pod, grace_s: int | None) -> None:
+        options: dict[str, object] = {"propagationPolicy": "Background", "preconditions": {"uid": pod.metadata.uid}}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        self._delete(self._api.pods_path(pod.metadata.name), options)
+
+    def _delete(self, path: str, options: dict[str, object]) -> None:
+        try:
+            self._api.delete(path, options)
+        except NotFound:
+            return
+        except Conflict as error:  # the object that was meant is gone, and another one is there
+            logger.warning("left alone: %s", error)

@@ -1,0 +1,347 @@
+"""Creates the Jobs of tasks: each at most once, whoever else tries and whatever answer is lost (docs/kubernetes.md)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode_job
+from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
+from crawler_lifecycle.clusters.kubernetes.looks.listing import run_uid_of
+from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+
+from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
+
+logger = logging.getLogger(__name__)
+
+#: Calls to the API at once, for pages of tasks. A page of 500 has 25 s.
+THREADS = 16
+#: How often a name may be taken and free again, or an answer be lost, within one try.
+TRIES = 3
+#: So many tasks of a page may fail with an error that may be theirs alone before the rest is not begun.
+PATIENCE = 8
+#: Of what the task's environment holds, these are no secrets.
+PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
+
+TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
+
+_DENIED = re.compile(r"denied (the )?request")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """What tells the Job of a task from every other one under its name, whatever the catalogue says by now."""
+
+    run: RunRef
+    name: str
+    labels: Mapping[str, str]
+    spec_hash: str
+
+
+class _Answered(Exception):
+    """The server's answer is the answer for this task."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class KubernetesDeployer:
+    """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
+
+    ``task_environment`` gives what only one task may know: it goes into a Secret of the task and never into its Job,
+    which many more people may read.
+    """
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        api: Api,
+        settings: JobSettings,
+        *,
+        task_environment: TaskEnvironment | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._task_environment = task_environment
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(THREADS, "deployer")
+
+    def close(self) -> None:
+        """Begin nothing more; the client is the caller's."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        """One answer for each task. What is already there is found, whoever made it.
+
+        Raises ``ClusterUnavailable`` when the cluster did not answer for some task or does not let us, and
+        ``DeploymentExpired``. The other tasks may exist by then: the next call finds them. ``ClusterUnavailable`` also
+        when the caller would look for them in another namespace than ours; then nothing is created.
+        """
+        if deployment.place is not None:
+            namespace_identity.require_same(self._api, deployment.place)
+        if len(deployment.tasks) == 1:
+            # Not behind the pages of other runs.
+            return [self._deploy(deployment, crawler, deployment.tasks[0])]
+        known = self._known(deployment)
+        page = _Page(lambda task: self._deploy(deployment, crawler, task, known.get(str(task.index))))
+        return page.answers([self._pool.submit(page.work, task) for task in deployment.tasks])
+
+    def _known(self, deployment: Deployment) -> dict[str, Job]:
+        """The Jobs of these tasks that exist, by index: to find a page by name would take two calls for each.
+
+        None where we have no right to list: by name they are found all the same. Raises ``ApiError``.
+        """
+        indexes = ",".join(str(task.index) for task in deployment.tasks)
+        selector = f"{labels.of_run(deployment.run_id, settled=None)},{labels.ATTEMPT}={deployment.attempt}"
+        try:
+            found = self._api.listing(self._api.jobs_path(), Job, labels=f"{selector},{labels.TASK} in ({indexes})")
+        except Refused:
+            return {}
+        by_index = {job.metadata.labels[labels.TASK]: job for job in found.items}
+        names = {index: cluster_name(deployment.run_id, int(index), deployment.attempt) for index in by_index}
+        return {index: job for index, job in by_index.items() if job.metadata.name == names[index]}
+
+    def _deploy(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, known: Job | None = None
+    ) -> Deployed:
+        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+        given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
+        secret = {key: value for key, value in given.items() if key not in PUBLIC}
+        public = {key: value for key, value in given.items() if key in PUBLIC}
+        try:
+            ours = _Ours(
+                deployment.run,
+                name_of(deployment, task),
+                identity_of(deployment, crawler, task),
+                spec_hash(deployment, crawler, task),
+            )
+        except InvalidRequest as why:  # no Job of any try can have this name or these labels
+            return Deployed(task.index, "refused", name, reason=str(why))
+
+        def wanted() -> Mapping[str, Any]:
+            return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
+
+        try:
+            if known is None:
+                job, state = self._job(ours, wanted, deployment.expires_at)
+            else:
+                self._check_ours(known, ours)
+                job, state = known, "existing"
+        except _Answered as answer:
+            return Deployed(task.index, answer.state, name, reason=str(answer))
+        if secret and not _started(job):
+            self._give(name, job.metadata.uid, secret, new=state == "created")
+        return Deployed(task.index, state, name, job.metadata.uid)
+
+    # --- the Job
+
+    def _job(self, ours: _Ours, wanted: Callable[[], Mapping[str, Any]], expires_at: datetime) -> tuple[Job, str]:
+        """The Job under this name, and whether it is new.
+
+        Raises ``_Answered``, ``DeploymentExpired`` and ``ClusterUnavailable``.
+        """
+        try:
+            body = wanted()
+        except InvalidRequest as why:
+            return self._found(ours, _Answered("refused", str(why))), "existing"
+
+        def left_s() -> float:
+            return (expires_at - self._clock()).total_seconds()
+
+        unanswered: ApiError | None = None
+        for _ in range(TRIES):
+            try:
+                if (elsewhere := given_away(self._api, body)) is not None:
+                    return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
+                # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
+                answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
+                return decode_job(answer), "created"
+            except TooLate:
+                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+                return self._found(ours, expired), "existing"
+            except Refused as error:
+                # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
+                # created, and that may even be what uses the quota up. While that try has no answer, the Job may
+                # come later than this look.
+                told = self._refused(error)
+                return self._found(ours, unanswered or told), "existing"
+            except Conflict as error:
+                if error.reason != "AlreadyExists":
+                    raise
+            except ApiError as error:
+                # Nobody knows whether it was created. The name makes the second try harmless, the first look cheaper.
+                if not error.effect_unknown:
+                    raise
+                unanswered = error
+            found = self._find(ours.name)
+            if found is not None:
+                self._check_ours(found, ours)
+                return found, "existing"
+        raise unanswered or ClusterUnavailable(f"the Job {ours.name} comes and goes")
+
+    def _found(self, ours: _Ours, otherwise: Exception) -> Job:
+        """The Job that an earlier try created, perhaps of another replica. Raises ``otherwise`` if there is none."""
+        found = self._find(ours.name)
+        if found is None:
+            raise otherwise
+        self._check_ours(found, ours)
+        return found
+
+    def _find(self, name: str) -> Job | None:
+        try:
+            return decode_job(self._api.get(self._api.jobs_path(name)))
+        except NotFound:
+            return None
+
+    def _check_ours(self, found: Job, ours: _Ours) -> None:
+        """Raises ``_Answered`` for a Job that is none of this deployment's.
+
+        The hash names run, task and all that was asked: whoever changed labels since then has made no other Job of it.
+        One of ours that somebody deletes is there all the same: its pod may execute for its whole grace, and what its
+        end means is for the looks to say. To wait for its end would be to deploy the same attempt twice.
+        """
+        meta = found.metadata
+        same, settled = meta.annotations.get(labels.SPEC_HASH) == ours.spec_hash, labels.SETTLED in meta.labels
+        if same and not settled:
+            return
+        managed = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER
+        if managed and not ours.run.owns(run_uid := run_uid_of(meta)):
+            # It may go, or be taken up under its own run; until then there is no room under this name.
+            raise _Answered("deferred", ours.run.foreign(f"the Job {meta.name} ({meta.uid})", run_uid))
+        differs = [key for key, value in ours.labels.items() if meta.labels.get(key) != value]
+        if not same:
+            differs.append(labels.SPEC_HASH)
+        if meta.deletion_timestamp is not None and (settled or differs):
+            raise _Answered(
+                "deferred",
+                f"a former Job {meta.name} is still being deleted, and this one is created after it; if its pod is held"
+                " by our finalizer, an administrator frees it with: crawlctl cluster release",
+            )
+        if settled:
+            raise _Answered(
+                "refused",
+                f"a Job {meta.name} exists already, and its end was recorded: it is of another database that counted "
+                "its runs in this namespace; delete its Jobs, or use another namespace",
+            )
+        raise _Answered(
+            "refused",
+            f"a Job {meta.name} exists already and is not ours: it differs in {', '.join(differs)}; delete it, or "
+            "use another namespace for each installation",
+        )
+
+    def _refused(self, error: Refused) -> _Answered:
+        """What a refusal means for the task. Raises the error where the refusal is about us."""
+        words = error.words
+        if error.status == 403:
+            if "exceeded quota" in words:
+                return _Answered("deferred", f"the namespace's quota is used up: {words}")
+            if "NamespaceTerminating" in error.causes or "is being terminated" in words:
+                namespace = self._api.namespace
+                text = f"the namespace {namespace} is being deleted: {words}"
+                return _Answered("deferred", text)
+        if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
+            return _Answered("refused", f"the cluster does not take this Job: {words}")
+        if error.status == 400 and error.reason == "BadRequest":
+            return _Answered("refused", f"the cluster does not understand this Job: {words}")
+        raise error
+
+    # --- the Secret
+
+    def _give(self, name: str, uid: str, values: Mapping[str, str], *, new: bool) -> None:
+        """Create the task's Secret, or find that somebody did; until it is there the container is not started.
+
+        The right to create Secrets is all it takes: an existing one is not read, because only tries of this Job create
+        one under its name. But beside a ``new`` Job it may be a former one's, which the garbage collector is about to
+        remove. Raises ``ApiError``.
+        """
+        path = self._api.path("secrets")
+        try:
+            self._api.post(path, secret_for(name, uid, values))
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            if new:  # another try of this Job may have been quicker: that costs one more
+                text = f"the Job {name} is new, and its Secret is there: of a former Job that is still being removed"
+                raise Conflict(text, status=error.status, reason=error.reason, words=error.words) from error
+
+
+def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
+    """Why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
+
+    Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
+    at all. Raises ``ApiError``.
+    """
+    queue = job["metadata"]["labels"].get(QUEUE_NAME)
+    try:
+        other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+    except Refused:
+        return None
+    if other is None:
+        return None
+    return (
+        f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
+        "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
+    )
+
+
+class _Page:
+    """Many tasks at once, and an end of it as soon as going on is pointless."""
+
+    def __init__(self, deploy: Callable[[QueuedTask], Deployed]) -> None:
+        self._deploy = deploy
+        self._lock = threading.Lock()
+        self._errors: list[LifecycleError] = []
+        self._over = False
+
+    def work(self, task: QueuedTask) -> Deployed | None:
+        """Deploy one task; ``None`` when it failed, or was not begun because others did."""
+        if self._over:
+            return None
+        try:
+            return self._deploy(task)
+        except (ClusterUnavailable, DeploymentExpired) as error:
+            with self._lock:
+                self._errors.append(error)
+                self._over = self._over or not _of_one_task(error) or len(self._errors) >= PATIENCE
+            return None
+
+    def answers(self, futures: list[Future[Deployed | None]]) -> list[Deployed]:
+        """Every task's answer. Raises what went wrong, an outage before an expiry."""
+        found = [future.result() for future in futures]
+        if self._errors:
+            done = sum(answer is not None for answer in found)
+            logger.warning("of %d tasks %d were answered for: %s", len(found), done, self._errors[0])
+            raise next((e for e in self._errors if isinstance(e, ClusterUnavailable)), self._errors[0])
+        return [answer for answer in found if answer is not None]
+
+
+def _started(job: Job) -> bool:
+    """Whether its container runs or ran, which it cannot without its Secret."""
+    status = job.status
+    return bool(status.ready or status.succeeded or status.failed)
+
+
+def _of_one_task(error: LifecycleError) -> bool:
+    """Whether others may succeed although this one did not; silence and refusals are about all of them."""
+    return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

@@ -1,0 +1,196 @@
+"""Finalizers: which ended pods carry ours, and removing it once their end is on record.
+
+Two changes for each task: its Job is marked as settled, then each of its pods is marked and freed in one patch. What is
+settled leaves the selector of the looks. In this order, what a crash leaves half done is still found by its pod.
+
+The crawler's end is the task's, whatever else is left of it, and what is left has to end as well:
+
+- a container beside the crawler, which nobody told that the crawler has ended: the same patch sets the pod a deadline
+  that is over, so that its node ends it. The record and the log stay, and the Job ends with the pod;
+- a Job that was suspended under its pod: whoever resumes it (a queue does) would start a second pod, and it would never
+  be over. It is taken out of its queue, made a Job for no pods, and given a deadline as well;
+- a pod that a suspension took back before it had a node: nothing ran, and its Job, which goes on, waits for it to go.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode_job
+from crawler_lifecycle.clusters.kubernetes.looks.listing import (
+    Key,
+    job_is_over,
+    key_by_name,
+    key_of,
+    list_pods,
+    name_of,
+    pods_of_tasks,
+    run_uid_of,
+)
+from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+    JOB_NAME,
+    deleted_before_scheduling,
+    ended,
+    ended_at,
+    owner_of,
+    sidecar_still_runs,
+    suspended_before_scheduling,
+)
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import KeptEnd, TaskRef
+
+from .held_pods import removal_patch
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+#: How long what is beside a crawler may take to end by itself.
+BESIDE = timedelta(seconds=60)
+#: Seconds between two lists of our pods that run, and between two of pods without our label; and how many times as
+#: long as such a list takes.
+RUNNING_S, STRAYS_S, SHARE = 30.0, 300.0, 20.0
+
+
+class Finalizers:
+    """The evidence that pods are kept for. Implements ``EvidenceKeeper``; every method raises ``ApiError``."""
+
+    def __init__(self, api: Api, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._api = api
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="releases")
+        self._outlived = _Seldom(RUNNING_S, self._list_outlived)
+        self._strays = _Seldom(STRAYS_S, self._list_strays)
+
+    def kept(self) -> list[KeptEnd]:
+        """Tasks whose crawler has ended and whose pod is still held, in order.
+
+        One list of pods that do not run, now and then one of those that do, and seldom one of those without our label,
+        which is anybody's to change. What a suspension took back is let go of on the way, because it is no end.
+        """
+        found = self._over(list_pods(self._api, labels.ours(), "status.phase!=Running"))
+        return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
+
+    def _list_outlived(self) -> list[KeptEnd]:
+        """Those that run although their crawler has ended."""
+        return self._over(list_pods(self._api, labels.ours(), "status.phase=Running"))
+
+    def _list_strays(self) -> list[KeptEnd]:
+        """Those that another hand took out of our lists, by our finalizer. Where that list fails, the others go on."""
+        others = f"{labels.MANAGED_BY}!={labels.MANAGER}"
+        try:
+            found = self._api.listing(self._api.pods_path(), Pod, labels=others, keep=_ours_or_none).items
+        except ApiError as error:
+            logger.info("pods that lost our label are not looked for: %s", error)
+            return []
+        return self._over([pod for pod in found if pod is not None])
+
+    def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
+        """The ends among them that we keep, once what is beside their crawler had its time."""
+        before, found = self._clock() - BESIDE, []
+        for pod in pods:
+            if _ours_or_none(pod) is None or not ended(pod):
+                continue
+            waits = pod.status.phase == "Running" and (ended_at(pod) or before) > before
+            if not waits and not (deleted_before_scheduling(pod) and self._went_back(pod)):
+                found.append(pod)
+        return _ends(found)
+
+    def _went_back(self, pod: Pod) -> bool:
+        """Let go of a pod whose Job goes on without it; whether it was one."""
+        name = pod.metadata.labels.get(JOB_NAME)
+        try:
+            job = decode_job(self._api.get(self._api.jobs_path(name))) if name else None
+        except NotFound:
+            return False
+        if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
+            return False
+        self._patch(self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
+        return True
+
+    def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
+        """Mark Jobs and pods as settled, and take our finalizer off the pods.
+
+        All of these are tried; the first error is raised when that was done.
+        """
+        pods = pods_of_tasks(self._api, run, tasks)
+        over = {task: [pod for pod in its if ended(pod)] for task, its in pods.items()}
+        calls = [self._threads.submit(self._release, name_of(run.run_id, task), held) for task, held in over.items()]
+        errors = [error for call in calls if (error := call.exception()) is not None]
+        tried = {(run.run_id, task.index, task.attempt) for task in tasks}
+        for seldom in (self._outlived, self._strays):
+            seldom.forget(tried)
+        if errors:
+            raise errors[0]
+
+    def _release(self, name: str, pods: Sequence[Pod]) -> None:
+        mark = {labels.SETTLED: "true"}
+        for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
+            answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
+            job = decode_job(answer) if answer is not None else None
+            if job is not None and job.spec.suspend and not job_is_over(job):
+                self._finish(name, uid)
+        for pod in pods:
+            patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
+            self._patch(self._api.pods_path(pod.metadata.name), patch)
+
+    def _patch(self, path: str, body: dict[str, object]) -> bytes | None:
+        """The object as it is now; ``None`` when it is gone or another one."""
+        try:
+            return self._api.patch(path, body, kind="strategic")
+        except NotFound:
+            return None
+        except Conflict as error:  # by the uid: another object is there, which is none of ours
+            logger.info("left alone: %s", error)
+            return None
+
+    def _finish(self, name: str, uid: str) -> None:
+        """Have a suspended Job end by itself without a pod. Out of its queue first: that is fixed once it goes on."""
+        alone = {"metadata": {"uid": uid, "labels": {QUEUE_NAME: None}}, "spec": {"parallelism": 0}}
+        self._patch(self._api.jobs_path(name), alone)
+        over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
+        self._patch(self._api.jobs_path(name), over)
+
+
+def _ours_or_none(pod: Pod) -> Pod | None:
+    return pod if labels.FINALIZER in pod.metadata.finalizers else None
+
+
+class _Seldom:
+    """Ends of a list that is dear: read now and then, and remembered in between."""
+
+    def __init__(self, every_s: float, read: Callable[[], list[KeptEnd]]) -> None:
+        self._every_s, self._read = every_s, read
+        self._at = 0.0
+        self._ends: list[KeptEnd] = []
+
+    def ends(self) -> list[KeptEnd]:
+        """Those of the last list that were not let go of. Raises ``ApiError``."""
+        began = time.monotonic()
+        if began >= self._at:
+            self._ends = self._read()
+            over = time.monotonic()
+            self._at = over + max(self._every_s, SHARE * (over - began))
+        return self._ends
+
+    def forget(self, keys: Collection[Key]) -> None:
+        self._ends = [end for end in self._ends if end.key not in keys]
+
+
+def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
+    """The ends of those of which it is known whose they are."""
+    found = []
+    for pod in pods:
+        key = key_by_name(pod) or key_of(pod.metadata)  # our own labels are anybody's to change
+        if key is not None:
+            at = ended_at(pod)
+            ran = at is not None and not deleted_before_scheduling(pod)
+            found.append(KeptEnd(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
+    return found

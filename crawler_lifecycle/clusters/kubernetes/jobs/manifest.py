@@ -1,0 +1,369 @@
+"""The manifest of one task's Job: plain data, the same for every try of its deployment (docs/kubernetes.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.files import layout
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.crawlers.pod import Owned
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
+from crawler_lifecycle.ports import Deployment, QueuedTask
+
+from .environment import Given, escaped, variables
+from .quantities import resources_of, scratch_of
+
+#: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
+NAME_MAX = 52
+#: A page of 500 Jobs fits into the longest answer that we read (``wire.ANSWER_MAX``: 131 KiB each), with all that the
+#: server writes into them itself. Each pod repeats its Job's template.
+MANIFEST_MAX = 112 * 1024
+#: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
+BACKSTOP_S = 3600
+#: The Job's limit also counts the time that it waits for room, which ours does not.
+WAIT_S = 7 * 86_400
+_INT32 = 2**31 - 1
+
+#: Annotation: when a scheduled run was due.
+DUE_AT = f"{labels.DOMAIN}/due-at"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_MAIN_CONTAINER = "kubectl.kubernetes.io/default-container"
+_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\Z")
+
+
+class JobSettings(Protocol):
+    """What an installation says about all its Jobs (``LIFECYCLE_CLUSTER__…``)."""
+
+    @property
+    def service_account(self) -> str: ...
+    @property
+    def image(self) -> str | None: ...
+    @property
+    def pull_secrets(self) -> Sequence[str]: ...
+    @property
+    def volume_claim(self) -> str | None: ...
+    @property
+    def files_url(self) -> str | None: ...
+    @property
+    def job_ttl_s(self) -> int: ...
+    @property
+    def scheduled_priority_class(self) -> str | None: ...
+    @property
+    def onetime_priority_class(self) -> str | None: ...
+
+
+def job_for(
+    deployment: Deployment,
+    crawler: CrawlerDefinition,
+    task: QueuedTask,
+    settings: JobSettings,
+    *,
+    public: Mapping[str, str] = MappingProxyType({}),
+    secret_names: Sequence[str] = (),
+) -> dict[str, object]:
+    """The Job of one task.
+
+    ``public`` are variables of this task beside those of the contract; the values of ``secret_names`` come from the
+    task's own Secret (``secret_for``).
+
+    Raises ``InvalidRequest``, naming what can never become a Job, the value and the cure.
+    """
+    # No variable of ours is given to a pod, whatever it is called: the environment of the container refuses them all.
+    owned = Owned(settings.volume_claim, frozenset(settings.pull_secrets), env_prefix="")
+    owned.check(crawler.kubernetes, crawler.secrets)
+    identity = identity_of(deployment, crawler, task)
+    options, name = crawler.kubernetes, name_of(deployment, task)
+    told = {} if options.runner else {labels.RUNNER: "false"}
+    annotations = {labels.SPEC_HASH: spec_hash(deployment, crawler, task)}
+    if deployment.record:
+        annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
+    if deployment.due_at is not None:
+        annotations[DUE_AT] = deployment.due_at.isoformat()
+    queue = {} if options.queue is None else {_QUEUE: options.queue}
+    template = {
+        "metadata": {
+            "labels": {**options.labels, **identity},
+            "annotations": {**options.annotations, _MAIN_CONTAINER: labels.CONTAINER, **told},
+            "finalizers": [labels.FINALIZER],
+        },
+        "spec": _pod(deployment, crawler, task, settings, Given(public, name, secret_names)),
+    }
+    job: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": {**options.labels, **identity, **queue},
+            "annotations": {**options.annotations, **annotations, **told},
+        },
+        "spec": {**_rules(deployment, settings), **({"suspend": True} if queue else {}), "template": template},
+    }
+    _check_text(job)
+    return job
+
+
+def _rules(deployment: Deployment, settings: JobSettings) -> dict[str, object]:
+    """How the Job controller treats the one pod: never a second one, whatever becomes of the first.
+
+    There is no ``podFailurePolicy``: with one, a pod that the cluster took away could be passed over and made anew,
+    outside of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
+    """
+    found: dict[str, object] = {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": settings.job_ttl_s,
+    }
+    longest_s = _longest(deployment)
+    if longest_s is not None:
+        wait_s = deployment.limits.start_timeout_s or WAIT_S
+        found["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s + wait_s))
+    return found
+
+
+def name_of(deployment: Deployment, task: QueuedTask) -> str:
+    """The name of the task's Job, and of its Secret. Raises ``InvalidRequest`` for numbers that no task has."""
+    for field, value, least in (
+        ("run_id", deployment.run_id, 1),
+        ("attempt", deployment.attempt, 1),
+        ("index", task.index, 0),
+    ):
+        if value < least:
+            raise InvalidRequest(f"{field}: {value} is not allowed; give {least} or more")
+    name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+    if len(name) > NAME_MAX:
+        raise InvalidRequest(f"run_id: the name {name!r:.80} is longer than the {NAME_MAX} characters of a Job's name")
+    return name
+
+
+def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[str, object]:
+    """The Secret with what only this task may know, which goes when its Job goes."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": job_uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": job_name,
+            "labels": {labels.MANAGED_BY: labels.MANAGER},
+            "ownerReferences": [{**owner, "controller": False, "blockOwnerDeletion": False}],
+        },
+        "immutable": True,
+        "type": "Opaque",
+        "stringData": dict(values),
+    }
+
+
+def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
+    """What the Job was asked to do, and nothing of how this version and this catalogue carry it out.
+
+    Two replicas of the service may be of two versions, and the catalogue may change between two tries of one call: the
+    second still has to know its own Job again. So what equals the catalogue's defaults is left out.
+    """
+    defaults = {name: argument.default for name, argument in crawler.args.items()}
+    asked = {
+        "run": str(deployment.run),
+        "attempt": deployment.attempt,
+        "index": task.index,
+        "task": task.task_id,
+        "crawler": deployment.crawler,
+        "args": {k: v for k, v in task.args.items() if defaults.get(k) != v},
+        "settings": {k: v for k, v in deployment.settings.items() if crawler.settings.get(k) != v},
+        "scheduled": deployment.scheduled,
+        "due_at": None if deployment.due_at is None else deployment.due_at.timestamp(),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:
+    """The labels that Job and pod share. Raises ``InvalidRequest`` for a crawler that no label can name."""
+    if not CRAWLER_NAME.fullmatch(crawler.name):
+        raise InvalidRequest(
+            f"crawler: {crawler.name!r:.80} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and '.', and "
+            "end in a letter or digit"
+        )
+    return {
+        labels.MANAGED_BY: labels.MANAGER,
+        labels.RUN: str(deployment.run_id),
+        labels.RUN_UID: deployment.run.uid,
+        labels.ATTEMPT: str(deployment.attempt),
+        labels.TASK: str(task.index),
+        labels.TASK_ID: str(task.task_id),
+        labels.CRAWLER: crawler.name,
+        labels.TRIGGER: "scheduled" if deployment.scheduled else "onetime",
+    }
+
+
+def _pod(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: JobSettings, given: Given
+) -> dict[str, object]:
+    """The pod's spec, which Pod Security "restricted" takes as it is."""
+    options = crawler.kubernetes
+    volumes, mounts = _volumes(deployment, crawler, task, settings)
+    end_grace_s = layout.end_grace_s(uploads=bool(settings.files_url)) if options.runner else 0
+    grace_s = max(1, math.ceil(deployment.limits.stop_grace_s) + end_grace_s)
+    container: dict[str, object] = {
+        **_program(crawler, settings),
+        "env": variables(deployment, crawler, task, given, end_grace_s),
+        "resources": resources_of(deployment, crawler, shared=settings.volume_claim is not None),
+        "volumeMounts": mounts,
+        "terminationMessagePath": layout.SUMMARY_FILE,
+        # Where a runner writes the message its absence must stay visible: the log is no summary.
+        "terminationMessagePolicy": "File" if options.runner else "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+    }
+    pod: dict[str, object] = {
+        "restartPolicy": "Never",
+        "serviceAccountName": settings.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": min(_INT32, grace_s),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": options.user,
+            "runAsGroup": options.user,
+            "fsGroup": options.user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+        **_placement(deployment, crawler, settings),
+    }
+    longest_s = _longest(deployment)
+    if longest_s is not None:
+        pod["activeDeadlineSeconds"] = min(_INT32, math.ceil(longest_s))
+    return pod
+
+
+def _program(crawler: CrawlerDefinition, settings: JobSettings) -> dict[str, object]:
+    """What the container executes, from which image."""
+    image, folder = crawler.image or settings.image, crawler.kubernetes.project
+    if image is None:
+        raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
+    found: dict[str, object] = {
+        "name": labels.CONTAINER,
+        "image": _image(image),
+        "imagePullPolicy": crawler.kubernetes.pull_policy or _pull_policy(image),
+        "command": [escaped(word) for word in _command(crawler)],
+    }
+    return found | ({"workingDir": folder} if folder is not None and folder.startswith("/") else {})
+
+
+def _longest(deployment: Deployment) -> float | None:
+    """Seconds after which even a cluster that nobody of us watches ends a pod; ``None`` when the run has no limit."""
+    limits = deployment.limits
+    return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
+
+
+def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: JobSettings) -> dict[str, object]:
+    """Where it may execute and with which precedence; what nobody asked for is left out."""
+    options = crawler.kubernetes
+    general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
+    pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
+    wanted: dict[str, object] = {
+        "priorityClassName": options.priority_class or general,
+        "nodeSelector": options.node_selector,
+        "tolerations": [toleration.manifest() for toleration in options.tolerations],
+        "imagePullSecrets": [{"name": name} for name in pull_secrets],
+    }
+    return {key: value for key, value in wanted.items() if value}
+
+
+def _command(crawler: CrawlerDefinition) -> list[str]:
+    """What the container executes: the runner around the crawler, or the crawler alone where there is no runner."""
+    options = crawler.kubernetes
+    folder = options.project or "."
+    if not options.runner:
+        if not folder.startswith("/") and folder != ".":
+            raise InvalidRequest(
+                f"kubernetes.project: {folder!r:.80} is relative, which only our runner can resolve; give the absolute "
+                "path of the folder in the image"
+            )
+        return list(crawler.command)
+    runner = ["python3", "-I", "-S", layout.RUNNER]
+    if crawler.kind is CrawlerKind.SCRAPY:
+        return [*runner, "scrapy", f"--project={folder}", f"--spider={crawler.spider_name}"]
+    return [*runner, "command", f"--project={folder}", "--", *crawler.command]
+
+
+def _image(image: str) -> str:
+    digest = "@" not in image or _DIGEST.search(image)
+    if not image or len(image) > 1024 or re.search(r"[\s\x00-\x1f]", image) or not digest:
+        raise InvalidRequest(
+            f"image: {image!r:.200} is no reference of an image; give NAME:TAG, or NAME@sha256: and its 64 hexadecimal "
+            "digits"
+        )
+    return image
+
+
+def _pull_policy(image: str) -> str:
+    """As Kubernetes itself would choose, in writing: a digest and a tag are asked for once, ``latest`` every time."""
+    if "@" in image:
+        return "IfNotPresent"
+    _, colon, tag = image.rpartition("/")[2].partition(":")
+    return "IfNotPresent" if colon and tag != "latest" else "Always"
+
+
+def _volumes(
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: JobSettings
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """The pod's volumes and their places in the container: files, state, /tmp, and what the catalogue adds."""
+    scratch = scratch_of(crawler)
+    if settings.volume_claim is not None:
+        data: dict[str, object] = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}
+        files = str(layout.files_path(deployment.run, task.index, deployment.attempt))
+        state = str(layout.state_path(deployment.run, task.index))
+    else:
+        data, files, state = {"emptyDir": {"sizeLimit": scratch}}, "files", "state"
+    more = crawler.kubernetes.volumes
+    volumes: list[dict[str, object]] = [
+        {"name": layout.DATA_VOLUME, **data},
+        {"name": _TMP_VOLUME, "emptyDir": {"sizeLimit": scratch}},
+        *({"name": volume.name, **volume.source()} for volume in more),
+    ]
+    mounts: list[dict[str, object]] = [
+        {"name": layout.DATA_VOLUME, "mountPath": layout.FILES_MOUNT, "subPath": files},
+        {"name": layout.DATA_VOLUME, "mountPath": layout.STATE_MOUNT, "subPath": state},
+        {"name": _TMP_VOLUME, "mountPath": layout.TMP_MOUNT},
+        *(volume.mount() for volume in more),
+    ]
+    return volumes, mounts
+
+
+_TMP_VOLUME = "crawl-tmp"
+
+
+def _check_text(job: Mapping[str, Any]) -> None:
+    """Refuse what no JSON document can carry, and what is too much for one. Raises ``InvalidRequest``."""
+    try:
+        size = _listed(job)
+    except UnicodeEncodeError as error:
+        around = error.object[max(0, error.start - 20) : error.end + 20]
+        raise InvalidRequest(f"the Job holds half a character near {around!r}, which is no text; remove it") from None
+    if size > MANIFEST_MAX:
+        largest = max(job["spec"]["template"]["spec"]["containers"][0]["env"], key=_listed)
+        raise InvalidRequest(
+            f"the Job has {size} bytes as the cluster lists it; at most {MANIFEST_MAX} are allowed. Its largest "
+            f"variable is {largest['name']:.80} ({_listed(largest)}): put arguments, settings, or 'env' and "
+            "'kubernetes.annotations' of the catalogue into a file that the crawler fetches"
+        )
+
+
+def _listed(part: Mapping[str, Any]) -> int:
+    """Bytes as the API server writes them: ``<``, ``>`` and ``&`` take six."""
+    text = json.dumps(part, ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&"))

@@ -1,0 +1,75 @@
+"""The inventory: everything of ours on the cluster that waits or executes, in pages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from datetime import datetime
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import TaskRef
+
+from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
+from .reading import read_task
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which pages are handed out of the same reading.
+KEPT_S = 60.0
+
+
+class Inventory:
+    """Reads the inventory. Thread-safe."""
+
+    def __init__(self, api: Api, clock: Callable[[], datetime]) -> None:
+        self._api = api
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._readings: dict[int | None, tuple[float, list[ClusterTask]]] = {}
+
+    def page(self, run_id: int | None, after: Key | None, limit: int) -> list[ClusterTask]:
+        """At most ``limit`` tasks behind ``after``. Later pages are of the same reading. Raises ``ApiError``.
+
+        What has the same key is in the same page, which may be longer for it: a pod that was left beside a new Job.
+        """
+        begin = after or (0, -1, 0)
+        with self._lock:
+            kept = self._readings.get(run_id) if after is not None else None
+        if kept is None or time.monotonic() - kept[0] > KEPT_S:
+            kept = (time.monotonic(), self._read(run_id))
+            with self._lock:
+                old = [key for key, (at, _) in self._readings.items() if kept[0] - at > KEPT_S]
+                for key in old:
+                    del self._readings[key]
+                self._readings[run_id] = kept
+        rest = [task for task in kept[1] if task.key > begin]
+        if not 0 < limit < len(rest):
+            return rest[: max(limit, 0)]
+        return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
+
+    def _read(self, run_id: int | None) -> list[ClusterTask]:
+        """In order; what is settled has ended."""
+        now = self._clock()
+        listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
+        jobs = {job.metadata.uid: job for job in listed.jobs.values()}
+        found = []
+        for uid in {*jobs, *listed.pods}:
+            job, pods = jobs.get(uid), listed.pods.get(uid, [])
+            metas = [*([job.metadata] if job else []), *(pod.metadata for pod in pods)]
+            key = next((key for meta in metas if (key := key_of(meta)) is not None), None)
+            if key is None:
+                logger.warning("%s carries our label and not the number of its run, task and attempt", metas[0].name)
+                continue
+            task_id = next((number for meta in metas if (number := task_id_of(meta)) is not None), None)
+            seen = read_task(TaskRef(task_id or 0, key[1], key[2], uid), job, pods, (), now)
+            if seen.phase in (Phase.WAITING, Phase.EXECUTING):
+                executing = seen.phase is Phase.EXECUTING
+                run_uid = next((it for meta in metas if (it := run_uid_of(meta)) is not None), None)
+                found.append(ClusterTask(*key, executing, task_id, uid, seen.started_at, seen.node, run_uid))
+        return sorted(found, key=lambda task: (task.key, task.uid or ""))

@@ -1,0 +1,200 @@
+"""Listing: complete lists of our Jobs and pods, and whose an object is.
+
+Jobs are listed before pods. A Job that was over when the Jobs were listed has all its pods in the later list, as our
+finalizer keeps them. The other way round, a pod created and ended between the lists would be missing beside its ended
+Job, and an end with an exit code and a summary would be read as one without. Where pods are missing all the same, as
+when somebody took a label of ours off them, they are asked for by the uid of their Job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import TaskRef
+
+from .interning import Interner
+from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
+
+#: Values in one selector: an address has to stay below some kilobytes.
+IN_MAX = 50
+#: So many lists by uids, and for more of them one of the pods of all Jobs.
+LISTS_MAX = 4
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Jobs by name and pods by the uid of their Job."""
+
+    jobs: dict[str, Job]
+    pods: dict[str, list[Pod]]
+
+    def pods_of(self, uid: str | None) -> list[Pod]:
+        """The pods of the Job with this uid, whether it is still there or not."""
+        return self.pods.get(uid, []) if uid else []
+
+    def of(self, run_id: int, task: TaskRef) -> TaskObjects:
+        """What these lists have of the task."""
+        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods_of(task.uid))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskObjects:
+    """What there is of one task."""
+
+    task: TaskRef
+    job: Job | None
+    """Under the task's name; perhaps somebody else's."""
+    pods: list[Pod]
+    """Of the task's own Job, also when that is gone."""
+    namespace_gone: bool = False
+    """Whether the namespace that the task was put into is gone for certain."""
+
+    @property
+    def has_job(self) -> bool:
+        """Whether the Job is the task's own."""
+        return self.job is not None and self.task.uid is not None and self.job.metadata.uid == self.task.uid
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything of the task's own is there."""
+        return self.has_job or bool(self.pods)
+
+    def uids(self) -> list[str]:
+        """The uids of all these objects."""
+        return [one.metadata.uid for one in ([self.job] if self.job else []) + self.pods]
+
+
+def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
+    """Everything under the selector: two complete lists, and what they lack of the pods of these Jobs (or of all).
+
+    Raises ``ApiError``.
+    """
+    interner = Interner()
+    listed = api.listing(api.jobs_path(), Job, labels=selector, keep=interner.job).items
+    jobs = {job.metadata.name: job for job in listed}
+    pods = by_owner(api.listing(api.pods_path(), Pod, labels=selector, keep=interner.pod).items)
+    wanted = [job for name, job in jobs.items() if names is None or name in names]
+    bare = [job.metadata.uid for job in wanted if job.metadata.uid not in pods and _had_pods(job)]
+    return Objects(jobs, pods | pods_of_jobs(api, bare))
+
+
+def _had_pods(job: Job) -> bool:
+    """Whether pods of it have been counted, or what it says without one would end its task."""
+    status = job.status
+    counted = any((status.active, status.terminating, status.succeeded, status.failed))
+    return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
+
+
+def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
+    """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
+    wanted, found = set(uids), dict[str, list[Pod]]()
+    pages = [of_jobs(uids[begin : begin + IN_MAX]) for begin in range(0, len(uids), IN_MAX)]
+    # Whatever is selected, the server goes through all pods of the namespace.
+    for selector in pages if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
+        found |= by_owner(list_pods(api, selector))
+    return {uid: pods for uid, pods in found.items() if uid in wanted}
+
+
+def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskRef, list[Pod]]:
+    """The pods of each of these tasks that are not settled, those without our labels too. Raises ``ApiError``."""
+    wanted = {(run.run_id, task.index, task.attempt): task for task in tasks}
+    found: dict[TaskRef, list[Pod]] = {task: [] for task in tasks}
+    for pod in list_pods(api, of_tasks(run.run_id, tasks)):
+        task = wanted.get(key_of(pod.metadata) or (0, 0, 0))
+        if task is not None and is_of(run, task, owner_of(pod), pod.metadata):
+            found[task].append(pod)
+    bare = {task.uid: task for task, pods in found.items() if task.uid is not None and not pods}
+    for uid, pods in pods_of_jobs(api, list(bare)).items():
+        found[bare[uid]] = [pod for pod in pods if labels.SETTLED not in pod.metadata.labels]
+    return found
+
+
+def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
+    """All pods under the selectors. Raises ``ApiError``."""
+    return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Interner().pod).items
+
+
+def by_owner(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Pods by the uid of their Job; one that belongs to no Job is nobody's task."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        uid = owner_of(pod)
+        if uid:
+            found.setdefault(uid, []).append(pod)
+    return found
+
+
+def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
+    """The selector of these tasks of a run, or of the whole run where naming them all would be too long."""
+    selector = labels.of_run(run_id, settled=settled)
+    indexes = sorted({task.index for task in tasks})
+    if len(indexes) > IN_MAX:
+        return selector
+    return f"{selector},{labels.TASK} in ({','.join(map(str, indexes))})"
+
+
+def of_jobs(uids: Sequence[str]) -> str:
+    """The selector of all pods that ever belonged to these Jobs, whatever became of our own labels."""
+    return f"{CONTROLLER_UID} in ({','.join(sorted(uids))})"
+
+
+def name_of(run_id: int, task: TaskRef) -> str:
+    """The name of the task's Job."""
+    return cluster_name(run_id, task.index, task.attempt)
+
+
+def key_of(meta: ObjectMeta) -> Key | None:
+    """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
+    numbers = [number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
+    run_id, index, attempt = numbers
+    return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def key_by_name(pod: Pod) -> Key | None:
+    """The same by the name of its Job, which the Job controller wrote on it; of a pod that lost our labels."""
+    numbers = [number(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
+    if len(numbers) != 3 or None in numbers:
+        return None
+    key = (numbers[0] or 0, numbers[1] or 0, numbers[2] or 0)
+    return key if cluster_name(*key) == pod.metadata.labels[JOB_NAME] else None
+
+
+def run_uid_of(meta: ObjectMeta) -> str | None:
+    """The uid of the run that it says it is of."""
+    return meta.labels.get(labels.RUN_UID)
+
+
+def task_id_of(meta: ObjectMeta) -> int | None:
+    """The id of the task's row."""
+    return number(meta.labels.get(labels.TASK_ID) or meta.annotations.get(labels.TASK_ID))
+
+
+def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
+    """Whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its run and
+    the id of its row.
+
+    Name and numbers alone are taken for certain by no one: another database, or this one before it was restored, has
+    given them out as well.
+    """
+    if task.uid is not None:
+        return uid == task.uid
+    return run.owns(run_uid_of(meta)) and task_id_of(meta) == task.task_id
+
+
+def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
+    """Whether a look's selector finds the object."""
+    mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
+    return mine and labels.SETTLED not in meta.labels
+
+
+def job_is_over(job: Job) -> bool:
+    """Whether the controller has passed its verdict: there is nothing left to be stopped."""
+    return verdict(job, final=False) is not None

@@ -1,0 +1,250 @@
+"""Waiting reasons and warnings: why a task does not execute yet, and what is the matter with one that does.
+
+A sentence names moments, never ages, so that it stays the same from look to look. What passes by itself says so; what
+does not says what has to be mended. Neither ends the task: that is for ``start_timeout_s``, a stop or the Job's
+deadline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
+from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
+from crawler_lifecycle.ports import TaskRef
+
+from .details.termination_message import clean
+from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
+from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
+
+#: Seconds after which it is told that nobody has taken up a Job or a pod.
+TAKEN_UP = timedelta(seconds=60)
+#: Seconds beyond its grace after which a pod counts as one that will not die.
+OVERDUE = timedelta(seconds=30)
+QUEUE_NAME = "kueue.x-k8s.io/queue-name"
+
+_PREPARING = (None, "", "ContainerCreating", "PodInitializing")
+PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
+_CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
+_GOES_ON = "; it goes on when that is mended"
+
+
+# --- a Job without a pod
+
+
+def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
+    """Why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
+    if job.other_controller is not None:
+        return f"{job.other_controller} carries it out, and not this cluster: its pod and its log cannot be read here"
+    if job.metadata.deletion_timestamp is not None:
+        held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
+        return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
+    if job.spec.suspend:
+        queue = job.metadata.labels.get(QUEUE_NAME)
+        return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
+    refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
+    if refused is not None and not job.status.active:
+        return _refusal(refused.message or "")
+    if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
+        return "The Job is ending; it has no pod any more"
+    created = job.metadata.creation_timestamp
+    since = f" since {clock(created, now)}" if created is not None else ""
+    late = created is not None and now - created > TAKEN_UP
+    if job.status.start_time is None:
+        if late:
+            return f"No controller has taken up the Job{since}: is the cluster's controller manager running?"
+        return "Waiting for the Job controller"
+    if late:
+        why = ", and no event says why" if events is not None else "; why is not known, as not all events were read"
+        return f"The Job has no pod{since}{why}"
+    return "Waiting for the Job's pod"
+
+
+def _refusal(message: str) -> str:
+    """The server's own words about a pod that it does not create, without the pod's random name."""
+    said = clean(message) or "the server gave no reason"
+    said = re.sub(r"^Error creating: ", "", said)
+    said = re.sub(r'^pods "[^"]*" is forbidden: ', "", said)
+    said = re.sub(r'pods? "[^"]*"', "the pod", said)
+    if "exceeded quota" in said:
+        return f"The cluster's quota is used up: {said}; it goes on when there is room"
+    account = re.search(r'service ?account "?([^" ]+)"? not found', said)
+    if account is not None:
+        return f"The service account {account[1]} is missing: {said}{_GOES_ON}"
+    if "violates PodSecurity" in said:
+        return f"The namespace's Pod Security level refuses the pod: {said}{_GOES_ON}"
+    if "being terminated" in said:
+        return f"The namespace is being deleted: {said}"
+    if "admission webhook" in said:
+        return f"An admission webhook refuses the pod: {said}{_GOES_ON}"
+    if re.search(r"(minimum|maximum) (cpu|memory|\S+) usage per", said):
+        return f"A limit range refuses the pod: {said}{_GOES_ON}"
+    return f"The pod cannot be created: {said}{_GOES_ON}"
+
+
+# --- a pod that has not begun
+
+
+def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime) -> str:
+    """Why the pod does not execute the crawler yet."""
+    leaving = _leaving(task, job, pod, now)
+    if leaving is not None:
+        return leaving
+    if pod.status.phase == "Unknown":
+        return _unknown(pod)
+    gates = sorted(gate.name for gate in pod.spec.scheduling_gates)
+    if gates:
+        return f"Held by scheduling gates: {', '.join(gates)}"
+    if not pod.spec.node_name:
+        return _unscheduled(pod, now)
+    beside = sidecars(pod)
+    for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):
+        if status.state.terminated is not None and status.state.terminated.exit_code != 0:
+            done = status.state.terminated
+            said = clean(done.message)
+            return f"Init container {status.name} failed with exit {done.exit_code}" + (f": {said}" if said else "")
+        words = _container(pod, status, events, now)
+        if words is not None:
+            return f"Init container {status.name}: {words}"
+        # Of one that is no sidecar ``started`` says nothing: kubelets set it as soon as it runs.
+        if status.state.running is not None and not (status.started and status.name in beside):
+            return f"Init container {status.name} runs"
+    main = crawler_container(pod)
+    words = _container(pod, main, events, now) if main is not None else None
+    return words or _preparing(pod, events or ())
+
+
+def _unscheduled(pod: Pod, now: datetime) -> str:
+    found = pod.denied("PodScheduled")
+    if found is None:
+        created = pod.metadata.creation_timestamp
+        if created is not None and now - created > TAKEN_UP:
+            return f"No scheduler has taken up the pod since {clock(created, now)}: is the cluster's scheduler running?"
+        return "Waiting for the scheduler"
+    said = re.sub(r"\.? *(no new claims to deallocate, *)?preemption: .*", "", found.message or "")
+    said = clean(said) or "no reason given"
+    if found.reason == "Unschedulable":
+        return f"No node has room for it: {said}"
+    if found.reason == "SchedulingGated":
+        return f"Held by scheduling gates: {said}"
+    return f"The scheduler cannot place it ({found.reason or 'no reason given'}): {said}"
+
+
+def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
+    """What a waiting container waits for; ``None`` when its reason says nothing but that it is being prepared."""
+    waiting = status.state.waiting
+    if waiting is None or waiting.reason in _PREPARING:
+        return None
+    image = _image(pod, status.name)
+    said = clean(re.sub(r" \(pod: \"[^\"]*\", container: [^)]*\)$", "", waiting.message or ""))
+    tail = f": {said}" if said else ""
+    if waiting.reason == "InvalidImageName":
+        return f"It cannot start: the image name {image} is not valid{tail}"
+    if waiting.reason == "ErrImageNeverPull":
+        return f"It cannot start: the image {image} is not on node {pod.spec.node_name} and may not be pulled"
+    if waiting.reason in PULLS:
+        return f"The image {image} cannot be pulled: {_pull_error(pod, waiting.message, events)}; the node tries again"
+    if waiting.reason in _CANNOT:
+        return f"The container cannot be started ({waiting.reason}){tail}{_GOES_ON}"
+    return f"{waiting.reason}{tail}"
+
+
+def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
+    """Why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
+    said = pull_words(message)
+    if not said:
+        event = newest_warning(events or (), pod.metadata.uid, "Failed")
+        said = re.sub(r'^Failed to pull image "[^"]*": ', "", (event.message or "") if event is not None else "")
+    unknown = "the node does not say why" if events is not None else "why is not known, as not all events were read"
+    return clean(said) or unknown
+
+
+def pull_words(message: str | None) -> str:
+    """What a container that waits for its image says about the cause; nothing where only an event does."""
+    said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
+    return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
+
+
+def _preparing(pod: Pod, events: Sequence[Event]) -> str:
+    where = f"Node {pod.spec.node_name} prepares the pod"
+    event = newest_warning(events, pod.metadata.uid)
+    said = clean(event.message) if event is not None else None
+    return f"{where}: {event.reason}: {said}" if event is not None and said else where
+
+
+def _image(pod: Pod, name: str) -> str:
+    holders = (*pod.spec.containers, *pod.spec.init_containers)
+    return next((c.image for c in holders if c.name == name and c.image), f"of {name}")
+
+
+# --- a pod that executes
+
+
+def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
+    """What a person should know about a pod that executes; ``None`` when all is well."""
+    words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
+    main = crawler_container(pod)
+    if pod.status.phase == "Unknown":
+        words.append(_unknown(pod))
+    if job is None:
+        words.append("Its Job is gone, the pod is left")
+    if main is not None and main.state.running is None:
+        last = main.state.terminated or main.last_state.terminated
+        code = f", last exit {last.exit_code}" if last is not None else ""
+        words.append(f"Its node starts it again ({main.restart_count or 0} times{code})")
+    return "; ".join(word for word in words if word) or None
+
+
+def _silent(pod: Pod, now: datetime) -> str | None:
+    """Whether its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
+    ready, lost = pod.denied("Ready"), pod.status.reason == "NodeLost"
+    if not lost and (ready is None or pod.condition("ContainersReady") is None):
+        return None
+    since = ready.last_transition_time if ready is not None else None
+    when = f" since {clock(since, now)}" if since is not None else ""
+    return f"Node {pod.spec.node_name} has not answered{when}; the crawl may still be going on"
+
+
+def _marked(pod: Pod, now: datetime) -> str | None:
+    found = pod.condition("DisruptionTarget")
+    if found is None or pod.metadata.deletion_timestamp is not None:
+        return None
+    since = found.last_transition_time
+    if since is not None and now - since > STALE_AFTER:
+        return None
+    return f"About to be ended by the cluster: {disruption_words(found, pod)[1]}"
+
+
+def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
+    over, asked = pod.metadata.deletion_timestamp, deletion_asked(pod)
+    if over is None or asked is None:
+        return None
+    who = _who(task, job, pod)
+    told = f": {who}" if who else ""
+    kept = kept_until(pod)
+    last = kept or known_time(over)
+    if last is not None and now - last > OVERDUE:
+        node = f"node {pod.spec.node_name}" if pod.spec.node_name else "nobody"
+        return f"The pod should have ended at {clock(last, now)}, and {node} does not confirm that it has{told}"
+    unless = ""
+    if kept is not None:
+        own = pod.spec.termination_grace_period_seconds
+        unless = f", or by {clock(kept, now)} if its node had begun its grace of {own} s before"
+    return f"The pod is shutting down since {clock(asked, now)}, by {clock(over, now)} at the latest{unless}{told}"
+
+
+def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
+    """Who deleted a pod that is being deleted; ``None`` when we did."""
+    mark = disruption_mark(pod)
+    if mark is not None:
+        return disruption_words(mark, pod)[1]
+    if task.stopping:
+        return None
+    return "its deadline passed" if asked_by_us(task, pod, job) else who_deleted(job)
+
+
+def _unknown(pod: Pod) -> str:
+    said = clean(pod.status.message) or clean(pod.status.reason)
+    return "The cluster does not know how the pod is (phase Unknown)" + (f": {said}" if said else "")

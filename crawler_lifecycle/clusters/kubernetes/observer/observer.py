@@ -1,0 +1,204 @@
+"""The observer of pods and Jobs: it reports changes at once, from two watches.
+
+Each of the two is a ``Reflector`` in a thread of its own. Both feed one ``Changes``, which knows for which runs a
+difference is worth a look. Nothing here is evidence: what is told leads to a look, and the look decides. Any number of
+observers may watch; each of them costs the API server two watches and a list of either kind every few minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from crawler_lifecycle.background import Loop
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
+from crawler_lifecycle.ports import Counted, ObserverHealth
+
+from .changes import LONG_S, RUNNING, Changes, Seen
+from .live_counters import Counting, RunningPod, running
+from .reflector import Pace, Reflector
+from .snapshots import job_seen, pod_seen, since
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two checks for silence and for what waits for long.
+CHECK_S = 0.25
+#: What is found at the first list had begun before; looks of so much later have seen it. More than clocks differ by.
+SLACK = timedelta(seconds=60)
+#: Seconds that the threads get to end.
+LEAVE_S = 4.0
+
+Changed = Callable[[int, datetime], None]
+
+
+class KubernetesObserver:
+    """Implements ``Observer`` for the pods and Jobs in the namespace of ``api``."""
+
+    def __init__(self, api: Api, *, pace: Pace | None = None, long_s: float = LONG_S) -> None:
+        self._api = api
+        self._pace = pace or Pace()
+        self._long_s = long_s
+        self._session: _Session | None = None
+        self._counting = Counting(api)
+
+    def health(self) -> ObserverHealth:
+        """Up while both watches are open and neither is silent."""
+        session = self._session
+        return session.health() if session is not None else ObserverHealth(False, "it does not watch")
+
+    def counted(self) -> Sequence[Counted]:
+        """See the port: of very many pods those whose turn it is, by the last lines of their logs."""
+        session = self._session
+        return self._counting.counted(session.running()) if session is not None else []
+
+    def watch(self, changed: Changed, over: threading.Event) -> None:
+        """Watch until ``over`` is set; see the port."""
+        session = self._session = _Session(self._api, changed, self._pace, self._long_s)
+        try:
+            session.run(over)
+        finally:
+            self._session = None
+
+
+class _Session:
+    """One time of watching."""
+
+    def __init__(self, api: Api, changed: Changed, pace: Pace, long_s: float) -> None:
+        self._changes = Changes(long_s)
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._watched = 0
+        self._running: dict[str, RunningPod] = {}
+        selector = f"{labels.ours()},{labels.RUN}"
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(api, api.pods_path(), selector, _Pods(self), pace),
+            Reflector(api, api.jobs_path(), selector, _Jobs(self), pace),
+        )
+
+    def run(self, over: threading.Event) -> None:
+        threads = [
+            threading.Thread(target=reflector.run, args=(over,), name=f"observer-{what}", daemon=True)
+            for what, reflector in zip(("pods", "jobs"), self._reflectors, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        Loop("the check for silence and long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
+        for reflector in self._reflectors:
+            reflector.leave()
+        until = time.monotonic() + LEAVE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _check(self) -> None:
+        for reflector in self._reflectors:
+            reflector.check()
+        self.tell(lambda changes, now: changes.slow(now))
+        with self._lock:
+            self._watched = self._changes.watched
+
+    def health(self) -> ObserverHealth:
+        problem = next((r.problem for r in self._reflectors if r.problem is not None), None)
+        return ObserverHealth(problem is None, problem, self._watched)
+
+    def running(self) -> Mapping[str, RunningPod]:
+        """The pods in which a crawler executes, by uid."""
+        with self._lock:
+            return dict(self._running)
+
+    def pods(self, listed: Mapping[str, RunningPod | None], *, complete: bool = False) -> None:
+        """Pods as they are now: those that execute, and ``None`` for any other."""
+        with self._lock:
+            if complete:
+                self._running.clear()
+            for uid, pod in listed.items():
+                if pod is None:
+                    self._running.pop(uid, None)
+                else:
+                    self._running[uid] = pod
+
+    def tell(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
+        """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
+        with self._lock:
+            runs = apply(self._changes, time.monotonic())
+        now = datetime.now(UTC)
+        for run_id in runs:
+            self._changed(run_id, min(now, old[run_id]) if old and run_id in old else now)
+
+
+class _Pods:
+    """What comes of pods. Implements ``Sink``."""
+
+    kind = Pod
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        self._first = True
+
+    def keep(self, item: Pod) -> tuple[str, Seen | None, datetime | None, RunningPod | None]:
+        return item.metadata.uid, pod_seen(item), since(item) if self._first else None, running(item)
+
+    def complete(self, kept: Sequence[tuple[str, Seen | None, datetime | None, RunningPod | None]]) -> None:
+        listed = {uid: found for uid, found, _, _ in kept if found is not None}
+        old = _steady((found, at) for _, found, at, _ in kept if found is not None) if self._first else None
+        self._session.pods({uid: pod for uid, _, _, pod in kept}, complete=True)
+        self._first = False
+        self._session.tell(lambda changes, now: changes.pods(listed, now), old)
+
+    def changed(self, item: Pod) -> None:
+        found = pod_seen(item)
+        if found is None:
+            self.deleted(item)
+        else:
+            self._session.pods({item.metadata.uid: running(item)})
+            self._session.tell(lambda changes, now: changes.pod(item.metadata.uid, found, now))
+
+    def deleted(self, item: Pod) -> None:
+        self._session.pods({item.metadata.uid: None})
+        self._session.tell(lambda changes, _: changes.pod_gone(item.metadata.uid))
+
+
+class _Jobs:
+    """What comes of Jobs. Implements ``Sink``."""
+
+    kind = Job
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+
+    def keep(self, item: Job) -> tuple[str, Seen | None]:
+        return item.metadata.uid, job_seen(item)
+
+    def complete(self, kept: Sequence[tuple[str, Seen | None]]) -> None:
+        listed = {uid: found for uid, found in kept if found is not None}
+        self._session.tell(lambda changes, now: changes.jobs(listed, now))
+
+    def changed(self, item: Job) -> None:
+        found = job_seen(item)
+        if found is None:
+            self.deleted(item)
+        else:
+            self._session.tell(lambda changes, now: changes.job(item.metadata.uid, found, now))
+
+    def deleted(self, item: Job) -> None:
+        self._session.tell(lambda changes, _: changes.job_gone(item.metadata.uid))
+
+
+def _steady(pods: Iterable[tuple[Seen, datetime | None]]) -> dict[int, datetime]:
+    """Of runs whose pods all just execute: the moment by which they surely did.
+
+    It saves each of them a look when an observer begins: the last one on record has seen as much.
+    """
+    found: dict[int, datetime | None] = {}
+    for pod, at in pods:
+        known = found.get(pod.run_id, at)
+        steady = pod.stage == RUNNING and not pod.marks
+        found[pod.run_id] = max(known, at) if steady and known is not None and at is not None else None
+    return {run_id: at + SLACK for run_id, at in found.items() if at is not None}

@@ -1,0 +1,236 @@
+"""A reflector as in client-go: lists one kind of object, then watches it.
+
+A list counts only when it is complete, and then as a whole: what is remembered and not on it is gone. A watch goes on
+from where the list or the watch before it ended in order. One that broke off, fell silent, or whose place the server
+has forgotten (410) is followed by a list: who answers next may know less, and a watch from a version that a restored
+server has not reached yet would say nothing. So is one that ends when the last list is older than ``Pace.list_s``: that
+mends whatever went wrong unnoticed.
+
+A server may say nothing at all and keep the connection: bookmarks come about once a minute, so one that is silent for
+``Pace.silence_s`` is left. Whatever fails is tried again after a pause that doubles from 0.8 s to 30 s; a watch that
+ends at once without an event is a failure too, or a broken proxy would be asked thousands of times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from crawler_lifecycle.background import CHANCE
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NoAnswer, Throttled
+from crawler_lifecycle.clusters.kubernetes.client.objects import decode
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+    from crawler_lifecycle.clusters.kubernetes.client.watches import Watch, WatchEvent
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often, and how long to wait, in seconds."""
+
+    watch_s: tuple[float, float] = (300.0, 600.0)
+    """A watch ends after a time between these, chosen at random: not all of them at once."""
+    list_s: float = 300.0
+    """A watch that ends is followed by a list when the last one is older than this."""
+    silence_s: float = 180.0
+    first_s: float = 0.8
+    most_s: float = 30.0
+    healthy_s: float = 120.0
+    """After so long without a failure the pauses are short again."""
+    short_s: float = 1.0
+    """A watch that ends before this without an event has failed."""
+
+
+class Backoff:
+    """How long to wait after a failure: doubling, with jitter, short again after a time of health."""
+
+    def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace = pace
+        self._clock = clock
+        self._failures = 0
+        self._last = clock()
+
+    def failed(self, at_least: float = 0.0) -> float:
+        """Seconds to wait now. ``at_least`` is what the server asked for."""
+        now = self._clock()
+        if now - self._last >= self._pace.healthy_s:
+            self._failures = 0
+        pause = min(self._pace.most_s, self._pace.first_s * 2.0 ** min(self._failures, 20))
+        self._failures += 1
+        pause = max(at_least, pause * CHANCE.uniform(0.5, 1.0))
+        self._last = now + pause
+        return pause
+
+
+class _TooShort(ApiError):
+    """A watch ended in order, and much too soon."""
+
+
+class Sink(Protocol[T]):
+    """Who is told what the server says. Called in the reflector's thread, and must return at once."""
+
+    kind: type[T]
+
+    def keep(self, item: T) -> object:
+        """What to remember of one object of a list that may not become complete."""
+        ...
+
+    def complete(self, kept: Sequence[Any]) -> None:
+        """A list is complete: what was kept of all the objects there are."""
+        ...
+
+    def changed(self, item: T) -> None:
+        """An object was added or changed."""
+        ...
+
+    def deleted(self, item: T) -> None:
+        """An object is gone or fits the selector no more."""
+        ...
+
+
+class Reflector(Generic[T]):
+    """Keeps a ``Sink`` level with the objects under ``path`` that ``labels`` selects."""
+
+    def __init__(self, api: Api, path: str, labels: str, sink: Sink[T], pace: Pace) -> None:
+        self._api = api
+        self._path = path
+        self._labels = labels
+        self._sink = sink
+        self._pace = pace
+        self._backoff = Backoff(pace)
+        self._lock = threading.Lock()
+        self._stream: Watch | None = None
+        self._version: str | None = None
+        """Where the next watch begins; ``None``: with a list."""
+        self._listed_at = -float("inf")
+        self._heard_at = time.monotonic()
+        self._silent = False
+        self._said: str | None = None
+        self.problem: str | None = "it has only begun"
+        """Why it sees nothing now; may be read from any thread."""
+        self.lists = self.watches = 0
+
+    # --- from other threads
+
+    def check(self) -> None:
+        """Leave a watch that has been silent for too long."""
+        with self._lock:
+            if self._stream is not None and time.monotonic() - self._heard_at >= self._pace.silence_s:
+                self._silent = True
+                self._stream.close()
+
+    def leave(self) -> None:
+        """End the watch that is under way, whatever it waits for."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+
+    # --- in a thread of its own
+
+    def run(self, over: threading.Event) -> None:
+        """Until ``over`` is set (call ``leave`` then). Raises nothing."""
+        # Not a ``Loop``: a turn lasts for minutes and is well long before it ends, the server may ask for a pause, and
+        # what failed decides where the next turn begins.
+        while not over.is_set():
+            try:
+                pause = self._turn(over)
+            except ClusterUnavailable as error:
+                pause = self._failed(error)
+            except Exception as error:  # a flaw of ours may cost time and never the observer
+                log.exception("the observer failed and begins again")
+                self._version = None
+                pause = self._failed(error)
+            if pause:
+                over.wait(pause)
+
+    def _turn(self, over: threading.Event) -> float:
+        """One list if it is due, and one watch; the seconds to wait after it."""
+        if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
+            self._list()
+        began, heard = time.monotonic(), False
+        with contextlib.closing(self._watching(over)) as events:
+            for event in events:
+                heard = heard or event.type != "BOOKMARK"
+                self._take(event)
+        lasted = time.monotonic() - began
+        if over.is_set():
+            return 0.0
+        if self._silent:
+            raise NoAnswer(f"the Kubernetes API was silent for {self._pace.silence_s:g} s: watch {self._path}")
+        if not heard and lasted < self._pace.short_s:
+            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self._path}")
+        return max(0.0, self._pace.short_s - lasted)
+
+    def _list(self) -> None:
+        self._version = None
+        self.lists += 1
+        found = self._api.listing(self._path, self._sink.kind, labels=self._labels, keep=self._sink.keep)
+        self._sink.complete(found.items)
+        self._version, self._listed_at = found.resource_version, time.monotonic()
+
+    def _watching(self, over: threading.Event) -> Generator[WatchEvent, None, None]:
+        """The events of one watch until it ends, is silent or is left. Raises ``ApiError``."""
+        self.watches += 1
+        self._silent = False
+        stream = self._api.watch(
+            self._path,
+            labels=self._labels,
+            resource_version=self._version or "",
+            timeout_s=round(CHANCE.uniform(*self._pace.watch_s)),
+            silence_s=self._pace.silence_s,
+        )
+        with stream:
+            self._heard_at = time.monotonic()
+            with self._lock:
+                self._stream = stream
+            try:
+                self._well(over)
+                for event in stream:
+                    self._heard_at = time.monotonic()
+                    yield event
+            except ApiError:
+                if not over.is_set():
+                    raise
+            finally:
+                with self._lock:
+                    self._stream = None
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type != "BOOKMARK":
+            item = decode(self._sink.kind, event.object)
+            if event.type == "DELETED":
+                self._sink.deleted(item)
+            else:
+                self._sink.changed(item)
+        self._version = event.resource_version
+        if self._said is not None:
+            log.info("%s is watched again", self._path)
+            self._said = None
+
+    # --- how it stands
+
+    def _well(self, over: threading.Event) -> None:
+        self.problem = None
+        if over.is_set():  # set before anybody could close this one
+            self.leave()
+
+    def _failed(self, error: Exception) -> float:
+        """Say it, and decide where to go on; the seconds to wait."""
+        self.problem = str(error) or type(error).__name__
+        if self._said != self.problem:
+            log.warning("%s; changes are found by the looks that are due", self.problem)
+            self._said = self.problem
+        if not isinstance(error, Throttled | _TooShort):
+            self._version = None
+        return self._backoff.failed(getattr(error, "retry_after_s", None) or 0.0)

@@ -1,0 +1,454 @@
+"""The local cluster as the port ``Cluster``: looks, and stops (docs/crawlers.md).
+
+No daemon and no memory: everything is read from the task folders and /proc at each call, so any number of processes
+may use one state folder at the same time, and any of them may die at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler_lifecycle.clusters.local.folders.inventory import inventory
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.folders.reading import check_readable, reading
+from crawler_lifecycle.clusters.local.folders.records import task_records
+from crawler_lifecycle.clusters.local.folders.retention import remove_old
+from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
+from crawler_lifecycle.clusters.local.processes.identity import (
+    Identity,
+    Stat,
+    boot_id,
+    kill_all,
+    still_alive,
+    wake_supervisors,
+)
+from crawler_lifecycle.clusters.local.processes.slot_queue import STOP_SIGNAL
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
+from crawler_lifecycle.ports import Deployed, Deployment, Details, Look, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.runner.held import NotOurs
+
+from .folders import folder as files
+from .launch import Launcher, default_python
+from .observation import observe
+from .processes import cgroup, liveness_marks
+
+logger = logging.getLogger(__name__)
+
+#: Kill: the time a living supervisor gets to reap and write the end, before it is killed too.
+SUPERVISOR_SECONDS = 3.0
+#: Audit: a supervisor that lives so long after the end of its task hangs.
+HANGING_SECONDS = 60.0
+#: Kill: the time after which we say that we could not.
+KILL_SECONDS = 10.0
+
+
+class _Groups:
+    """Where control groups can be made: found out at the first deployment, told once, and kept."""
+
+    def __init__(self, setting: str) -> None:
+        self._setting = setting
+        self._lock = threading.Lock()
+        self._known = False
+        self._parents: cgroup.Parents | None = None
+
+    def __call__(self) -> cgroup.Parents | None:
+        with self._lock:
+            if not self._known:
+                self._known = True
+                try:
+                    self._parents = cgroup.find(self._setting)
+                    logger.info("tasks are limited by %s", self._parents.describe())
+                except cgroup.Unavailable as why:
+                    level = logging.INFO if self._setting in ("auto", "off") else logging.WARNING
+                    logger.log(
+                        level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why
+                    )
+            return self._parents
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _check_place(place: str | None) -> None:
+    """Raise for a task that was put, or is to be looked for, on a cluster that has places."""
+    if place is not None:
+        text = f"this is the local cluster, and the place of the task is {place}: set LIFECYCLE_CLUSTER__KIND back"
+        raise OtherPlace(text)
+
+
+class LocalCluster:
+    """Child processes of this machine, at most ``slots`` at a time. Implements ``Cluster`` and ``Deployer``.
+
+    ``state_dir`` belongs to one machine and one process namespace; it is created here and never again later, so that
+    a state folder that disappears is an outage and not an empty cluster. ``base_dir`` is where relative project
+    folders and commands begin. ``task_environment`` may add variables (address and token of the gateway) to a task;
+    they pass through memory only, never through a file. ``cgroup_setting`` says where the kernel limits tasks:
+    ``auto``, ``off``, or the folder of a control group; without one, memory is watched, processors are not limited.
+    ``run_as`` names the user of crawlers, where it is not to be our own: whoever deploys is root then.
+    """
+
+    kind = "local"
+    log_fades = False
+
+    def __init__(
+        self,
+        state_dir: Path,
+        slots: int,
+        *,
+        base_dir: Path | None = None,
+        python: str | None = None,
+        max_waiting: int = 32,
+        clock: Callable[[], datetime] = _now,
+        environment: Mapping[str, str] | None = None,
+        task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
+        cgroup_setting: str = "auto",
+        run_as: str | None = None,
+    ) -> None:
+        """Raises ``InvalidRequest`` for a user that cannot be had."""
+        if slots < 1:
+            raise ValueError(f"slots: {slots} is not allowed; give 1 or more")
+        user = None if run_as is None else RunAs.of(run_as)
+        self._state = Path(state_dir).absolute()
+        self._clock = clock
+        self._node = socket.gethostname()
+        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
+        # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
+        # become an empty one. An observer makes those of the marks, too, and may be there before us.
+        used = any((self._state / name).exists() for name in ours)
+        made = [self._state, *(place for place in self._state.parents if not place.exists())]
+        for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
+            (self._state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if user is not None:
+            let_pass(*made, *(self._state / name for name in ("tasks", "state") if (self._state / name).exists()))
+            user.check_way(self._state / "tasks")
+        self._launcher = Launcher(
+            state=self._state,
+            slots=slots,
+            base_dir=Path(base_dir or Path.cwd()).absolute(),
+            python=python or default_python(),
+            max_waiting=max_waiting,
+            clock=clock,
+            environment=dict(os.environ if environment is None else environment),
+            task_environment=task_environment,
+            groups=_Groups(cgroup_setting),
+            run_as=user,
+        )
+
+    # --- Deployer
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
+        """Start the tasks, each at most once per (run, attempt, index), whoever else calls at the same time."""
+        _check_place(deployment.place)
+        return [self._launcher.deploy(deployment, crawler, task) for task in deployment.tasks]
+
+    # --- Cluster
+
+    def place(self, beside: Collection[str] = ()) -> None:
+        """There is but one. Raises ``ClusterUnavailable`` when any is ``beside``: on a cluster of another kind."""
+        for other in beside:
+            _check_place(other)
+
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+        """Read folders and /proc completely. Raises ``ClusterUnavailable`` when any of it cannot be read."""
+        began = time.monotonic()
+        now = self._clock()
+        for task in tasks:
+            _check_place(task.place)
+        with reading(self._state):
+            self._wake_supervisors()
+            seen = [self._observe(run, task, now) for task in tasks]
+            self._look_again_at_forged_ends(run, tasks, seen, now)
+        return Look(now, time.monotonic() - began, seen)
+
+    def _look_again_at_forged_ends(
+        self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
+    ) -> None:
+        """A crawler may write an end and dead processes into its files: an end counts when no process of it lives.
+
+        All processes are read once for all tasks, and after the ends: what lives now has not ended before.
+        """
+        folders = {place: self._folder(run, tasks[place]) for place, one in enumerate(seen) if one.phase is Phase.ENDED}
+        alive = still_alive({str(one.path): one.marks() for one in folders.values()}) if folders else ()
+        for place, folder in folders.items():
+            if str(folder.path) in alive:
+                seen[place] = self._observe(run, tasks[place], now, doubted=True)
+
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
+        """Log tail (at most 16 KiB), counters, peak memory, statistics of the crawler's own.
+
+        Tasks about which nothing can be read are left out.
+        """
+        found = []
+        for task in tasks:
+            folder = self._folder(run, task)
+            try:
+                if not folder.exists() or folder.foreign() is not None:
+                    continue
+                counters, _ = folder.counters(final=True)
+                said = (folder.read(files.STATS) or {}).get("scrapystats")
+                statistics = None if said is None else bounds.statistics(said)
+                found.append(Details(task.task_id, _log_tail(folder), counters, folder.memory(), statistics))
+            except OSError:
+                continue
+        return found
+
+    def stop(self, run: RunRef, task: TaskRef) -> None:
+        """Ask the task to end. One stop signal reaches the crawler, however often this is called.
+
+        It is found by its folder, or else by what its processes were started with.
+        """
+        _check_place(task.place)
+        folder = self._folder(run, task)
+        try:
+            check_readable(self._state)  # a stop that found no disk must come again
+            self._wake_supervisors()
+            if self._stop_by_file(folder, task) or task.uid is None:
+                return
+            supervisors, crawlers = folder.named(self._known_uid(folder, task))
+            heard = [one.send(STOP_SIGNAL) for one in supervisors]
+            if not any(heard):
+                _terminate(crawlers)
+        except OSError as error:
+            raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
+
+    def _stop_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
+        """Stop it by what its folder says; whether that said all that is needed."""
+        try:
+            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+                return False
+            if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
+                return True
+            folder.create(files.STOP, {"at": files.utc(time.time())})
+            supervisor = folder.identity(files.SUPERVISOR)
+            if supervisor is not None and supervisor.send(STOP_SIGNAL):
+                return True
+            if folder.has(files.PROCESS) and not folder.supervisor_alive():
+                self._signal_orphan(folder)
+            return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
+        except OSError as error:
+            logger.warning("the folder of a task to be stopped cannot be used, it is stopped by its name: %s", error)
+            return False
+
+    @staticmethod
+    def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
+        """The uid by which a process has to be known: where another object's spec is under the task's name."""
+        with contextlib.suppress(OSError):
+            there = folder.uid()
+            return task.uid if there is not None and there != task.uid and folder.foreign() is None else None
+        return None
+
+    @staticmethod
+    def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
+        """Whether another object is under the task's name: the call was meant for one that is gone, or is elsewhere."""
+        if (foreign := folder.foreign()) is not None:
+            logger.warning("left alone: %s", foreign)
+            return True
+        there = folder.uid()
+        if task.uid is None or there is None or there == task.uid:
+            return False
+        logger.warning("left alone: %s is of object %s, the call was for %s", folder.path, there, task.uid)
+        return True
+
+    def _signal_orphan(self, folder: TaskFolder) -> None:
+        """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
+
+        The mark is made before the signal: a crash in between costs the signal (force remains), never sends a second.
+        """
+        leader = folder.identity(files.PROCESS)
+        processes = folder.processes(leader)
+        if not processes or not folder.create(files.SIGNALLED, {"by": "cluster", "at": files.utc(time.time())}):
+            return
+        if leader is not None and leader.send(signal.SIGTERM):
+            leader.send(signal.SIGCONT)  # stopped, it would not hear it
+            return
+        _terminate(processes)
+
+    def kill(self, run: RunRef, task: TaskRef) -> None:
+        """SIGKILL everything of the task, wherever it forked to, and see that its end is on file.
+
+        Raises ``ClusterUnavailable`` when something of it still runs after ten seconds.
+        """
+        _check_place(task.place)
+        folder = self._folder(run, task)
+        try:
+            self._wake_supervisors()
+            if self._kill_by_file(folder, task) or task.uid is None:
+                return
+            self._kill_by_name(folder, self._known_uid(folder, task))
+        except OSError as error:
+            raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
+
+    def _kill_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
+        """Kill it by what its folder says; whether that was the task."""
+        try:
+            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+                return False
+            self._kill(folder, task.uid)
+            return True
+        except OSError as error:
+            if task.uid is None:
+                raise
+            logger.warning("the folder of a task to be killed cannot be used, it is killed by its name: %s", error)
+            return False
+
+    def _kill(self, folder: TaskFolder, uid: str | None) -> None:
+        if not folder.has(files.END):
+            # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
+            folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
+            folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
+        began, killed = time.monotonic(), 0
+        while (waited := time.monotonic() - began) < KILL_SECONDS:
+            leader = folder.identity(files.PROCESS)
+            victims = folder.processes(leader)
+            killed += kill_all(_in_order(victims, leader, folder), boot_id())
+            if not victims:
+                supervisors, _ = folder.named(uid)  # also when its end is on file: who hangs after it holds a slot
+                if not supervisors:
+                    _write_missing_end(folder, leader, killed)
+                    folder.settle_group()
+                    return
+                for one in supervisors:  # SIGTERM wakes one that waits for a slot
+                    one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else signal.SIGTERM)
+            time.sleep(0.02)
+        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+
+    def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
+        """Its folder does not help: its processes are known by what they were started with."""
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < KILL_SECONDS:
+            supervisors, crawlers = folder.named(uid)
+            if not supervisors and not crawlers:
+                return
+            # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
+            kill_all(crawlers, boot_id())
+            for one in supervisors:  # it need not start anything more, and gets the time to write the end
+                one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
+            time.sleep(0.02)
+        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+
+    def inventory(
+        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        """Everything of ours that waits or executes here. Raises ``ClusterUnavailable``."""
+        now = self._clock()
+        with reading(self._state):
+            self._wake_supervisors()
+            return inventory(
+                self._state / "tasks",
+                lambda run, task: self._end_hanging(run, task, now),
+                self._node,
+                run_id=run_id,
+                after=after,
+                limit=limit,
+            )
+
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
+        """What the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
+        with reading(self._state):
+            return task_records(self._state / "tasks", run)
+
+    def remove_old(self, keep_s: float) -> list[int]:
+        """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
+
+        Raises ``ClusterUnavailable``.
+        """
+        with reading(self._state, checked=False):
+            liveness_marks.forget(str(self._state))
+            liveness_marks.forget(str(self._state), keep_s, files.STARTED)
+            return remove_old(self._state, keep_s)
+
+    # --- inside
+
+    def _folder(self, run: RunRef, task: TaskRef, *, doubted: bool = False) -> TaskFolder:
+        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task, doubted=doubted)
+
+    def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
+        folder = self._folder(run, task, doubted=doubted)
+        folder.settle_group()
+        seen = observe(folder, now, self._node)
+        # The other phases held at some time since the look began; an end was read only now, after it happened.
+        return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
+
+    def _wake_supervisors(self) -> None:
+        wake_supervisors(str(self._state / "tasks"))
+
+    def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
+        """See the task, and kill a supervisor that has not written the end long after it: it would keep its slot."""
+        seen = self._observe(run, task, now)
+        if seen.phase is Phase.ENDED and not 0 <= (now - (seen.changed_at or now)).total_seconds() <= HANGING_SECONDS:
+            for one in self._folder(run, task).named()[0]:
+                one.send(signal.SIGKILL)
+        return seen
+
+
+def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
+    """Those to be killed now. Without a supervisor it is the runner that adopts orphans: it is held, and goes last."""
+    others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
+    if leader is None or not others or folder.supervisor_alive():
+        return victims
+    leader.send(signal.SIGSTOP)
+    return others
+
+
+def _terminate(processes: Sequence[Stat]) -> None:
+    """The stop signal to what is left of a task: to the runner if it is there, who passes on the first one."""
+    boot, known = boot_id(), {stat.pid for stat in processes}
+    for stat in processes:
+        if stat.parent not in known:
+            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+
+
+def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
+    """Write the end that a dead supervisor cannot write, if it was us who ended the crawler (or it never ran)."""
+    ran = folder.has(files.PROCESS)
+    if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
+        return  # its own evidence stands, or there is none and it is gone
+    if leader is None and ran and not killed:
+        return
+    end: dict[str, object] = {"finished_at": files.utc(time.time())}
+    if ran:
+        end |= {"exit_code": 137, "signal": 9, "reason": "Error", "message": "Killed by force; its supervisor was dead"}
+    elif folder.has(files.SUPERVISOR):
+        end |= {"reason": "Cancelled", "message": "It was stopped while it waited and never executed"}
+    else:
+        return  # never started: the stop file keeps it from ever executing
+    folder.create(files.END, end)
+    mark = (folder.read(files.SPEC) or {}).get("live_mark")
+    if isinstance(mark, str):
+        liveness_marks.end(mark)
+
+
+def _log_tail(folder: TaskFolder) -> str | None:
+    """The last 16 KiB of the log, over the border of a log that was just moved aside."""
+    tail = b""
+    for name in (files.LOG, f"{files.LOG}.1"):
+        missing = LOG_TAIL_BYTES - len(tail)
+        try:
+            handle = folder.held.open(name) if folder.held is not None else None
+            if handle is None:
+                continue
+            with open(handle, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - missing))
+                tail = file.read(missing) + tail
+        except NotOurs:
+            continue
+        if len(tail) >= LOG_TAIL_BYTES:
+            break
+    return log_tail(tail) if tail else None

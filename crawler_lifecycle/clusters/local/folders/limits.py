@@ -1,0 +1,124 @@
+"""Limits of one task that the kernel keeps: set by the supervisor, read by a look.
+
+``KernelLimits`` never prevents a crawl: where no control group can be made, nothing is limited here and the supervisor
+watches the memory itself. Standard library only and light on imports: the supervisor loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from crawler_lifecycle.clusters.local.processes.cgroup import Group, Parents, group_name
+from crawler_lifecycle.runner.held import Held
+
+from . import folder as files
+
+KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
+
+
+def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
+    """What is said of a crawler that no kernel limited, and that failed without a reason of its own, when it had held
+    all that it may; else ``None``."""
+    if limit is None or peak is None or peak < limit or finish_reason is not None:
+        return None
+    return f"It failed after holding {peak} bytes, the limit is {limit} bytes"
+
+
+class KernelLimits:
+    """The control group of one task while its supervisor lives; nothing in it when there is none."""
+
+    def __init__(self, folder: Held, spec: dict[str, object]) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._group: Group | None = None
+
+    @property
+    def in_force(self) -> bool:
+        """Whether the kernel limits the task."""
+        return self._group is not None
+
+    def prepare(self, memory: int | None) -> None:
+        """Make the group, if groups can be made here and there is a limit to set (``memory``: bytes)."""
+        place, cpu = self._spec.get("cgroup"), self._spec.get("cpu_limit")
+        share = float(cpu) if isinstance(cpu, (int, float)) and cpu > 0 else None
+        if not isinstance(place, dict) or (memory is None and share is None):
+            return
+        try:
+            parents = Parents.from_json(place)
+            share = share if parents.cpu else None
+            group = Group.planned(parents, name_of(self._spec), cpu=share)
+            files.replace(self._folder, files.CGROUP, group.to_json())
+            group.make(memory=memory, cpu=share)
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+            return
+        self._group = group
+
+    def admit(self, pid: int) -> None:
+        """Move the crawler in before it executes."""
+        if self._group is not None:
+            try:
+                self._group.admit(pid)
+            except OSError as error:
+                self.remove()
+                self._give_up(error)
+
+    def _give_up(self, why: Exception) -> None:
+        print(f"no cgroup for this task, its memory is watched instead: {why}", file=sys.stderr, flush=True)
+        self._folder.unlink(files.CGROUP)
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel killed for the memory limit."""
+        try:
+            return 0 if self._group is None else self._group.oom_kills()
+        except OSError:  # somebody took the group away, and what it counted with it
+            return 0
+
+    def peak(self) -> int:
+        """The most bytes that were held, page cache included; 0 when nobody knows."""
+        return 0 if self._group is None else self._group.peak() or 0
+
+    def kill(self) -> None:
+        """SIGKILL to everything in the group."""
+        if self._group is not None:
+            with contextlib.suppress(OSError):  # the environment marks lead to the same processes
+                self._group.kill()
+
+    def remove(self) -> None:
+        """Remove the group; one that is still in use is left to the next look."""
+        group, self._group = self._group, None
+        if group is not None and group.remove():
+            self._folder.unlink(files.CGROUP)
+
+
+def name_of(spec: dict[str, object]) -> str:
+    """The name of the group of the task with this spec."""
+    return group_name(str(spec.get("name")), spec.get("uid"))
+
+
+def left_behind(folder: Held, spec: dict[str, object]) -> Group | None:
+    """The group of a task whose supervisor may be dead; ``None`` when there is none on file.
+
+    Raises ``folder.Garbage`` for a file that names anything else, and ``OSError``.
+    """
+    data = files.read(folder, files.CGROUP)
+    if data is None:
+        return None
+    try:
+        return Group.from_json(data, name_of(spec))
+    except ValueError as trouble:
+        raise files.Garbage(f"{files.CGROUP}: {trouble}") from None
+
+
+def settle(folder: Held, group: Group) -> None:
+    """Nobody supervises the task any more: keep what the group knows about its end, and remove it once it is empty.
+
+    Raises ``OSError``.
+    """
+    with contextlib.suppress(FileNotFoundError):  # removed by another look
+        kills = group.oom_kills()
+        if kills:
+            files.create(folder, files.OOM, {"kills": kills, "peak_memory": group.peak()})
+    if group.remove(0):
+        folder.unlink(files.CGROUP)

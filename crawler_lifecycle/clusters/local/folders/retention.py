@@ -1,0 +1,124 @@
+"""Removes the folders of old local runs: their task folders, and the state that a resume would go on with.
+
+Removed is only a whole run, of which ``retention.folders_go`` says that it may go. A mark stays, so that nobody takes
+what was removed for what never was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crawler_lifecycle.clusters.local.processes.identity import Identity
+from crawler_lifecycle.domain.retention import folders_go
+from crawler_lifecycle.runner.held import Held, NotOurs
+
+from . import folder as files
+
+logger = logging.getLogger(__name__)
+
+#: Below the state folder: what is being removed. A cleaning that was killed is finished by the next.
+TRASH = "trash"
+#: In the folder of a run: its tasks were removed, and when.
+REMOVED = "removed.json"
+
+
+@contextmanager
+def exclusive(state: Path) -> Iterator[None]:
+    """One creation or removal of task folders at a time on this cluster."""
+    handle = os.open(state / "deploy.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_old(state: Path, keep_s: float) -> list[int]:
+    """Remove the runs whose last end is older than ``keep_s`` seconds; their ids. Raises ``OSError``.
+
+    What cannot be removed is told in the log and tried again by the next call.
+    """
+    _empty_trash(state)
+    before = time.time() - keep_s
+    removed = []
+    with os.scandir(state / "tasks") as entries:
+        runs = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for run in sorted(runs):
+        if not (run.name.isascii() and run.name.isdecimal()) or not _is_over(run, before):
+            continue
+        with exclusive(state):
+            if not _is_over(run, before):  # it was resumed meanwhile
+                continue
+            _put_aside(state, run)
+        removed.append(int(run.name))
+        _empty_trash(state)
+    return removed
+
+
+def holds_tasks(run: Path) -> bool:
+    """Whether the folder of a run holds any task. Raises ``OSError``."""
+    return any(_folders(index) for index in _folders(run))
+
+
+def _is_over(run: Path, before: float) -> bool:
+    """Whether the run may go that ended before that time."""
+    return folders_go((_end_of(task) for index in _folders(run) for task in _folders(index)), before)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _end_of(task: Path) -> tuple[float | None, bool]:
+    """When the task ended, in seconds since 1970, and whether its supervisor lives; ``None``: that cannot be told."""
+    try:
+        folder = files.held(str(task))
+        end = folder.stat(files.END)
+        if end is None:
+            return None, False
+        supervisor = files.read(folder, files.SUPERVISOR)
+        return end.st_mtime, supervisor is not None and Identity.from_json(supervisor).alive()
+    except (OSError, NotOurs, ValueError):
+        return None, False
+
+
+def _put_aside(state: Path, run: Path) -> None:
+    """Take the run's folders away in one step each. After a crash in between the next call does the rest.
+
+    The tasks go last: by them the next call knows that there is a rest.
+    """
+    aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
+    os.makedirs(aside, mode=0o700)
+    files.replace(Held(str(run.parent), run.name), REMOVED, {"at": files.utc(time.time())})
+    saved = state / "state" / f"{run.name}-{files.owner(str(run.parent), int(run.name))}"
+    if saved.is_dir() and not saved.is_symlink():
+        os.rename(saved, aside / "state")
+    for index in _folders(run):
+        os.rename(index, aside / index.name)
+
+
+def _empty_trash(state: Path) -> None:
+    with exclusive(state):  # what another one is putting aside is not taken from under its hands
+        left = _folders(state / TRASH)
+    for folder in left:
+        try:
+            shutil.rmtree(folder, onerror=_unless_gone)
+        except OSError as error:
+            logger.warning("what is left of an old run cannot be removed: %s", error)
+
+
+def _unless_gone(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
+    """What another cleaning removes at the same time is no trouble, and both go on to the end."""
+    if not isinstance(trouble[1], FileNotFoundError):
+        raise trouble[1]

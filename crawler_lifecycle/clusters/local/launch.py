@@ -1,0 +1,350 @@
+"""Starts tasks on the local cluster: the spec, the place in the queue, the supervisor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from crawler_lifecycle.clusters.local.folders.retention import REMOVED, exclusive, holds_tasks
+from crawler_lifecycle.clusters.local.processes.cgroup import Parents
+from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
+from crawler_lifecycle.clusters.local.processes.identity import BOOT, Identity
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.run import parse_cpu, parse_memory
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.process_contract import contract_of
+from crawler_lifecycle.runner.held import Held, NotOurs
+
+from . import supervisor
+from .folders import folder as files
+from .processes import liveness_marks
+
+#: What a crawler sees of the environment of whoever deploys it; everything else stays ours.
+PASSED_ON = (
+    *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+)
+#: What the supervisor itself has to say.
+SUPERVISOR_LOG = "supervisor.log"
+LAUNCH_SECONDS = 30.0
+#: A mark without a supervisor is a deployment on its way, or one that died; after this time it no longer counts.
+STALE_MARK_SECONDS = 60.0
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+#: A program beside us, not a module that we use: it is started by its path, as in a pod.
+_RUNNER = str(Path(__file__).resolve().parents[2] / "runner")
+
+
+class Refused(Exception):
+    """This task will never start here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Creates the folder of a task and its supervisor, each at most once, whoever else tries at the same time."""
+
+    state: Path
+    slots: int
+    base_dir: Path
+    python: str
+    max_waiting: int
+    clock: Callable[[], datetime]
+    environment: Mapping[str, str]
+    task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
+    groups: Callable[[], Parents | None]
+    """Where the control groups of tasks are made, if they can be."""
+    run_as: RunAs | None
+    """The user of crawlers; ``None``: ours."""
+
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
+        """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
+        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
+        folder = self.folder(deployment.run_id, task.index, deployment.attempt)
+        try:
+            if (foreign := self._foreign(deployment.run)) is not None:
+                return Deployed(task.index, "deferred", name, reason=foreign)
+            if (begun := self._begun(deployment.run, name)) is not None:
+                return Deployed(task.index, "existing", name, begun)  # whatever its crawler made of the folder since
+            uid, state = self._existing_uid(folder), "existing"
+            if uid is None:
+                try:
+                    spec = self._spec(deployment, crawler, task, folder, name)
+                except (Refused, InvalidRequest) as why:
+                    return Deployed(task.index, "refused", name, reason=str(why))
+                state, reason = self._create(deployment, folder, name, spec)
+                if state == "deferred":
+                    return Deployed(task.index, "deferred", name, reason=reason)
+                uid = self._existing_uid(folder)
+            self._ensure_supervisor(folder, deployment, crawler, task, uid or "")
+        except NotOurs as why:
+            return Deployed(task.index, "refused", name, reason=f"Something else is where its folder belongs: {why}")
+        except OSError as error:
+            raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
+        return Deployed(task.index, state, name, uid or None)
+
+    def folder(self, run_id: int, index: int, attempt: int) -> Path:
+        return self.state / "tasks" / str(run_id) / str(index) / str(attempt)
+
+    def _begun(self, run: RunRef, name: str) -> str | None:
+        """The uid of the task of this run that has begun to execute under this name, by what is told beside."""
+        told = files.told_beside(str(self.state), name)
+        return str(told["uid"]) if run.owns(str(told.get("run_uid"))) and "uid" in told else None
+
+    def _existing_uid(self, folder: Path) -> str | None:
+        try:
+            return _uid(folder)
+        except files.Garbage:
+            with exclusive(self.state):
+                return self._set_aside(folder)
+
+    @staticmethod
+    def _set_aside(folder: Path) -> str | None:
+        """Make room where garbage is, unless somebody else has done so by now and put a spec there."""
+        try:
+            return _uid(folder)
+        except files.Garbage:
+            if _began(folder):
+                return ""
+            files.held(str(folder)).set_aside(files.SPEC)
+            return None
+
+    # --- creation
+
+    def _foreign(self, run: RunRef) -> str | None:
+        """What to tell when the folder of the run's number is another run's, or nobody's, and holds tasks."""
+        top = self.state / "tasks" / str(run.run_id)
+        uid = files.owner(str(self.state / "tasks"), run.run_id)
+        return run.foreign(f"the folder {top}", uid) if not run.owns(uid) and holds_tasks(top) else None
+
+    def _create(
+        self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
+    ) -> tuple[str, str | None]:
+        """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
+        run = deployment.run
+        with exclusive(self.state):
+            if (foreign := self._foreign(run)) is not None:
+                return "deferred", foreign
+            waiting = self.state / "waiting"
+            if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
+                return "deferred", f"{self.max_waiting} tasks wait for a slot already"
+            self._check_expiry(deployment.expires_at)
+            # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
+            tasks = Held(str(self.state / "tasks"))
+            held = tasks.make(str(run.run_id))
+            if not run.owns(files.owner(str(self.state / "tasks"), run.run_id)):
+                held.unlink(REMOVED)  # of a run that had the number before and is cleared away
+                files.replace(held, files.RUN, {"run_id": run.run_id, "run_uid": run.uid})
+            for part in folder.parts[-2:]:
+                held = held.make(part)
+            held.make(files.FILES)
+            _make_state(self.state, str(spec["state_dir"]))
+            self._admit(folder, Path(str(spec["state_dir"])))
+            (waiting / name).touch()
+            return "created" if files.create(held, files.SPEC, spec) else "existing", None
+
+    def _admit(self, folder: Path, state: Path) -> None:
+        """Open what is the crawler's to its user. Files of ours lie beside, and stay ours."""
+        if self.run_as is not None:
+            let_pass(folder.parents[1], folder.parent, state.parent)
+            self.run_as.share(folder)
+            self.run_as.own(folder / files.FILES)
+            self.run_as.own(state)
+
+    def _count_waiting(self) -> int:
+        """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
+        count = 0
+        for mark in (self.state / "waiting").iterdir():
+            if self._waits(mark):
+                count += 1
+            else:
+                mark.unlink(missing_ok=True)
+        return count
+
+    def _waits(self, mark: Path) -> bool:
+        try:
+            run_id, index, attempt = (int(part) for part in mark.name.removeprefix("crawl-").split("-"))
+            folder = self.folder(run_id, index, attempt)
+            if (folder / files.PROCESS).exists() or (folder / files.END).exists():
+                return False
+            record = files.read(files.held(str(folder)), files.SUPERVISOR)
+            if record is None:
+                return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
+            return Identity.from_json(record).alive()
+        except (ValueError, OSError, NotOurs):
+            return False
+
+    def _check_expiry(self, expires_at: datetime) -> None:
+        if self.clock() >= expires_at:
+            raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+
+    def _ensure_supervisor(
+        self, folder: Path, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, uid: str
+    ) -> None:
+        if _began(folder):
+            return
+        self._check_expiry(deployment.expires_at)
+        environment = dict(self._passed_on())
+        environment.update(self._secrets(crawler))
+        if self.task_environment is not None:
+            environment.update(self.task_environment(deployment, task))
+        command = [
+            self.python,
+            "-I",
+            "-S",
+            "-c",
+            BOOT,
+            _ROOT,
+            str(folder),
+            str(deployment.expires_at.timestamp()),
+            uid,
+        ]
+        liveness_marks.begin(
+            str(self.state / liveness_marks.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt))
+        )
+        log = files.held(str(folder)).new(SUPERVISOR_LOG)
+        try:
+            starter = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.state,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        with starter:
+            try:
+                answer = starter.wait(LAUNCH_SECONDS)
+            except subprocess.TimeoutExpired:
+                starter.kill()
+                raise ClusterUnavailable(f"the supervisor did not answer within {LAUNCH_SECONDS:g} s") from None
+        if answer == supervisor.EXPIRED:
+            self._check_expiry(deployment.expires_at)
+            raise DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+        if answer not in (supervisor.TOOK_CHARGE, supervisor.NOT_NEEDED):
+            said = files.held(str(folder)).read(SUPERVISOR_LOG, files.FILE_MAX) or b""
+            words = said.decode("utf-8", "replace")[-500:]
+            raise ClusterUnavailable(f"the supervisor did not start (exit {answer}): {words}")
+
+    # --- what to run
+
+    def _passed_on(self) -> Mapping[str, str]:
+        passed = {n: v for n, v in self.environment.items() if n in PASSED_ON or n.startswith("LC_")}
+        own = str(Path(self.python).parent)
+        passed["PATH"] = os.pathsep.join([own, passed.get("PATH", os.defpath)])
+        return passed if self.run_as is None else passed | self.run_as.environment()
+
+    def _secrets(self, crawler: CrawlerDefinition) -> dict[str, str]:
+        """The values of the catalogue's references ``env:NAME``. Raises ``Refused`` for one that cannot be resolved."""
+        values = {}
+        for name, reference in crawler.secrets.items():
+            source = reference.removeprefix("env:")
+            if source == reference or source not in self.environment:
+                raise Refused(
+                    f"secrets.{name}: {reference!r} cannot be resolved here; "
+                    "locally a secret is 'env:NAME', a variable of the scheduler service"
+                )
+            values[name] = self.environment[source]
+        return values
+
+    def _spec(
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path, name: str
+    ) -> dict[str, object]:
+        """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
+        contract = contract_of(deployment, crawler, task)
+        resources = deployment.resources.over(crawler.resources)
+        memory = parse_memory(resources.memory)
+        groups = self.groups()
+        argv, cwd = self._argv(crawler)
+        self._secrets(crawler)
+        state_dir = self.state / "state" / str(deployment.run) / str(task.index)
+        contract |= {
+            "CRAWL_FILES_DIR": str(folder / files.FILES),
+            "CRAWL_STATE_DIR": str(state_dir),
+            "CRAWL_STATS_FILE": str(folder / files.STATS),
+            "CRAWL_SUMMARY_FILE": str(folder / files.SUMMARY),
+        }
+        if memory is not None:
+            contract["CRAWL_MEMORY_LIMIT"] = str(memory)
+        return {
+            "version": 1,
+            "uid": str(uuid.uuid4()),
+            "run_uid": deployment.run.uid,
+            "name": name,
+            "argv": argv,
+            "cwd": str(cwd),
+            "env": dict(crawler.env),
+            "contract": contract,
+            "record": dict(deployment.record),
+            "state_dir": str(state_dir),
+            "memory_limit": memory,
+            "memory_text": resources.memory,
+            "cpu_limit": parse_cpu(resources.cpu),
+            "cgroup": None if groups is None else groups.to_json(),
+            "user": None if self.run_as is None else self.run_as.to_json(),
+            "stop_grace_s": deployment.limits.stop_grace_s,
+            "run_timeout_s": deployment.limits.run_timeout_s,
+            "slots": self.slots,
+            "slots_dir": str(self.state / "slots"),
+            "waiting_mark": str(self.state / "waiting" / name),
+            "started": str(self.state / files.STARTED / name),
+            "live_mark": str(self.state / liveness_marks.LIVE / name),
+            "created_at": self.clock().isoformat(),
+        }
+
+    def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
+        """The runner around the crawler, and the folder in which it starts. Raises ``Refused``."""
+        cwd = self.base_dir if crawler.project is None else (self.base_dir / crawler.project).resolve()
+        if not cwd.is_dir():
+            raise Refused(f"project: {crawler.project!r} is no folder ({cwd})")
+        wrapper = [self.python, "-I", "-S", _RUNNER]
+        if crawler.kind is CrawlerKind.SCRAPY:
+            if crawler.project is None:
+                raise Refused("project: missing; a crawler of kind 'scrapy' needs the folder of its project")
+            return [*wrapper, "scrapy", "--project", str(cwd), "--spider", crawler.spider_name], cwd
+        path = crawler.env.get("PATH") or self._passed_on()["PATH"]
+        program = crawler.command[0]
+        found = shutil.which(str(cwd / program) if "/" in program else program, path=path)
+        if found is None:
+            raise Refused(f"command: {program!r} is not an executable that can be found")
+        return [*wrapper, "command", "--", found, *crawler.command[1:]], cwd
+
+
+def _uid(folder: Path) -> str | None:
+    """The uid in the spec, ``None`` without a spec. Raises ``folder.Garbage`` and ``OSError``."""
+    try:
+        spec = files.read(files.held(str(folder)), files.SPEC)
+    except (FileNotFoundError, NotOurs):
+        return None
+    return None if spec is None else str(spec.get("uid") or "")
+
+
+def _began(folder: Path) -> bool:
+    """Whether a supervisor ever took charge of the task."""
+    held = files.held(str(folder))
+    return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
+
+
+def _make_state(state: Path, folder: str) -> None:
+    """The folder of saved state, which is kept across attempts: no link of an earlier one leads anywhere else."""
+    held = Held(str(state))
+    for part in os.path.relpath(folder, state).split(os.sep):
+        held = held.make(part)
+
+
+def default_python() -> str:
+    """The interpreter that runs us, which has what the crawlers of the embedded stack need."""
+    return sys.executable

@@ -1,0 +1,309 @@
+"""Makes one observation of a task: of what its folder says, and of what /proc does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_limit
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.processes.identity import members
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
+from crawler_lifecycle.runner.held import Held
+
+from .folders import folder as files
+
+#: A supervisor that lives writes the end within this time after its crawler died, or it hangs.
+END_SECONDS = 1.0
+#: It may be dead, or slow: then it comes later, and says more.
+NOT_WRITTEN = "Its supervisor had not written the end"
+ONLY_SUMMARY = "; this is the runner's own summary"
+
+
+def observe(folder: TaskFolder, now: datetime, node: str) -> Observation:
+    """What is true about this task. Raises ``OSError`` when that cannot be read."""
+    return _Reading(folder, now, node).observe()
+
+
+class _Reading:
+    """One reading of one folder. Its methods raise ``OSError``."""
+
+    def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
+        self._folder, self._now, self._node = folder, now, node
+        self._name = cluster_name(folder.run.run_id, folder.task.index, folder.task.attempt)
+
+    def observe(self) -> Observation:
+        if (foreign := self._folder.foreign()) is not None:
+            return self._without_folder(foreign)
+        if self._folder.exists():
+            seen = self._within_folder()
+            if seen.name is not None:
+                return seen
+        # Also when it was taken away while we read: what was missing then says nothing.
+        return self._without_folder()
+
+    def _within_folder(self) -> Observation:
+        if self._folder.has_ended():
+            return self._ended()
+        # Asked before anybody is looked for: what begins meanwhile is not gone.
+        began = self._folder.has(files.SUPERVISOR) or self._folder.has(files.PROCESS)
+        if self._folder.supervisor_alive():
+            if not self._folder.has(files.PROCESS) and not self._executes_unseen():
+                return self._waiting()
+            return self._outlived(supervised=True)
+        if self._folder.has_ended():  # it wrote the end and left while we looked
+            return self._ended()
+        if not began and self._folder.task.uid is not None:
+            return self._without_folder()  # it was deployed with a supervisor: what lies here is another folder
+        if not began:
+            reason = "deployed, but its supervisor has not started" if self._folder.has(files.SPEC) else None
+            return self._seen(Phase.ABSENT, reason=reason)
+        return self._outlived(supervised=False)
+
+    def _without_folder(self, foreign: str | None = None) -> Observation:
+        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away.
+
+        ``foreign`` says whose folder is in its place.
+        """
+        if self._folder.task.uid is None:
+            seen = self._seen(Phase.ABSENT, reason=foreign)
+        else:
+            supervisors, crawlers = self._folder.named()
+            phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
+            told = self._told_beside() if phase is Phase.GONE else {}
+            started = self._folder.time(told, "started_at", files.STARTED)
+            if told.get("finished_at") and foreign is None:
+                return replace(self._ended(told), started_at=started)
+            reason = foreign or "its folder was removed"
+            seen = self._seen(phase, node=self._node, reason=reason, started_at=started)
+        return seen if foreign is None else replace(seen, name=None, uid=None)
+
+    def _told_beside(self) -> dict[str, object]:
+        """What its supervisor told outside of the folder, of this very object; empty where it told nothing."""
+        told = files.told_beside(str(self._folder.path.parents[3]), self._name)
+        return told if told.get("uid") == self._folder.task.uid else {}
+
+    def _end_appears(self) -> bool:
+        """Give a living supervisor the moment it needs to reap and write the end."""
+        until = time.monotonic() + END_SECONDS
+        while time.monotonic() < until and not self._folder.has_ended():
+            time.sleep(0.02)
+        return self._folder.has_ended()
+
+    def _executes_unseen(self) -> bool:
+        """Whether it left the queue and executes, although the file that says so is gone."""
+        waiting = Held(str(self._folder.path.parents[3] / "waiting"))
+        return not waiting.has(self._name) and bool(members(None, self._folder.marks()))
+
+    def _waiting(self) -> Observation:
+        waiting = self._folder.read(files.WAITING) or {}
+        since = self._folder.time(self._folder.read(files.SUPERVISOR) or {}, "since", files.SUPERVISOR)
+        reason = self._folder.text(waiting, "reason", files.WAITING) or "starting"
+        return self._seen(Phase.WAITING, reason=reason, changed_at=since)
+
+    def _outlived(self, *, supervised: bool) -> Observation:
+        """There is no end on file: look for the crawler itself, then for its own summary."""
+        leader = self._folder.identity(files.PROCESS)
+        stat = leader.stat() if leader is not None else None
+        if leader is not None and not supervised and not self._folder.has(files.STOP):
+            leader.send(signal.SIGCONT)  # a runner that its crawler stopped; a kill holds it on purpose
+        alone = None if supervised else "its supervisor is dead"
+        if (stat is not None and not stat.ended) or self._folder.processes(leader):
+            return self._executing(alone)
+        if self._folder.has_ended() or (supervised and leader is not None and self._end_appears()):
+            return self._ended()
+        if self._folder.has(files.SUMMARY):
+            summary = self._folder.read(files.SUMMARY) or {}
+            if summary or not supervised:
+                return self._ended_by_summary(summary)
+        if stat is not None and stat.exit_status:
+            # A zombie that nobody reaps. A status of 0 proves nothing: the kernel shows 0 to whom it trusts not.
+            code = os.waitstatus_to_exitcode(stat.exit_status)
+            oom = self._oom()
+            end = End(
+                exit_code=code if code >= 0 else 128 - code,
+                signal=-code if code < 0 else None,
+                reason="OOMKilled" if oom else "Error",
+                message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; this is what the kernel kept'}"),
+                memory_limit=self._memory_limit(),
+            )
+            return self._with_end(end)
+        if not supervised and (oom := self._oom()):
+            message = self._message(f"{NOT_WRITTEN}. {oom}")
+            end = End(exit_code=137, signal=9, reason="OOMKilled", message=message, memory_limit=self._memory_limit())
+            return self._with_end(end)
+        if supervised:
+            # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
+            return self._executing("its supervisor has not written the end yet")
+        if self._folder.troubles:
+            message = self._message("Nothing of it runs any more, and its evidence cannot be read")
+            return self._with_end(End(reason="Error", message=message))
+        return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
+
+    def _executing(self, reason: str | None) -> Observation:
+        counters, progress = self._folder.counters()
+        started = self._started()
+        return self._seen(
+            Phase.EXECUTING,
+            node=self._node,
+            reason=reason,
+            changed_at=started,
+            started_at=started,
+            counters=counters,
+            progress_at=progress,
+            quiet=self._quiet(),
+        )
+
+    def _quiet(self) -> timedelta | None:
+        """As its runner says, which lives and is on this machine: its clock is ours."""
+        leader = self._folder.identity(files.PROCESS)
+        wrote_at = self._folder.time(self._folder.read(files.STATS) or {}, "wrote_at", files.STATS)
+        if wrote_at is None or leader is None or not leader.alive():
+            return None
+        return max(self._now - wrote_at, timedelta(0))
+
+    def _ended(self, told: Mapping[str, object] | None = None) -> Observation:
+        data = told or self._folder.read(files.END) or {}
+        summary = self._folder.read(files.SUMMARY) or {}
+        code = self._folder.count(data, "exit_code", files.END, bounds.exit_code)
+        number = self._folder.count(data, "signal", files.END, bounds.exit_signal)
+        finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
+        own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
+        reason = self._folder.text(data, "reason", files.END) or "Error"
+        if number == 9 and finish is not None and own is not None and reason == "Error":
+            # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
+            code, number, reason = own, None, "Error" if own else "Completed"
+        end = End(
+            exit_code=self._own_exit(code, finish, summary),
+            signal=number,
+            reason=reason,
+            message=self._message(
+                self._folder.text(data, "message", files.END) or self._folder.text(summary, "message", files.SUMMARY)
+            ),
+            finished_at=self._folder.time(data, "finished_at", files.END) or self._folder.modified(files.END),
+            finish_reason=finish,
+            memory_limit=self._memory_limit(),
+        )
+        return self._with_end(end)
+
+    def _ended_by_summary(self, summary: Mapping[str, object]) -> Observation:
+        code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
+        number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
+        oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
+        reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
+        finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
+        end = End(
+            exit_code=self._own_exit(code, finish, summary),
+            signal=number if number is not None and code == 128 + number else None,
+            reason=reason,
+            message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}"),
+            finished_at=self._folder.time(summary, "finished_at", files.SUMMARY)
+            or self._folder.modified(files.SUMMARY),
+            finish_reason=finish,
+            memory_limit=self._memory_limit(),
+        )
+        return self._with_end(end)
+
+    def _own_exit(self, code: int | None, finish: str | None, summary: Mapping[str, object]) -> int | None:
+        return own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code))
+
+    def _with_end(self, end: End) -> Observation:
+        counters, progress = self._folder.counters(final=True)
+        return self._seen(
+            Phase.ENDED,
+            node=self._node,
+            changed_at=end.finished_at,
+            started_at=self._started(),
+            counters=counters,
+            progress_at=progress,
+            peak_memory=self._folder.peak_memory(),
+            end=end,
+        )
+
+    def _started(self) -> datetime | None:
+        return self._folder.time(self._folder.read(files.PROCESS) or {}, "started_at", files.PROCESS)
+
+    def _memory_limit(self) -> str | None:
+        return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
+
+    def _oom(self) -> str | None:
+        """What is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
+
+        Raises ``OSError``.
+        """
+        kills, group = 0, self._folder.group()
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            kills = group.oom_kills() if group is not None else 0
+        # The file last: another look writes it before it removes the group.
+        if self._folder.has(files.OOM):
+            return self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM) or KILLED
+        return KILLED if kills else None
+
+    def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
+        """Whether it failed, without a reason of its own, after it had held all that it may; as the supervisor says it.
+
+        What the kernel limits is killed, and cannot get that far.
+        """
+        if self._folder.has(files.CGROUP):
+            return None
+        limit = self._folder.count(self._folder.read(files.SPEC) or {}, "memory_limit", files.SPEC)
+        return failed_at_limit(self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None)
+
+    def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
+        """What the runner said about going on with saved state; only tasks of later attempts have that."""
+        if self._folder.task.attempt == 1:
+            return None, None
+        name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS
+        said = self._folder.read(name) or {}
+        note = self._folder.text(said, "resume_note", name)
+        resumed = self._folder.typed(said, "resumed", bool, name)
+        return (resumed if isinstance(resumed, bool) else None), bounds.words(note, bounds.NOTE_MAX)
+
+    def _message(self, text: str | None) -> str | None:
+        parts = [text] if text else []
+        parts += [f"set aside: {trouble}" for trouble in self._folder.troubles]
+        return "; ".join(parts)[:2000] or None
+
+    def _seen(
+        self,
+        phase: Phase,
+        *,
+        node: str | None = None,
+        reason: str | None = None,
+        changed_at: datetime | None = None,
+        started_at: datetime | None = None,
+        counters: Counters | None = None,
+        progress_at: datetime | None = None,
+        quiet: timedelta | None = None,
+        peak_memory: int | None = None,
+        end: End | None = None,
+    ) -> Observation:
+        resumed, note = self._resumption(final=end is not None) if started_at is not None else (None, None)
+        uid = self._folder.uid()
+        there = self._folder.exists()  # asked last: see ``observe``
+        return Observation(
+            index=self._folder.task.index,
+            attempt=self._folder.task.attempt,
+            phase=phase,
+            observed_at=self._now,
+            name=self._name if there else None,
+            uid=uid if there else None,
+            node=node,
+            reason=self._message(reason),
+            changed_at=changed_at,
+            started_at=started_at,
+            counters=counters or Counters(),
+            progress_at=progress_at,
+            quiet=quiet,
+            peak_memory=peak_memory,
+            resumed=resumed,
+            resume_note=note,
+            end=end,
+        )

@@ -1,0 +1,348 @@
+"""Identity of a process: its number *and* its start time, in this boot of the machine.
+
+A process id alone is reused sooner or later; together with the start time in clock ticks (field 22 of
+``/proc/<pid>/stat``) and the boot id it names one process for ever. Standard library only and light on imports:
+the supervisor loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Iterator
+
+_GONE = (errno.ENOENT, errno.ESRCH)
+#: What a supervisor executes: an argument that no other process has.
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from crawler_lifecycle.clusters.local.supervisor import main; main(sys.argv[1:])"
+)
+#: ``PF_EXITING`` of the kernel's include/linux/sched.h, in field 9 of ``/proc/<pid>/stat``.
+_PF_EXITING = 0x00000004
+
+
+class Stat:
+    """What ``/proc/<pid>/stat`` says about one process."""
+
+    __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "session", "start", "state")
+
+    def __init__(self, pid: int, fields: list[str]) -> None:
+        self.pid = pid
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        #: It executes nothing more and has lost its arguments and environment, but is no zombie yet.
+        self.exiting = bool(int(fields[6]) & _PF_EXITING)
+        self.start = int(fields[19])
+        #: The wait status of a zombie, as ``waitpid`` would answer it; 0 for others.
+        self.exit_status = int(fields[49]) if len(fields) > 49 else 0
+
+    @property
+    def ended(self) -> bool:
+        """A zombie has ended: only its parent has not looked yet."""
+        return self.state in ("Z", "X", "x")
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process with this number, or ``None`` when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    # The name in brackets may hold anything, spaces and brackets included; the fields begin after the last bracket.
+    fields = text[text.rfind(")") + 1 :].split()
+    return Stat(pid, fields) if len(fields) >= 20 else None
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+class Identity:
+    """One process for ever: number, start time in clock ticks, boot id."""
+
+    __slots__ = ("boot", "pid", "start")
+
+    def __init__(self, pid: int, start: int, boot: str) -> None:
+        self.pid, self.start, self.boot = pid, start, boot
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """The identity of a process that exists. Raises ``ProcessLookupError`` when it does not."""
+        stat = read_stat(pid)
+        if stat is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, stat.start, boot_id())
+
+    @classmethod
+    def from_json(cls, data: dict[str, object]) -> Identity:
+        """The identity that ``to_json`` wrote. Raises ``ValueError`` for anything else."""
+        pid, start, boot = data.get("pid"), data.get("start"), data.get("boot")
+        if type(pid) is not int or type(start) is not int or type(boot) is not str:
+            raise ValueError("no pid, start and boot")
+        if not 1 < pid < 2**31 or start < 0:
+            raise ValueError("no pid, start and boot")
+        return cls(pid, start, boot)
+
+    def to_json(self) -> dict[str, object]:
+        return {"pid": self.pid, "start": self.start, "boot": self.boot}
+
+    def stat(self) -> Stat | None:
+        """The process, zombie or not, or ``None`` when it is gone (its number may belong to another one by now)."""
+        if self.boot != boot_id():
+            return None
+        stat = read_stat(self.pid)
+        return stat if stat is not None and stat.start == self.start else None
+
+    def alive(self) -> bool:
+        """Whether the process exists and has not ended."""
+        stat = self.stat()
+        return stat is not None and not stat.ended
+
+    def can_be_asked(self) -> bool:
+        """Whether it is alive and not on its way out: then the kernel still tells its arguments and environment."""
+        stat = self.stat()
+        return stat is not None and not stat.ended and not stat.exiting
+
+    def send(self, number: int) -> bool:
+        """Send a signal to exactly this process; whether there was one to receive it.
+
+        The file descriptor pins the process before its start time is compared, so no reuse of the number can slip in
+        between.
+        """
+        try:
+            pinned = os.pidfd_open(self.pid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                return False
+            return self._send_unpinned(number)
+        try:
+            if not self.alive():
+                return False
+            signal.pidfd_send_signal(pinned, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(pinned)
+        return True
+
+    def _send_unpinned(self, number: int) -> bool:
+        """For kernels and sandboxes without pidfd, and when no descriptor is left: check, then signal."""
+        if not self.alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def all_processes() -> list[Stat]:
+    """Every process there is now, except those that vanish while we read."""
+    return list(_each_process())
+
+
+def _each_process() -> Iterator[Stat]:
+    """Every process, to be judged before the next one is asked for.
+
+    One that forks and ends while we read hides its child from the list that was made before. So the list is made again
+    until nobody new is in it: then all that lived at that moment were judged while they lived.
+    """
+    known: set[str] = set()
+    while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
+        known.update(new)
+        for name in new:
+            stat = read_stat(int(name))
+            if stat is not None:
+                yield stat
+
+
+def _environment(pid: int) -> list[bytes]:
+    """The environment with which it was executed; nothing when it is gone, or another user's: then it is not ours."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def carries(pid: int, marks: list[bytes]) -> bool:
+    """Whether the environment with which the process was executed holds all these ``NAME=value`` entries."""
+    entries = _environment(pid)
+    return all(mark in entries for mark in marks)
+
+
+def _arguments(pid: int) -> list[bytes]:
+    """The arguments with which it was executed; nothing when it is gone. A supervisor hides none of its own."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def started_with(pid: int, *arguments: str) -> bool:
+    """Whether the process was executed with all these arguments. No file is needed for it."""
+    given = _arguments(pid)
+    return all(os.fsencode(one) in given for one in arguments)
+
+
+def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
+    """Whether this process is of the task with this folder: its supervisor, one that it forked, or one with its marks.
+
+    A crawler can write any number into a file of ours, and what we signal must not be its choice.
+    """
+    if started_with(pid, folder) or carries(pid, marks[-1:]):
+        return True
+    stat = read_stat(pid)
+    return stat is not None and started_with(stat.parent, folder)
+
+
+def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identity], list[Stat]]:
+    """Supervisors and crawler processes of a task, by arguments and environment; with ``uid`` those of that object."""
+    if uid is not None:
+        marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
+    arguments = (BOOT, folder) if uid is None else (BOOT, folder, uid)
+    living = [stat for stat in _each_process() if not stat.ended and stat.pid != os.getpid()]
+    like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
+    # One that it has just forked looks like itself, and is the crawler.
+    watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
+    crawlers = [s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))]
+    boot = boot_id()
+    return [Identity(s.pid, s.start, boot) for s in living if s.pid in watching], crawlers
+
+
+def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
+    """Of these tasks (their marks by folder) those of which a process lives: one pass over all processes for all."""
+    folders = {marks[-1]: folder for folder, marks in tasks.items()}
+    found: set[str] = set()
+    for stat in _each_process():
+        if stat.ended or stat.pid == os.getpid():
+            continue
+        entries = _environment(stat.pid)
+        named = (folders[entry] for entry in entries if entry in folders)
+        found.update(folder for folder in named if all(mark in entries for mark in tasks[folder]))
+    return found
+
+
+def wake_supervisors(tasks: str) -> None:
+    """Continue every stopped supervisor of a task below this folder: a crawler of its user may have stopped it.
+
+    Stopped, it would hold its slot, or the head of the queue, for ever.
+    """
+    below_it = os.fsencode(tasks) + b"/"
+    for stat in _each_process():
+        if stat.state == "T":
+            given = _arguments(stat.pid)
+            if os.fsencode(BOOT) in given and any(one.startswith(below_it) for one in given):
+                with contextlib.suppress(PermissionError):  # another user's: no process of ours
+                    Identity(stat.pid, stat.start, boot_id()).send(signal.SIGCONT)
+
+
+def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
+    """The living processes of one task: the leader's group while the leader is there, and all that carry the marks.
+
+    The marks also find what left the group and the session (double forks). The bare group number counts only while
+    the leader, dead or alive, still holds it; afterwards it may be given to strangers. The leader itself belongs to
+    them before it has made its group and executed.
+    """
+    held = leader.stat() if leader is not None else None
+    own = os.getpid()
+    return [
+        stat
+        for stat in _each_process()
+        if not stat.ended
+        and stat.pid != own
+        and ((held is not None and held.pid in (stat.pid, stat.group)) or carries(stat.pid, marks))
+    ]
+
+
+def kill_all(victims: list[Stat], boot: str) -> int:
+    """SIGKILL each of them; how many there were to receive it."""
+    return sum(Identity(victim.pid, victim.start, boot).send(signal.SIGKILL) for victim in victims)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return _descendants_by_parent(pid)  # a kernel without that file
+    found, todo = [], [pid]
+    while todo:
+        current = todo.pop()
+        found.append(current)
+        try:
+            for thread in os.listdir(f"/proc/{current}/task"):
+                with open(f"/proc/{current}/task/{thread}/children", "rb") as file:
+                    todo.extend(int(child) for child in file.read().split())
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def _descendants_by_parent(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in all_processes():
+        children.setdefault(stat.parent, []).append(stat.pid)
+    found, todo = [], [pid]
+    while todo:
+        found.append(todo.pop())
+        todo.extend(children.get(found[-1], ()))
+    return found
+
+
+def below(pid: int) -> list[Stat]:
+    """The living descendants of the process, without itself."""
+    stats = [read_stat(child) for child in descendants(pid) if child != pid]
+    return [stat for stat in stats if stat is not None and not stat.ended]
+
+
+def resident(pid: int) -> int:
+    """Bytes of anonymous memory that the process holds now (0 when it is gone)."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            fields = file.read().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")
+
+
+def proportional(pid: int) -> int:
+    """Bytes the process holds, shared pages divided among their users (0 when it is gone). Much dearer to read."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def memory_of(pid: int, limit: int | None) -> int:
+    """Bytes held by the process and its descendants.
+
+    Forked children count shared pages twice; only when that sum reaches the limit is it worth the exact reading.
+    Processes that come or go between two readings shift what others share: then nothing exact was read, and it is
+    read again, or left to the next time.
+    """
+    family = descendants(pid)
+    total = sum(resident(member) for member in family)
+    if limit is None:
+        return total
+    for _ in range(3):
+        if total < limit:
+            return total
+        exact = sum(proportional(member) for member in family)
+        before, family = family, descendants(pid)
+        if sorted(family) == sorted(before):
+            return exact or total
+        total = sum(resident(member) for member in family)
+    return min(total, limit - 1)

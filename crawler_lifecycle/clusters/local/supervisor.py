@@ -1,0 +1,506 @@
+"""The supervisor of one local task: a small detached process that outlives all our other processes.
+
+It waits for a slot, writes down who the crawler is before the crawler executes, passes a stop on once, enforces the
+memory limit and the grace after a stop, reaps, and writes the end. All it knows it reads from the task's folder, so
+nothing is lost when whoever started it dies. Standard library only.
+
+Its argument vector is: the task's folder, the time (seconds since the epoch) after which it must not begin, and the
+task's uid. By these a stop finds it, whatever became of the folder.
+The process that was started exits as soon as the supervisor proper has taken charge; see ``TOOK_CHARGE`` and below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+
+from crawler_lifecycle.clusters.local.folders.limits import KILLED, KernelLimits, failed_at_limit
+from crawler_lifecycle.clusters.local.processes.disk_reserve import Room
+from crawler_lifecycle.clusters.local.processes.identity import (
+    Identity,
+    Stat,
+    below,
+    boot_id,
+    kill_all,
+    members,
+    memory_of,
+)
+from crawler_lifecycle.clusters.local.processes.slot_queue import (
+    WAKERS,
+    Woken,
+    alarm,
+    free_slot,
+    prepare_signals,
+    try_lock,
+)
+from crawler_lifecycle.runner.held import Held, NotOurs
+
+from .folders import folder as files
+from .processes import controls as process_controls
+from .processes import liveness_marks
+
+TOOK_CHARGE = 0
+#: Another supervisor has this task, or the task has begun or ended already.
+NOT_NEEDED = 3
+#: The deployment call was too old.
+EXPIRED = 5
+BROKEN = 70
+
+#: Seconds between two checks of memory and stop file. Signals are answered at once.
+TICK = 0.5
+#: A full disk must not cost the evidence of an end: writing it is tried for so long.
+WRITE_END_SECONDS = 600
+#: Rounds of SIGKILL, and the pause between them: while the crawler is watched, and before its end is said. On a machine
+#: that is short of everything, one that was killed may take long to go.
+ROUND = 0.02
+ROUNDS, LAST_ROUNDS = 50, 3000
+
+#: The byte at which the forked child goes on: without a control group of its own, or inside of one.
+GATE_PLAIN = b"x"
+GATE_IN_GROUP = b"g"
+
+
+class _Unstartable(Exception):
+    """The crawler could not be executed."""
+
+
+class Supervisor:
+    """One task from its place in the queue to its end."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._home = files.held(folder)
+        spec = files.read(self._home, files.SPEC)
+        if spec is None:
+            raise FileNotFoundError(os.path.join(folder, files.SPEC))
+        self._spec = spec
+        self._limit = _whole(spec.get("memory_limit"))
+        self._kernel = KernelLimits(self._home, spec)
+        self._adopts = False
+        self._room: Room | None = None
+        self._started: float | None = None
+        self._peak = 0
+        self._oom = False
+        self._message: str | None = None
+
+    def _has(self, name: str) -> bool:
+        return self._home.has(name)
+
+    def _within(self) -> str:
+        """A path of the folder that we hold, whatever was put in its place."""
+        return f"/proc/self/fd/{self._home.fileno()}"
+
+    def _stop_asked(self) -> bool:
+        return alarm.stop_asked or self._has(files.STOP)
+
+    # --- taking charge
+
+    def take_charge(self, expires_at: float) -> int:
+        """Become the only supervisor of this task, or say why not. The lock lasts as long as this process."""
+        self._lock = self._home.lockable(files.LOCK)
+        if not try_lock(self._lock, seconds=1.0) or self._has(files.PROCESS) or self._has(files.END):
+            return NOT_NEEDED
+        if self._has(files.SUPERVISOR):
+            # An earlier supervisor died while it waited. A look may have called the task gone, so it stays gone.
+            return NOT_NEEDED
+        me = {**Identity.of(os.getpid()).to_json(), "since": files.utc(time.time())}
+        files.create(self._home, files.SUPERVISOR, me)
+        # Only now: a look after the deadline that found no supervisor can rely on none beginning later.
+        if time.time() >= expires_at:
+            self._home.unlink(files.SUPERVISOR)
+            return EXPIRED
+        return TOOK_CHARGE
+
+    # --- the queue
+
+    def run(self) -> None:
+        """From the queue to the end."""
+        self._adopts = process_controls.adopt_orphans()
+        self._mark(
+            liveness_marks.begin
+        )  # again: who waited long for us may have dropped the mark of a task that never began
+        slot = self._wait_for_slot()
+        if slot is None:
+            self._leave_queue()
+            self._write_end(None, "Cancelled", "It was stopped while it waited and never executed")
+            return
+        self._execute(slot)
+
+    def _wait_for_slot(self) -> int | None:
+        """The open, locked file of a slot; ``None`` when a stop came first.
+
+        One waiter at a time, the head of the queue, tries the slots; the others sleep in the kernel's own queue of
+        the turnstile's lock, which is first come, first served.
+        """
+        slots_dir = str(self._spec["slots_dir"])
+        count = _whole(self._spec.get("slots")) or 1
+        turnstile = os.open(os.path.join(slots_dir, "turnstile"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if try_lock(turnstile):
+                slot = free_slot(slots_dir, count)
+                if slot is not None:
+                    return None if self._give_back(slot) else slot
+            reason = f"waiting: {count} of {count} slots in use"
+            files.replace(self._home, files.WAITING, {"reason": reason, "since": files.utc(time.time())})
+            while not self._stop_asked():
+                try:
+                    alarm.sleep_in_queue(turnstile)
+                except Woken:
+                    signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
+                    continue
+                break
+            while not self._stop_asked():
+                slot = free_slot(slots_dir, count)
+                if slot is not None:
+                    return None if self._give_back(slot) else slot
+                alarm.wait(0.1)
+            return None
+        finally:
+            os.close(turnstile)
+
+    def _give_back(self, slot: int) -> bool:
+        """Return the slot when a stop was asked for meanwhile."""
+        if not self._stop_asked():
+            return False
+        os.close(slot)
+        return True
+
+    def _leave_queue(self) -> None:
+        with contextlib.suppress(OSError):  # somebody tidied up; it is only a mark
+            os.unlink(str(self._spec["waiting_mark"]))
+
+    # --- the crawler
+
+    def _execute(self, slot: int) -> None:
+        self._room = Room(self._within())
+        try:
+            pid = self._start(slot)
+        except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
+            self._leave_queue()
+            self._kernel.remove()
+            self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
+            return
+        self._leave_queue()
+        if pid is None:
+            self._kernel.remove()
+            self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
+            return
+        self._watch(pid)
+        status = self._reap(pid)
+        self._write_end(status, *self._reason(status))
+        self._kernel.remove()
+
+    def _start(self, slot: int) -> int | None:
+        """Fork, write down who the child is, and only then let it execute; its pid, or ``None`` after a stop.
+
+        Raises ``_Unstartable`` when the program cannot be executed.
+        """
+        gate_out, gate_in = os.pipe()
+        fail_out, fail_in = os.pipe()
+        environment = self._environment()
+        self._kernel.prepare(self._limit)
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate_in)
+            self._become_crawler(gate_out, fail_in, slot, environment)
+        os.close(gate_out)
+        os.close(fail_in)
+        self._started = time.time()
+        child = Identity.of(pid)
+        opened = False
+        try:
+            record = {**child.to_json(), "group": pid, "started_at": files.utc(self._started)}
+            files.replace(self._home, files.PROCESS, record)
+            self._tell_beside(record)
+            self._kernel.admit(pid)
+            opened = not self._stop_asked()
+            if opened:
+                os.write(gate_in, GATE_IN_GROUP if self._kernel.in_force else GATE_PLAIN)
+        finally:
+            os.close(gate_in)  # without the byte, the child leaves without executing
+            with open(fail_out, "rb") as failures:
+                trouble = failures.read().decode("utf-8", "replace")
+            if trouble or not opened:
+                os.waitpid(pid, 0)
+        if trouble:
+            raise _Unstartable(trouble)
+        return pid if opened else None
+
+    def _environment(self) -> dict[str, str]:
+        """Our own (already allow-listed by whoever started us), the catalogue's, and the process contract."""
+        env = dict(os.environ)
+        for part in ("env", "contract"):
+            given = self._spec.get(part)
+            if isinstance(given, dict):
+                env.update({str(name): str(value) for name, value in given.items()})
+        seconds = self._spec.get("run_timeout_s")
+        if isinstance(seconds, (int, float)):
+            env["CRAWL_DEADLINE"] = files.utc(time.time() + seconds)
+        env["CRAWL_TASK_UID"] = str(self._spec.get("uid"))
+        env["CRAWL_LOG_FILE"] = os.path.join(self._folder, files.LOG)
+        return env
+
+    def _become_crawler(self, gate: int, fail: int, slot: int, environment: dict[str, str]) -> None:
+        """In the child: wait for the gate, then execute the runner. Never returns."""
+        try:
+            os.setsid()
+            word = os.read(gate, 1)
+            if not word:
+                os._exit(NOT_NEEDED)
+            argv = [str(part) for part in self._list("argv")]
+            log = self._home.new(files.LOG)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.set_inheritable(slot, True)  # the slot stays taken as long as we or the runner live
+            if self._limit is not None and word == GATE_PLAIN:
+                # A backstop for what grows too fast to be seen growing; the limit itself is watched on resident memory,
+                # because mapped memory (threads, arenas) is always a good deal more than used memory.
+                _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+                ceiling = 2 * self._limit + 256 * 1024 * 1024
+                ceiling = ceiling if hard == resource.RLIM_INFINITY else min(ceiling, hard)
+                resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
+            self._change_user(log)
+            os.chdir(str(self._spec["cwd"]))
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            # The runner begins with stop signals blocked and takes them when it is ready: none can kill it unheard.
+            signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
+            environment["CRAWL_SLOT_FD"] = str(slot)  # for the runner alone: what hides from us must not keep it
+            os.execve(argv[0], argv, environment)  # noqa: S606 - a vector, never a shell
+        except BaseException as error:
+            os.write(fail, f"{type(error).__name__}: {error}".encode()[:2000])
+        finally:
+            os._exit(127)
+
+    def _change_user(self, log: int) -> None:
+        """In the child, where the spec names a user: become it, for good, with its main group alone.
+
+        The log is the user's: the runner keeps it within its cap.
+        """
+        user = self._spec.get("user")
+        if isinstance(user, dict):
+            os.fchown(log, int(user["uid"]), int(user["gid"]))
+            os.setgroups([])
+            os.setresgid(*[int(user["gid"])] * 3)
+            os.setresuid(*[int(user["uid"])] * 3)
+
+    def _list(self, name: str) -> list[object]:
+        value = self._spec[name]
+        if not isinstance(value, list) or not value:
+            raise ValueError(f"spec.{name} is no list")
+        return value
+
+    def _watch(self, pid: int) -> None:
+        """Until the runner has ended (it is left unreaped, so that its number stays ours)."""
+        forced_at: float | None = None
+        while True:
+            alarm.wait(TICK)
+            changed = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if changed is not None and changed.si_code != os.CLD_STOPPED:
+                return
+            if changed is not None:
+                os.kill(pid, signal.SIGCONT)  # stopped, perhaps by its crawler, it would never tell how that ended
+            if forced_at is None and self._stop_asked():
+                forced_at = time.monotonic() + self._grace()
+                if self._note_signal():
+                    os.kill(pid, signal.SIGTERM)
+            if forced_at is not None and time.monotonic() >= forced_at:
+                self._message = f"It was killed because it still ran {self._grace():g} s after the stop"
+                self._kill_group(pid)
+            self._watch_memory(pid)
+
+    def _note_signal(self) -> bool:
+        """Whether the stop signal is ours to send: nobody did so before. Without a folder nobody else can."""
+        try:
+            return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
+        except OSError:
+            return True
+
+    def _grace(self) -> float:
+        grace = self._spec.get("stop_grace_s")
+        return float(grace) if isinstance(grace, (int, float)) else 30.0
+
+    def _watch_memory(self, pid: int) -> None:
+        if self._kernel.in_force:
+            if not self._oom and self._kernel.oom_kills():
+                self._oom = True
+                self._message = KILLED
+                self._kill_group(pid)  # version 1 kills one process and leaves the others
+            return
+        if self._limit is None:
+            return
+        held = memory_of(pid, self._limit)
+        self._peak = max(self._peak, held)
+        if held >= self._limit and not self._oom:
+            self._oom = True
+            self._message = f"It held {held} bytes, the limit is {self._limit} bytes"
+            # First the reason, then the act: a look that comes before our end is on file must not guess.
+            with contextlib.suppress(OSError):
+                files.create(self._home, files.OOM, {"message": self._message, "peak_memory": held})
+            self._kill_group(pid)
+
+    def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
+        """SIGKILL to the group and to what left it. Safe: our child's number is not reused before we reap it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        self._sweep(Identity.of(pid), rounds)
+
+    def _sweep(self, leader: Identity, rounds: int) -> None:
+        contract = self._spec.get("contract")
+        given = contract if isinstance(contract, dict) else {}
+        run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
+        marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
+        for _ in range(rounds):  # something may still be forking
+            self._kernel.kill()
+            found = {stat.pid: stat for stat in [*members(leader, marks), *self._tree()]}
+            if not kill_all(list(found.values()), boot_id()):
+                return
+            time.sleep(ROUND)
+
+    def _tree(self) -> list[Stat]:
+        """What lives below us: all of it is the crawler's, and nothing of the crawler's is elsewhere while we live."""
+        return below(os.getpid()) if self._adopts else []
+
+    def _reap(self, pid: int) -> int:
+        """End whatever the crawler left behind, then reap it: ended means that nothing of it runs."""
+        self._kill_group(pid, LAST_ROUNDS)
+        _, status, usage = os.wait4(pid, 0)
+        self._peak = max(self._peak, usage.ru_maxrss * 1024, self._kernel.peak())
+        if self._adopts:
+            self._empty_tree()
+        return status
+
+    def _empty_tree(self) -> None:
+        """Until the kernel says that we have no child any more, dead or alive: that is the proof.
+
+        It takes as long as it takes. What cannot be killed (it hangs in the kernel) still runs, and holds its slot.
+        """
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                if os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+                kill_all(self._tree(), boot_id())
+                time.sleep(ROUND)
+
+    # --- the end
+
+    def _reason(self, status: int) -> tuple[str, str | None]:
+        """Reason in Kubernetes' words, and a sentence where there is more to say."""
+        if self._oom:
+            return "OOMKilled", self._message
+        if status == 0:
+            return "Completed", None
+        if self._kernel.oom_kills():
+            return "OOMKilled", KILLED
+        if not self._kernel.in_force:
+            oom = failed_at_limit(self._peak, self._limit, self._summary().get("finish_reason"))
+            if oom is not None:
+                return "OOMKilled", oom
+        return "Error", self._message
+
+    def _summary(self) -> dict[str, object]:
+        try:
+            return files.read(self._home, files.SUMMARY) or {}
+        except (files.Garbage, OSError):
+            return {}
+
+    def _removed(self) -> bool:
+        """Whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back.
+
+        It may do so while we look, so it is looked for in the one folder of tasks that we hold.
+        """
+        tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
+        try:
+            there = Held(tasks)
+        except OSError:
+            return False
+        try:
+            for name in names:
+                there = there.below(name)
+            return not os.path.samestat(os.fstat(there.fileno()), os.fstat(self._home.fileno()))
+        except (FileNotFoundError, NotOurs):
+            return True
+        except OSError:
+            return False
+
+    def _write_end(self, status: int | None, reason: str, message: str | None) -> None:
+        exit_code = number = None
+        if status is not None:
+            exit_code = os.waitstatus_to_exitcode(status)
+            if exit_code < 0:
+                exit_code, number = 128 - exit_code, -exit_code
+            else:
+                # The runner answers 128 + n for a crawler killed by signal n; its summary tells that from a plain code.
+                told = _whole(self._summary().get("signal"))
+                number = told if told is not None and exit_code == 128 + told else None
+        if self._oom:
+            exit_code, number = 137, int(signal.SIGKILL)
+        end: dict[str, object] = {
+            "exit_code": exit_code,
+            "signal": number,
+            "reason": reason,
+            "message": message,
+            "started_at": files.utc(self._started) if status is not None and self._started else None,
+            "finished_at": files.utc(time.time()),
+            "peak_memory": self._peak or None,
+        }
+        give_up = time.monotonic() + WRITE_END_SECONDS
+        while True:
+            try:
+                self._home.set_aside(files.END)  # nothing but us may say it, and nothing of the crawler runs any more
+                if self._room is None or not self._room.become(os.path.join(self._within(), files.END), end):
+                    files.create(self._home, files.END, end)
+                break
+            except OSError:
+                if self._removed():
+                    break
+                if time.monotonic() >= give_up:
+                    raise
+                time.sleep(1)
+        end["message"] = message or "Its folder was removed"
+        self._tell_beside(end if self._removed() else None)
+        self._mark(liveness_marks.end)
+
+    def _tell_beside(self, told: dict[str, object] | None) -> None:
+        """Outside of our folder, which the crawler may remove: that it began, or its end; ``None``: nothing more."""
+        folder, name = os.path.split(str(self._spec.get("started")))
+        with contextlib.suppress(OSError):
+            if told is None:
+                Held(folder).unlink(name)
+            else:
+                whose = {"uid": self._spec.get("uid"), "run_uid": self._spec.get("run_uid")}
+                files.replace(Held(folder), name, {**told, **whose})
+
+    def _mark(self, change: Callable[[str], None]) -> None:
+        mark = self._spec.get("live_mark")
+        if isinstance(mark, str):
+            change(mark)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def main(argv: list[str]) -> None:
+    """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
+    process_controls.hide()  # before the fork: the environment holds the crawler's secrets
+    folder, expires_at = argv[0], float(argv[1])
+    answer_out, answer_in = os.pipe()
+    if os.fork():
+        os.close(answer_in)
+        answer = os.read(answer_out, 1)
+        os._exit(answer[0] if answer else BROKEN)
+    os.close(answer_out)
+    prepare_signals()
+    supervisor = Supervisor(folder)
+    answer_code = supervisor.take_charge(expires_at)
+    os.write(answer_in, bytes([answer_code]))
+    os.close(answer_in)
+    if answer_code == TOOK_CHARGE:
+        supervisor.run()
+    os._exit(0)  # somebody waits for our end, and nothing is left to tidy up

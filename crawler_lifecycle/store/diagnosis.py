@@ -1,0 +1,91 @@
+"""What an operator must know about a database: its server, schema, settings and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
+
+from .engine import Database, masked, open_engine, parse_url
+
+#: Server variables that decide whether our writes are possible, complete and durable.
+_VARIABLES = (
+    *("binlog_format", "log_bin", "max_allowed_packet", "max_connections", "wait_timeout", "read_only"),
+    *("innodb_flush_log_at_trx_commit", "innodb_doublewrite"),
+)
+_ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found."""
+
+    server: str
+    """Product, version and place, without the password."""
+    schema: Schema
+    """Which schema it has, if any."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Settings of a MySQL or MariaDB server, by name."""
+    now: float | None = None
+    """The server's clock as seconds since 1970; ``None`` where it is our own."""
+    exists: bool = True
+    """Whether there is a database at all; a SQLite file may have to be made first."""
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite database; ``None`` for other databases and for URLs that name none."""
+    try:
+        parsed = parse_url(url)
+    except InvalidRequest:
+        return None
+    return Path(parsed.database or "").absolute() if parsed.get_backend_name() == "sqlite" else None
+
+
+def diagnose(url: str) -> Diagnosis:
+    """Look into a database; nothing is changed, and a SQLite file that is not there is not made.
+
+    Raises ``InvalidRequest`` and ``StoreUnavailable``.
+    """
+    parsed = parse_url(url)
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        return Diagnosis(f"no file {file}", Schema(None), exists=False)
+    database = Database(open_engine(parsed, pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
+    try:
+        with database.reading() as connection:
+            schema = schema_of(connection)
+            if file is not None:
+                version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
+                return Diagnosis(f"SQLite {version} at {file}", schema)
+            return _of_server(connection, url, schema)
+    finally:
+        database.close()
+
+
+def try_writing(url: str) -> None:
+    """Take a SQLite file's write lock and let go of it again; nothing is changed.
+
+    A server tells by its variables whether it is read-only. Raises ``StoreUnavailable`` after at most ten seconds.
+    """
+    database = Database(open_engine(parse_url(url), pool_size=1, answer_timeout_s=_ANSWER_TIMEOUT_S))
+    try:
+        with database.writing():
+            pass
+    finally:
+        database.close()
+
+
+def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:
+    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+    rows = connection.execute(text(f"SHOW VARIABLES WHERE Variable_name IN ({names})"))
+    variables = {str(name): str(value) for name, value in rows}
+    version = str(connection.execute(text("SELECT VERSION()")).scalar_one())
+    # Both clocks are read as numbers: the server's time zone has no part in it.
+    now = connection.execute(text("SELECT UNIX_TIMESTAMP(NOW(6))")).scalar_one()
+    product = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    return Diagnosis(f"{product} {version} at {masked(url)}", schema, variables, float(now))

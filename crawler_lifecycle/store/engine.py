@@ -1,0 +1,268 @@
+"""Connections: how each database is opened, what a transaction is, and which failures are temporary.
+
+One path for both databases; the differences are all here: SQLite gets its pragmas and ``BEGIN IMMEDIATE`` for writers
+(a writer that upgrades a read lock cannot wait, it fails), MySQL and MariaDB get READ COMMITTED, strict mode and
+timeouts on every wait.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    StatementError,
+    TimeoutError,
+)
+from sqlalchemy.pool import QueuePool
+
+from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
+from crawler_lifecycle.store.schema.columns import json_text, read_json
+
+URL_SETTING = "LIFECYCLE_DATABASE__URL"
+CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a SQLite writer waits for another one, and how long anybody waits for a pooled connection."""
+CONNECT_TIMEOUT_S = 5
+ANSWER_TIMEOUT_S = 10
+LOCK_WAIT_S = 8
+"""Below the answer timeout, so that a lock that is not freed is reported as such and not as a lost connection."""
+RECYCLE_S = 280
+"""Below the idle timeouts that proxies and managed databases like to set (300 s)."""
+
+_SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+#: A server that became read-only (a failover): the connection must not go back to the pool.
+_READ_ONLY = (1290, 1792, 1836)
+#: A table or column that this build expects is not there.
+_NO_SUCH_THING = (1054, 1146)
+#: What MySQL and MariaDB say of themselves: rights, connections, locks, room, states. All their other texts may quote
+#: values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own begin at 2000.
+_OF_ITSELF = frozenset(
+    {
+        *(0, 1021, 1023, 1026, 1030, 1037, 1038, 1040, 1041, 1043, 1044, 1045, 1046, 1049, 1053, 1078, 1079, 1080),
+        *(1114, 1129, 1130, 1142, 1143, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190),
+        *(1203, 1205, 1206, 1213, 1223, 1226, 1227, 1290, 1317, 1370, 1637, 1792, 1836, 1927, 1969, 3024, 3032, 3100),
+        *(3101, 4031),
+    }
+)
+_OF_CLIENT = range(2000, 3000)
+#: What SQLite says of a statement: an error in it, too big, a constraint, a type, an index of a parameter.
+_OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
+#: What a statement does, and to which table.
+_STATEMENT = re.compile(r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """A database URL, well formed or not, without its password."""
+    hidden = re.sub(r"^(.*?//)?([^:/@]*):(.*)@", r"\1\2:***@", text)
+    return re.sub(r"((?:password|passwd)=)[^&]*", r"\1***", hidden)
+
+
+def parse_url(text: str) -> URL:
+    """The URL with the one driver that is supported for its database.
+
+    Raises ``InvalidRequest`` naming the setting, the value without its password, and the cure.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise _bad_url(text, "is not a database URL") from None
+    kind = url.drivername.partition("+")[0]
+    if kind == "sqlite":
+        if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+            raise _bad_url(text, "names another driver than pysqlite")
+        if not url.database or url.database == ":memory:" or "mode=memory" in text:
+            raise _bad_url(text, "names no file; a database in memory cannot be shared between processes")
+        return url.set(drivername="sqlite+pysqlite")
+    if kind in ("mysql", "mariadb"):
+        if url.drivername not in (kind, f"{kind}+pymysql"):
+            raise _bad_url(text, "names another driver than pymysql")
+        if not url.database:
+            raise _bad_url(text, "names no database")
+        return url.set(drivername="mysql+pymysql")
+    raise _bad_url(text, f"names a database that is not supported ({kind})")
+
+
+def _bad_url(text: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"{URL_SETTING}: {masked(text)!r} {what}; {CURE}")
+
+
+def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
+    """An engine for a URL of ``parse_url``; nothing is connected yet."""
+    pool: Mapping[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": pool_size,
+        "max_overflow": 0,
+        "pool_timeout": BUSY_TIMEOUT_S,
+        "json_serializer": json_text,
+        "json_deserializer": read_json,
+        # Values may be personal or secret (arguments of crawlers); they never belong into messages.
+        "hide_parameters": True,
+    }
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}, **pool)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    engine = create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        pool_recycle=RECYCLE_S,
+        connect_args={
+            "charset": "utf8mb4",
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": answer_timeout_s,
+            "write_timeout": answer_timeout_s,
+            "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', innodb_lock_wait_timeout={LOCK_WAIT_S}",
+        },
+        **pool,
+    )
+    event.listen(engine, "handle_error", _drop_read_only)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # Python's own transaction handling would begin late and commit early; we begin ourselves.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        # Switching to WAL needs the whole file, so it is asked for only when it is not yet so.
+        if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+    finally:
+        cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("lifecycle_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _drop_read_only(context: Any) -> None:
+    if _code(context.original_exception) in _READ_ONLY:
+        context.is_disconnect = True
+
+
+def _code(error: BaseException | None) -> int | None:
+    args = getattr(error, "args", ())
+    return args[0] if args and isinstance(args[0], int) else None
+
+
+class KeyTaken(StoreRefused):
+    """A row with this key is there already, or one that it points to is not."""
+
+
+def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
+    """The database's failure as our error.
+
+    Its text holds no value of a row: drivers put them into theirs, bulk statements have them in the statement, and
+    both would go into logs, histories and answers.
+    """
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable("The database cannot be used now: no free connection in the pool")
+    text, itself = _told(error)
+    if _code(error.orig) in _NO_SUCH_THING or text.startswith(("no such table", "no such column")):
+        return StoreUnavailable(f"The database lacks what this build needs ({text}); run: crawlctl db upgrade")
+    if text == "unable to open database file":
+        text += "; the folder that LIFECYCLE_DATABASE__URL names has to exist and be writable"
+    if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
+        return StoreUnavailable(f"The database cannot be used now: {text}")
+    kind = KeyTaken if isinstance(error, IntegrityError) else StoreRefused
+    return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing of it was written")
+
+
+def _told(error: StatementError) -> tuple[str, bool]:
+    """What the driver says, as far as it can hold no value of a row; whether it speaks of the database itself."""
+    if not isinstance(error, DBAPIError):
+        return type(error.orig).__name__, False  # a value that its column does not take
+    code = _code(error.orig)
+    if code is None:  # SQLite names tables and columns, never values
+        return str(error.orig), getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in _OF_STATEMENT
+    if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
+        return str(error.orig), True
+    from pymysql.constants import ER  # whose error it is, so it is loaded
+
+    name = next((name for name, known in vars(ER).items() if known == code), "see the manual of the database")
+    return f"error {code} ({name})", False
+
+
+def _head(statement: str | None) -> str:
+    found = _STATEMENT.search(statement or "")
+    return " ".join(filter(None, found.groups())) if found else "no statement"
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn every failure of a statement into ``StoreUnavailable`` or its kind ``StoreRefused``."""
+    try:
+        yield
+    except (StatementError, TimeoutError) as error:
+        # Not "from error": whoever tells of the cause would tell the values in it.
+        raise spoken(error).with_traceback(error.__traceback__) from None
+
+
+_TURNSTILES: dict[str, threading.Lock] = {}
+
+
+def _turnstile(url: URL) -> threading.Lock | None:
+    """The lock that all writers of one SQLite file share in this process; other databases need none."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    return _TURNSTILES.setdefault(os.path.realpath(url.database or ""), threading.Lock())
+
+
+class Database:
+    """Transactions on one database. Nothing here retries: whoever calls does (Temporal's policies)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._turnstile = _turnstile(engine.url)
+        # The same pool; its transactions take SQLite's write lock when they begin.
+        self.writer = engine.execution_options(lifecycle_write=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One transaction that only reads."""
+        with translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction that writes: committed when the block ends, rolled back when it raises.
+
+        SQLite has one writer at a time, and whoever waits for it polls with ever longer sleeps. So writers of the same
+        process queue here, and only those of other processes meet at the file.
+        """
+        with self._turn(), translated(), self.writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._turnstile is None:
+            yield
+            return
+        if not self._turnstile.acquire(timeout=2 * BUSY_TIMEOUT_S):
+            raise StoreUnavailable("The database cannot be used now: other writers do not let go of it")
+        try:
+            yield
+        finally:
+            self._turnstile.release()
+
+    def close(self) -> None:
+        """Close all connections. A second call does nothing."""
+        self.engine.dispose()

@@ -1,0 +1,53 @@
+"""Tables of the outbox: events and how far they are delivered."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
+
+from crawler_lifecycle.store.schema.columns import UtcTime
+
+from .base import OPTIONS, Json, Key, Long, metadata
+
+outbox_counter = Table(
+    "outbox_counter",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+outbox_event = Table(
+    "outbox_event",
+    metadata,
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    # What it is about: runs/7, managers/3, graphs/nightly. Whose number or key that is, says the uid.
+    Column("subject", String(220), nullable=False),
+    Column("subject_uid", String(32), nullable=False),
+    # Null where it is about no run.
+    Column("run_id", Key, ForeignKey("run_history.run_id")),
+    Column("attempt", Integer, nullable=False),
+    Column("type", String(50), nullable=False),
+    # Null for events that may repeat; what must happen once has a key of subject, attempt and type.
+    Column("event_key", String(200)),
+    Column("body", Json, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("event_key"),
+    Index(None, "run_id", "seq"),
+    Index(None, "subject", "seq"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+outbox_delivery = Table(
+    "outbox_delivery",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
+    Column("sink", String(100), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("error", Long),
+    Column("delivered_at", UtcTime),
+    UniqueConstraint("seq", "sink"),
+    Index(None, "sink", "seq"),
+    **OPTIONS,
+)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.ports import Deployed, QueuedTask
+from tests.clusters.local.local_bench import wait_until
+from tests.support.job_cases import Rules, crawler, deployment
+from tests.support.kube_api import FakeApiServer, Silence
+from tests.support.kube_api.clients import patient
+from tests.support.kube_api.store import JOBS
+
+
+@dataclass
+class Bench:
+    """A deployer on a fake API server, and a clock to be set."""
+
+    server: FakeApiServer
+    api: Api
+    now: datetime = datetime(2026, 11, 20, tzinfo=UTC)
+    crawler: CrawlerDefinition = field(default_factory=crawler)
+    made: list[KubernetesDeployer] = field(default_factory=list)
+
+    def without_answer(self, fault: Silence, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The next creation of a Job falls silent, before or after its effect, and is given up then."""
+        self.server.faults.add("POST", r"/jobs(\?|$)", fault)
+        send, silent = self.api._wire._send, iter([True])
+
+        def sent(*args: Any, **more: Any) -> Any:
+            if args[0].method != "POST" or not next(silent, False):
+                return send(*args, **more)
+            asked, who, target, payload, headers, _, whole_s, left_s = args
+            try:
+                return send(asked, who, target, payload, headers, 0.3, whole_s, left_s)
+            finally:  # nobody knows that the server has come so far, but it has
+                wait_until(lambda: self.server.store.find(JOBS) if fault.after_effect else self.server.requests)
+
+        monkeypatch.setattr(self.api._wire, "_send", sent)
+
+    def deployer(self, **more: Any) -> KubernetesDeployer:
+        deployer = KubernetesDeployer(self.api, Rules(), **{"clock": lambda: self.now, **more})
+        self.made.append(deployer)
+        return deployer
+
+    def deploy(self, tasks: int = 1, by: KubernetesDeployer | None = None, **asked: Any) -> list[Deployed]:
+        page = [QueuedTask(70 + n, n, {}) for n in range(tasks)]
+        whole = deployment(**{"tasks": page, "expires_at": self.now + timedelta(seconds=25), **asked})
+        return (by or self.deployer()).deploy(whole, self.crawler)
+
+    def one(self, **more: Any) -> Deployed:
+        [answer] = self.deploy(**more)
+        return answer
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(job["metadata"]["name"] for job in self.server.store.find(JOBS))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with FakeApiServer(tmp_path) as server:
+        bench = Bench(server, patient(server))
+        yield bench
+        for deployer in bench.made:
+            deployer.close()
+        bench.api.close()

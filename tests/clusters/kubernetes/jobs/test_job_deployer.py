@@ -1,0 +1,642 @@
+"""Creating Jobs, each at most once: every answer that a server can give, and every one that can be lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refused, Throttled, Unauthorised
+from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+from crawler_lifecycle.clusters.kubernetes.jobs.deployer import PATIENCE, THREADS
+from crawler_lifecycle.domain.crawlers.pod import PodOptions
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
+from tests.support.job_cases import crawler
+from tests.support.kube_api import Answer, Cut, Garbage, LostAnswer, Mutate, Reset, Silence, Truncated, throttled
+from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
+
+if TYPE_CHECKING:
+    from tests.clusters.kubernetes.jobs.conftest import Bench
+else:
+    Bench = Any
+
+SECRETS = next(kind for kind in KINDS if kind.plural == "secrets")
+JOBS_POST = r"/jobs(\?|$)"
+SECRETS_POST = r"/secrets(\?|$)"
+
+
+def _tokens(*_: object) -> dict[str, str]:
+    return {"CRAWL_GATEWAY_URL": "http://gateway.example", "CRAWL_TOKEN": "task.7.secret"}
+
+
+def _env(job: dict[str, Any]) -> dict[str, Any]:
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+# --- created, found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_task_becomes_a_job_with_our_name_and_the_servers_uid(bench: Bench) -> None:
+    answer = bench.one()
+    job = bench.server.job("crawl-7-0-1")
+    assert (answer.state, answer.name, answer.uid) == ("created", "crawl-7-0-1", job["metadata"]["uid"])
+    assert job["metadata"]["labels"][labels.RUN] == "7"
+
+
+def test_a_second_call_finds_it(bench: Bench) -> None:
+    first, again = bench.one(), bench.one()
+    assert (again.state, again.uid) == ("existing", first.uid)
+    assert len(bench.jobs) == 1
+
+
+def test_each_attempt_has_its_own(bench: Bench) -> None:
+    first, second = bench.one(), bench.one(attempt=2)
+    assert first.uid != second.uid
+    assert second.state == "created"
+
+
+def test_a_page_has_an_answer_for_each_task_in_its_order(bench: Bench) -> None:
+    bench.deploy(3)
+    answers = bench.deploy(40)
+    assert [answer.index for answer in answers] == list(range(40))
+    assert [answer.state for answer in answers] == ["existing"] * 3 + ["created"] * 37
+    assert len({answer.uid for answer in answers}) == 40
+
+
+def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    first = bench.deploy(30, by=by)
+    for job in bench.jobs[:29]:
+        bench.server.pod_starts(job)
+    before = bench.server.count()
+    again = bench.deploy(30, by=by)
+    assert [answer.uid for answer in again] == [answer.uid for answer in first]
+    assert {answer.state for answer in again} == {"existing"}
+    assert bench.server.count() - before == 2, "one list, and the Secret of the one that has not started"
+
+
+def test_without_the_right_to_list_a_page_is_found_by_name(bench: Bench) -> None:
+    first = bench.deploy(5)
+    bench.server.deny("list", "jobs")
+    assert [answer.uid for answer in bench.deploy(5)] == [answer.uid for answer in first]
+
+
+def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
+    bench.deploy(4)
+
+    def settle(job: Any) -> None:
+        job["metadata"]["labels"][labels.SETTLED] = "1"
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
+    assert [answer.state for answer in bench.deploy(5)] == ["existing", "refused", "existing", "existing", "created"]
+
+
+def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
+    bench.server.faults.add("GET", JOBS_POST, Answer(500))
+    with pytest.raises(ClusterUnavailable):
+        bench.deploy(3)
+    assert not bench.jobs
+
+
+def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
+    replicas, barrier = [bench.deployer() for _ in range(4)], threading.Barrier(4)
+
+    def call(n: int) -> list[Any]:
+        barrier.wait(60)
+        return bench.deploy(20, by=replicas[n])
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(call, range(4)))
+    assert len(bench.jobs) == 20
+    for same in zip(*answers, strict=True):
+        assert len({answer.uid for answer in same}) == 1
+        assert sorted(answer.state for answer in same) == ["created", "existing", "existing", "existing"]
+
+
+def test_wrong_arguments_are_refused_without_trying_to_create(bench: Bench) -> None:
+    answer = bench.one(args={"nonsense": "1"})
+    assert (answer.state, answer.uid) == ("refused", None)
+    assert "nonsense" in (answer.reason or "")
+    assert [request.method for request in bench.server.requests] == ["GET"], "an earlier try may have created it"
+
+
+# --- an answer that was lost ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        LostAnswer(),
+        Reset(after_effect=True),
+        Silence(after_effect=True),
+        Cut(40),
+        Truncated(30),
+        Garbage(b"<html>proxy</html>"),
+        Silence(),
+        Reset(),
+        Answer(500),
+        Answer(502),
+        Answer(504),
+        Answer(503),
+    ],
+    ids=repr,
+)
+def test_whether_it_took_effect_or_not_there_is_one_job(
+    bench: Bench, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(fault, Silence):
+        bench.without_answer(fault, monkeypatch)
+    else:
+        bench.server.faults.add("POST", JOBS_POST, fault)
+    answer = bench.one()
+    assert answer.uid == bench.server.job("crawl-7-0-1")["metadata"]["uid"]
+    assert answer.state in ("created", "existing")
+    methods = [request.method for request in bench.server.requests]
+    assert methods[:2] == ["POST", "GET"], "the first look is cheaper than a second creation"
+    assert methods.count("POST") == (1 if answer.state == "existing" else 2)
+
+
+def test_what_nobody_answers_for_is_an_outage_and_is_found_by_the_next_call(bench: Bench) -> None:
+    bench.server.faults.add("POST", JOBS_POST, LostAnswer())
+    bench.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
+    with pytest.raises(ClusterUnavailable):
+        bench.one()
+    bench.server.faults.clear()
+    assert bench.one().state == "existing"
+
+
+QUOTA = Answer(
+    403, 'jobs.batch "crawl-7-0-1" is forbidden: exceeded quota: crawls, used: count/jobs.batch=1', "Forbidden"
+)
+POLICY = Answer(403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden")
+
+
+def _lost(bench: Bench) -> str:
+    """A call whose Job is there and executes, though nobody had an answer. Its uid."""
+    bench.server.faults.add("POST", JOBS_POST, LostAnswer())
+    bench.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
+    with pytest.raises(ClusterUnavailable):
+        bench.one()
+    bench.server.faults.clear()
+    bench.server.pod_starts("crawl-7-0-1")
+    return str(bench.server.job("crawl-7-0-1")["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid"), Answer(413, "too large")], ids=repr)
+def test_a_refusal_does_not_say_that_nothing_is_there(bench: Bench, refusal: Answer) -> None:
+    uid = _lost(bench)
+    bench.server.faults.add("POST", JOBS_POST, refusal)
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+
+
+def test_a_quota_that_our_own_job_uses_up_is_no_reason_to_wait(bench: Bench) -> None:
+    bench.server.routes.jobs_quota = 1
+    uid = _lost(bench)
+    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+    assert [answer.state for answer in bench.deploy(2)] == ["existing", "deferred"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_catalogue_that_changed_for_the_worse_disowns_no_job(bench: Bench, tasks: int) -> None:
+    uid = _lost(bench)
+    bench.crawler = replace(bench.crawler, image="no image")
+    first, *others = bench.deploy(tasks)
+    assert (first.state, first.uid) == ("existing", uid)
+    assert {answer.state for answer in others} <= {"refused"}
+
+
+@pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid")], ids=repr)
+def test_a_refusal_after_a_try_without_an_answer_is_that_trouble(bench: Bench, refusal: Answer) -> None:
+    bench.server.faults.add("POST", JOBS_POST, Answer(504))
+    bench.server.faults.add("POST", JOBS_POST, refusal)
+    with pytest.raises(ApiError) as raised:
+        bench.one()
+    assert raised.value.status == 504, "the first creation may hold the quota, and be stored yet"
+    assert bench.one().state == "created"
+
+
+def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:
+    bench.server.faults.add("POST", JOBS_POST, Answer(500), times=None)
+    with pytest.raises(ApiError) as raised:
+        bench.one()
+    assert raised.value.status == 500
+    assert bench.server.count("POST") == 3
+
+
+# --- another object under the name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["9", None], ids=["changed", "removed"])
+@pytest.mark.parametrize("label", [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MANAGED_BY])
+def test_a_job_whose_labels_another_hand_changed_is_ours_all_the_same(
+    bench: Bench, label: str, value: str | None
+) -> None:
+    """Its hash names run, task and what was asked: to refuse it would end the task while its Job executes."""
+    uid = _lost(bench)
+
+    def change(job: Any) -> None:
+        told = job["metadata"]["labels"]
+        job["metadata"]["labels"] = {key: it for key, it in {**told, label: value}.items() if it is not None}
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+    assert bench.deploy(2)[0].uid == uid
+
+
+@pytest.mark.parametrize("label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY])
+def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, label: str) -> None:
+    bench.one()
+
+    def change(job: Any) -> None:
+        job["metadata"]["labels"][label] = "9"
+        del job["metadata"]["annotations"][labels.SPEC_HASH]
+
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = bench.one()
+    assert (answer.state, answer.uid) == ("refused", None)
+    assert label in (answer.reason or "")
+    assert labels.SPEC_HASH in (answer.reason or "")
+
+
+def test_a_job_that_was_asked_for_something_else_is_not_ours(bench: Bench) -> None:
+    bench.one()
+    answer = bench.one(settings={"DEPTH_LIMIT": "1"})
+    assert answer.state == "refused"
+    assert labels.SPEC_HASH in (answer.reason or "")
+
+
+def test_a_job_that_a_person_made_under_the_name_is_not_ours(bench: Bench) -> None:
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
+    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "crawl-7-0-1"}, "spec": spec}
+    bench.api.post(bench.api.jobs_path(), made)
+    assert bench.one().state == "refused"
+
+
+def test_a_job_whose_end_is_on_record_is_of_another_database(bench: Bench) -> None:
+    bench.one()
+    bench.server.store.update(
+        JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update({labels.SETTLED: "1"})
+    )
+    answer = bench.one()
+    assert (answer.state, answer.uid) == ("refused", None)
+    assert "another database" in (answer.reason or "")
+
+
+def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_again(bench: Bench) -> None:
+    uid = _lost(bench)
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = bench.one()
+    assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
+    assert bench.deploy(2)[0].uid == uid
+
+
+@pytest.mark.parametrize(
+    ("where", "foreign"),
+    [("annotations", {labels.SPEC_HASH: "9"}), ("labels", {labels.SETTLED: "1"})],
+    ids=["of another task", "settled"],
+)
+def test_a_former_one_that_is_being_deleted_is_waited_for(bench: Bench, where: str, foreign: dict[str, str]) -> None:
+    bench.one()
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign))
+    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = bench.one()
+    assert (answer.state, answer.uid) == ("deferred", None)
+    assert "still being deleted" in (answer.reason or "")
+    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[]))
+    assert bench.one().state == "created"
+
+
+# --- another controller -----------------------------------------------------------------------------------------------
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
+def _given_away(bench: Bench) -> None:
+    """From now on the server gives every Job to another controller, as the webhook of a MultiKueue does."""
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None)
+
+
+def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    for answer in (bench.one(), *bench.deploy(3)):
+        assert (answer.state, answer.uid) == ("refused", None)
+        assert "queue far" in (answer.reason or "")
+        assert MULTIKUEUE in (answer.reason or "")
+    assert not bench.jobs
+
+
+def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Bench) -> None:
+    uid = _lost(bench)
+    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(bench)
+    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+
+
+def test_a_server_that_does_not_answer_that_question_makes_the_job(bench: Bench) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add(
+        "POST", JOBS_POST, Answer(400, "admission webhook x does not support dry run", "BadRequest")
+    )
+    assert bench.one().state == "created"
+
+
+@pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
+def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
+    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    bench.server.faults.add("POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None)
+    assert bench.one().state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 2
+    bench.crawler = crawler()
+    assert bench.one(attempt=2).state == "created"
+    assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
+
+
+# --- what the server refuses ------------------------------------------------------------------------------------------
+
+
+def test_a_quota_that_is_used_up_defers_in_the_servers_words(bench: Bench) -> None:
+    bench.server.routes.jobs_quota = 2
+    answers = bench.deploy(5)
+    assert sorted(answer.state for answer in answers) == ["created"] * 2 + ["deferred"] * 3
+    told = next(answer.reason for answer in answers if answer.state == "deferred")
+    assert "exceeded quota: crawls, requested: count/jobs.batch=1, used: count/jobs.batch=2" in (told or "")
+    bench.server.routes.jobs_quota = None
+    assert sorted(answer.state for answer in bench.deploy(5)) == ["created"] * 3 + ["existing"] * 2
+
+
+def test_a_quota_that_changed_meanwhile_is_no_job_of_that_name(bench: Bench) -> None:
+    why = 'Operation cannot be fulfilled on resourcequotas "crawls": the object has been modified'
+    bench.server.faults.add("POST", JOBS_POST, Answer(409, why, "Conflict"))
+    with pytest.raises(ApiError):
+        bench.one()
+    assert bench.one().state == "created"
+
+
+def test_a_namespace_that_is_being_deleted_defers_and_says_so(bench: Bench) -> None:
+    bench.server.store.update(NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating"))
+    answer = bench.one()
+    assert answer.state == "deferred"
+    assert "the namespace crawls is being deleted" in (answer.reason or "")
+
+
+def test_our_own_missing_right_fails_no_run(bench: Bench) -> None:
+    bench.server.deny("create", "jobs")
+    with pytest.raises(Refused, match="needs permission to create jobs in namespace crawls"):
+        bench.one()
+    bench.server.allow("create", "jobs")
+    bench.server.deny("get", "jobs")
+    assert bench.one().state == "created"
+    with pytest.raises(Refused, match="needs permission to get jobs"):
+        bench.one()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            Answer(422, 'Job.batch "x" is invalid: spec.template.spec.volumes[2]: Required'),
+            "spec.template.spec.volumes",
+        ),
+        (Answer(403, 'admission webhook "policy.example" denied the request: no owner label', "Forbidden"), "no owner"),
+        (Answer(422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: too big"), "too big"),
+        (Answer(413, "Request entity too large: limit is 3145728"), "3145728"),
+        (Answer(400, 'Job in version "v1" cannot be handled as a Job: unknown field "spec.x"'), "spec.x"),
+    ],
+)
+def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
+    bench: Bench, answer: Answer, words: str
+) -> None:
+    bench.server.faults.add("POST", JOBS_POST, answer)
+    told = bench.one()
+    assert (told.state, told.uid) == ("refused", None)
+    assert words in (told.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Answer(401), Unauthorised),
+        (throttled("3"), Throttled),
+        (throttled(None), Throttled),
+        (Answer(404, 'namespaces "crawls" not found'), ApiError),
+        (Answer(403, "something that nobody has heard of", "Forbidden"), Refused),
+        (Answer(400, "<html>a proxy</html>", "-"), Refused),
+    ],
+)
+def test_what_says_nothing_about_the_task_is_an_outage(bench: Bench, fault: Answer, kind: type[ApiError]) -> None:
+    bench.server.faults.add("POST", JOBS_POST, fault, times=None)
+    with pytest.raises(kind) as raised:
+        bench.one()
+    assert isinstance(raised.value, ClusterUnavailable)
+    assert raised.value.retry_after_s == (3 if fault.headers.get("Retry-After") == "3" else None)
+    assert not bench.jobs
+
+
+# --- place ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_created_in_another_namespace_than_the_callers(bench: Bench) -> None:
+    """By the uid: one of the same name on another cluster is another one."""
+    place = KubernetesCluster(bench.api).place()
+    assert place is not None
+    for other in (place.replace("crawls/", "elsewhere/"), "crawls/another/-", "somewhere"):
+        with pytest.raises(ClusterUnavailable, match="this service creates them in crawls") as raised:
+            bench.one(place=other)
+        assert "LIFECYCLE_CLUSTER__NAMESPACE" in str(raised.value)
+        assert not bench.jobs
+    assert bench.one(place=place).state == "created"
+
+
+def test_without_the_right_to_read_the_namespace_its_name_decides(bench: Bench) -> None:
+    bench.server.deny("get", "namespaces")
+    with pytest.raises(ClusterUnavailable, match="this service creates them in crawls"):
+        bench.one(place="elsewhere/another/-")
+    assert bench.one(place="crawls/another/-").state == "created"
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_call_creates_nothing_and_still_finds_what_exists(bench: Bench) -> None:
+    early = bench.now - timedelta(seconds=1)
+    with pytest.raises(DeploymentExpired):
+        bench.one(expires_at=early)
+    assert not bench.jobs
+    first = bench.one()
+    again = bench.one(expires_at=early)
+    assert (again.state, again.uid) == ("existing", first.uid)
+
+
+def test_no_creation_begins_after_the_expiry_in_mid_page(bench: Bench) -> None:
+    seconds = itertools.count(1)
+
+    def clock() -> Any:
+        return bench.now + timedelta(seconds=next(seconds))
+
+    with pytest.raises(DeploymentExpired):
+        bench.deploy(60, by=bench.deployer(clock=clock), expires_at=bench.now + timedelta(seconds=31))
+    assert len(bench.jobs) == 30
+    assert len([answer for answer in bench.deploy(60) if answer.state == "existing"]) == 30
+
+
+def test_the_server_is_told_until_when_it_may_create(bench: Bench) -> None:
+    bench.one()
+    [request] = bench.server.requests
+    assert request.query["timeout"] == "25.000s"
+
+
+def _slow_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """To get them takes time, as with a plugin that asks somebody else."""
+    current = bench.api._access.current
+
+    def slow() -> Any:
+        bench.now += timedelta(seconds=seconds)
+        return current()
+
+    monkeypatch.setattr(bench.api._access, "current", slow)
+
+
+def test_a_call_that_expires_while_credentials_are_fetched_is_not_sent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow_credentials(bench, monkeypatch, 26)
+    with pytest.raises(DeploymentExpired):
+        bench.one()
+    assert not bench.jobs
+    assert [request.method for request in bench.server.requests] == ["GET"]
+
+
+def test_what_the_credentials_took_is_not_the_servers_to_use(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _slow_credentials(bench, monkeypatch, 20)
+    bench.one()
+    [request] = bench.server.requests
+    assert request.query["timeout"] == "5.000s"
+
+
+def test_a_call_that_expires_between_a_401_and_its_second_sending_is_not_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow_credentials(bench, monkeypatch, 15)
+    monkeypatch.setattr(bench.api._access, "renew", lambda *_: True)
+    bench.server.faults.add("POST", JOBS_POST, Answer(401))
+    with pytest.raises(DeploymentExpired):
+        bench.one()
+    assert not bench.jobs
+    assert [request.method for request in bench.server.requests] == ["POST", "GET"]
+
+
+# --- a page in which something fails ----------------------------------------------------------------------------------
+
+
+def test_one_failed_answer_does_not_keep_the_others_from_being_created(bench: Bench) -> None:
+    bench.server.faults.add("POST", JOBS_POST, Answer(500), times=3)  # one task may have all three
+    bench.server.faults.add("GET", r"/jobs/crawl-7-\d+-1", Answer(500), times=2)
+    with pytest.raises(ClusterUnavailable):
+        bench.deploy(30)
+    assert len(bench.jobs) >= 28
+    assert {answer.state for answer in bench.deploy(30)} == {"created", "existing"}
+    assert len(bench.jobs) == 30
+
+
+def test_a_page_that_nobody_lets_us_create_is_given_up_soon(bench: Bench) -> None:
+    bench.server.deny("create", "jobs")
+    with pytest.raises(Refused):
+        bench.deploy(300)
+    assert bench.server.count() <= 2 * THREADS
+
+
+def test_a_server_that_only_fails_is_given_up_soon(bench: Bench) -> None:
+    bench.server.faults.add("*", r"/jobs(/crawl|\?field)", Answer(500), times=None)
+    with pytest.raises(ApiError):
+        bench.deploy(300)
+    assert bench.server.count("POST") <= 2 * (THREADS + PATIENCE)
+
+
+# --- what only the task may know --------------------------------------------------------------------------------------
+
+
+def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(bench: Bench) -> None:
+    answer = bench.one(by=bench.deployer(task_environment=_tokens))
+    job = bench.server.job("crawl-7-0-1")
+    secret = bench.server.store.get(SECRETS, ("crawls", "crawl-7-0-1"))
+    assert secret["stringData"] == {"CRAWL_TOKEN": "task.7.secret"}
+    [owner] = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "crawl-7-0-1", answer.uid)
+    assert "task.7.secret" not in json.dumps(job)
+    assert _env(job)["CRAWL_TOKEN"] == {"secretKeyRef": {"name": "crawl-7-0-1", "key": "CRAWL_TOKEN"}}
+    assert _env(job)["CRAWL_GATEWAY_URL"] == "http://gateway.example"
+
+
+def test_without_one_there_is_no_secret(bench: Bench) -> None:
+    bench.one()
+    assert not bench.server.store.find(SECRETS)
+
+
+def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_call(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    bench.server.faults.add("POST", SECRETS_POST, Answer(500))
+    with pytest.raises(ClusterUnavailable):
+        bench.one(by=by)
+    assert bench.jobs == ["crawl-7-0-1"]
+    answer = bench.one(by=by)
+    assert answer.state == "existing"
+    [secret] = bench.server.store.find(SECRETS)
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == answer.uid
+    assert bench.one(by=by).state == "existing"
+
+
+def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    former = bench.one(by=by)
+    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))  # in the background: what it owns goes later
+    with pytest.raises(ClusterUnavailable, match="Secret is there"):
+        bench.one(by=by)
+    bench.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
+    answer = bench.one(by=by)
+    assert answer.uid != former.uid
+    [secret] = bench.server.store.find(SECRETS)
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == answer.uid
+
+
+def test_of_a_page_one_former_secret_keeps_no_other_task_back(bench: Bench) -> None:
+    by = bench.deployer(task_environment=_tokens)
+    bench.one(by=by)
+    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
+    with pytest.raises(ClusterUnavailable):
+        bench.deploy(40, by=by)
+    assert len(bench.jobs) == 40
+
+
+def test_the_right_to_create_secrets_is_all_it_takes(bench: Bench) -> None:
+    for verb in ("get", "list", "watch", "patch", "update", "delete"):
+        bench.server.deny(verb, "secrets")
+    by = bench.deployer(task_environment=_tokens)
+    assert [bench.one(by=by).state for _ in range(2)] == ["created", "existing"]
+    bench.server.deny("create", "secrets")
+    with pytest.raises(Refused, match="needs permission to create secrets in namespace crawls"):
+        bench.one(by=by)
+
+
+def test_nothing_is_given_to_a_job_that_is_not_ours(bench: Bench) -> None:
+    bench.one()
+    answer = bench.one(by=bench.deployer(task_environment=_tokens), settings={"A": "1"})
+    assert answer.state == "refused"
+    assert not bench.server.store.find(SECRETS)
+
+
+def test_a_crawlers_own_secret_is_never_read(bench: Bench) -> None:
+    bench.crawler = crawler(secrets={"KEY": "secret:shops/key"})
+    bench.one()
+    assert bench.server.count("*", "secrets") == 0

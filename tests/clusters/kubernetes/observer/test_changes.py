@@ -1,0 +1,191 @@
+"""What is worth a look, and that nothing which is gets lost, whatever a watch leaves out, repeats or tells late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.clusters.kubernetes.observer.changes import (
+    ENDING,
+    OVER,
+    PENDING,
+    RUNNING,
+    WAITING,
+    Changes,
+    Seen,
+    seen,
+)
+from tests.support.examples import examples
+
+RUN, LONG = 7, 3.0
+FRESH, STUCK = seen(RUN, PENDING, job="j"), seen(RUN, WAITING, "Unschedulable", "j")
+ALIVE, DEAD = seen(RUN, RUNNING, job="j"), seen(RUN, OVER, job="j")
+JOB, FAILED = seen(RUN, PENDING), seen(RUN, OVER)
+
+
+def test_a_usual_life_is_told_twice() -> None:
+    changes = Changes(LONG)
+    told = [
+        *changes.job("j", JOB, 0),
+        *changes.pod("p", FRESH, 0.1),
+        *changes.pod("p", ALIVE, 0.5),
+        *changes.slow(10),
+        *changes.pod("p", DEAD, 20),
+        *changes.job("j", seen(RUN, ENDING), 21),
+        *changes.job("j", FAILED, 22),
+        *changes.pod_gone("p"),
+        *changes.job_gone("j"),
+    ]
+    assert told == [RUN, RUN]
+    assert len(changes) == changes.watched == 0
+    assert vars(changes) | {"_long_s": 0} == vars(Changes()) | {"_long_s": 0}, "something is kept for ever"
+
+
+@pytest.mark.parametrize(("before", "after", "told"), [
+    (FRESH, STUCK, True),
+    (STUCK, seen(RUN, WAITING, "image", "j"), True),
+    (STUCK, STUCK, False),
+    (ALIVE, seen(RUN, RUNNING, "deleted", "j"), True),
+    (ALIVE, seen(RUN, ENDING, job="j"), True),
+    (seen(RUN, ENDING, job="j"), DEAD, True),
+    (DEAD, seen(RUN, OVER, "deleted", "j"), False),
+    (FRESH, seen(RUN, PENDING, "deleted", "j"), True),
+])  # fmt: skip
+def test_what_is_worth_a_look(before: Seen, after: Seen, told: bool) -> None:
+    changes = Changes(LONG)
+    changes.pod("p", before, 0)
+    assert changes.pod("p", after, 1) == ({RUN} if told else set())
+
+
+def test_what_waits_for_long_without_a_word_is_told_once() -> None:
+    changes = Changes(LONG)
+    assert changes.job("nobody makes its pod", JOB, 0) == set()
+    assert changes.job("has a pod", JOB, 0) == set()
+    assert changes.pod("p", seen(RUN + 1, PENDING, job="has a pod"), 1) == set()
+    assert changes.slow(LONG - 0.1) == set()
+    assert changes.slow(LONG) == {RUN}
+    assert changes.slow(LONG + 1) == {RUN + 1}
+    assert changes.slow(100) == set()
+
+
+def test_a_list_tells_what_is_gone() -> None:
+    changes = Changes(LONG)
+    changes.pods({"a": ALIVE, "b": seen(8, RUNNING, job="k"), "c": seen(9, OVER, job="l")}, 0)
+    assert changes.pods({"b": seen(8, RUNNING, job="k")}, 1) == {RUN}
+    assert changes.pods({"b": seen(8, RUNNING, job="k")}, 2) == set()
+    assert changes.watched == 1
+
+
+def test_a_job_speaks_where_no_pod_does() -> None:
+    changes = Changes(LONG)
+    changes.job("j", JOB, 0)
+    assert changes.job("j", seen(RUN, WAITING, "suspended"), 1) == {RUN}
+    assert changes.job("j", seen(RUN, ENDING), 2) == {RUN}, "its deadline"
+    assert changes.job("j", FAILED, 2) == {RUN}
+    assert changes.job_gone("j") == set(), "nothing that was not told with its end"
+    changes.job("k", JOB, 0)
+    assert changes.job_gone("k") == {RUN}
+
+
+# --- any life, as a bad watch tells it ----------------------------------------------------------------------------
+
+#: How far an object moves on: a stage never comes back, and a reason to wait is a new one each time.
+LIFE = [(PENDING, ""), (WAITING, "{}"), (RUNNING, ""), (RUNNING, "deleted"), (ENDING, ""), (OVER, ""), None]
+STEP = st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2), st.sampled_from(["tell", "wait", "again", "cut"]))
+
+
+class Story:
+    """What is true, what the observer was told of it, and what looks saw that came of it."""
+
+    def __init__(self) -> None:
+        self.changes = Changes(LONG)
+        self.now = 0
+        self.true: dict[str, Seen] = {}
+        self.looked: dict[str, Seen] = {}
+        self.places: dict[tuple[str, int], tuple[int, int]] = {}
+        self.coming: list[tuple[str, Seen | None]] = []
+        self.told: list[tuple[str, Seen | None]] = []
+
+    def step(self, kind: str, number: int, ahead: int, fate: str) -> None:
+        """One object moves on, and the watch tells it at once, later, once more with what it told before, or never:
+        a watch that was cut is followed by a list."""
+        self.now += 1
+        place, life = self.places.get((kind, number), (-1, 0))
+        place = max(0, place + ahead)
+        place, life = (0, life + 1) if place >= len(LIFE) else (place, life)
+        self.places[kind, number] = (place, life)
+        if (stage := LIFE[place]) is None or (life and not place):
+            for old in [uid for uid in self.true if uid.startswith(f"{kind} {number} ")]:
+                del self.true[old]
+                self.coming.append((old, None))
+        if stage is not None:
+            uid = f"{kind} {number} {life}"
+            owner = f"job {number} 0" if kind == "pod" else ""
+            self.true[uid] = seen(number, stage[0], stage[1].format(self.now), owner)
+            self.coming.append((uid, self.true[uid]))
+        if fate == "cut":
+            self.coming, self.told = [], []
+            self.lists()
+        elif fate != "wait":
+            again = self.told[-4:] if fate == "again" else []
+            self.told += self.coming
+            self.coming, coming = [], again + self.coming
+            for uid, state in coming:
+                self._look(self._deliver(uid, state))
+
+    def _deliver(self, uid: str, state: Seen | None) -> set[int]:
+        pod = uid.startswith("pod")
+        if state is None:
+            return self.changes.pod_gone(uid) if pod else self.changes.job_gone(uid)
+        return self.changes.pod(uid, state, self.now) if pod else self.changes.job(uid, state, self.now)
+
+    def _look(self, runs: set[int]) -> None:
+        self.looked = {uid: state for uid, state in self.looked.items() if state.run_id not in runs}
+        self.looked |= {uid: state for uid, state in self.true.items() if state.run_id in runs}
+
+    def lists(self) -> None:
+        for kind, take in (("pod", self.changes.pods), ("job", self.changes.jobs)):
+            self._look(take({uid: state for uid, state in self.true.items() if uid.startswith(kind)}, self.now))
+
+    def rest(self) -> None:
+        """The list that comes sooner or later, and time."""
+        self.lists()
+        self.now += int(LONG) + 1
+        self._look(self.changes.slow(self.now))
+
+    def unseen(self, kind: str) -> list[tuple[str, Seen | None, Seen | None]]:
+        """What no look has seen as it is now. An end is seen once, whatever follows it."""
+        found = []
+        for uid in {uid for uid in (*self.true, *self.looked) if uid.startswith(kind)}:
+            true, looked = self.true.get(uid), self.looked.get(uid)
+            ended = looked is not None and looked.stage == OVER and (true is None or true.stage == OVER)
+            if true != looked and not ended:
+                found.append((uid, true, looked))
+        return found
+
+
+@settings(max_examples=examples(400))
+@given(st.lists(STEP, max_size=40))
+def test_at_rest_every_change_has_been_told(steps: list[Any]) -> None:
+    story = Story()
+    for is_pod, *step in steps:
+        story.step("pod" if is_pod else "job", *step)
+    story.rest()
+    assert story.unseen("pod") == []
+    before = dict(story.looked)
+    story.looked = {}
+    story.lists()
+    assert story.looked == {}, f"a list that shows nothing new tells nothing: {before}"
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(STEP, max_size=40))
+def test_jobs_without_pods_are_told_as_well(steps: list[Any]) -> None:
+    story = Story()
+    for _, *step in steps:
+        story.step("job", *step)
+    story.rest()
+    assert story.unseen("job") == []

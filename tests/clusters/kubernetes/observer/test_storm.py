@@ -1,0 +1,186 @@
+"""Random clusters under random faults: at rest again, every change has been told to somebody who then looked."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
+from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen
+from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
+from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
+from crawler_lifecycle.clusters.kubernetes.observer.snapshots import pod_seen
+from tests.clusters.local.local_bench import wait_until
+from tests.contracts.observer.kubernetes_harness import job_of
+from tests.support.kube_api import (
+    Answer,
+    Cut,
+    FakeApiServer,
+    Fault,
+    Mutate,
+    Reset,
+    Stale,
+    StreamEnds,
+    StreamError,
+    Truncated,
+    throttled,
+)
+from tests.support.kube_api.clients import patient
+from tests.support.kube_api.problems import Problem
+from tests.support.kube_api.store import JOBS
+
+#: The lists and ends that come by themselves mend nothing within a test.
+PACE = Pace(watch_s=(3600, 3600), list_s=3600, silence_s=600, first_s=0.02, most_s=0.1, healthy_s=3600, short_s=0.02)
+RUNS, STEPS = 12, 60
+
+WATCH_FAULTS: list[Fault] = [
+    *(StreamEnds(0), StreamEnds(1), StreamEnds(2, broken=True), StreamEnds(0, broken=True, within_event=True)),
+    *(StreamError(), StreamError(500, "InternalError", "leader changed"), Answer(410), Answer(403), Answer(500)),
+    *(throttled(None), Reset(), Mutate(lambda event: {"type": "ADDED", "object": {"metadata": {}}})),
+]
+LIST_FAULTS: list[Fault] = [Cut(200), Truncated(5), Stale(2), Stale(9), Answer(401), Answer(410), Answer(503), Reset()]
+
+
+class Looks:
+    """Whoever is told looks, and sees what is true at that moment."""
+
+    def __init__(self, reader: Api, met: set[str]) -> None:
+        self.reader = reader
+        self.met = met
+        self.seen: dict[int, dict[str, Seen]] = {}
+        self._told: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, run_id: int, at: datetime) -> None:
+        with self._lock:
+            self._told.add(run_id)
+
+    def look(self) -> None:
+        """As the wake-ups do: outside the observer's thread, once for all that was told of a run until now."""
+        with self._lock:
+            told, self._told = self._told, set()
+        if told:
+            true = self.true()
+            self.seen |= {run_id: true.get(run_id, {}) for run_id in told}
+
+    def true(self) -> dict[int, dict[str, Seen]]:
+        found: dict[int, dict[str, Seen]] = {}
+        for pod in self.reader.listing(self.reader.pods_path(), Pod).items:
+            if (state := pod_seen(pod)) is not None:
+                found.setdefault(state.run_id, {})[pod.metadata.uid] = state
+        return found
+
+    def unseen(self) -> list[tuple[int, dict[str, Seen], dict[str, Seen]]]:
+        """Runs whose last look saw something else than what is true. An end needs to be seen once.
+
+        A look may see a pod that comes and goes between two lists while the observer is blind. Nobody can tell its end:
+        the look that is due finds it.
+        """
+        true, wrong = self.true(), []
+        for run_id in {*true, *self.seen}:
+            now, then = true.get(run_id, {}), self.seen.get(run_id, {})
+            kept = {u: state for u, state in then.items() if u in now or (state.stage != OVER and u in self.met)}
+            if kept != now:
+                wrong.append((run_id, now, then))
+        return wrong
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FakeApiServer]:
+    with FakeApiServer(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The pods that an observer has met, by uid."""
+    found: set[str] = set()
+    take = Changes.pod
+
+    def pod(self: Changes, uid: str, pod: Seen, now: float) -> set[int]:
+        found.add(uid)
+        return take(self, uid, pod, now)
+
+    monkeypatch.setattr(Changes, "pod", pod)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_at_rest_every_change_has_been_told(server: FakeApiServer, met: set[str], seed: int) -> None:
+    chosen = random.Random(seed)
+    api, reader = patient(server), patient(server)
+    looks, over = Looks(reader, met), threading.Event()
+    observer = KubernetesObserver(api, pace=PACE, long_s=0.3)
+    thread = threading.Thread(target=observer.watch, args=(looks, over))
+    thread.start()
+    try:
+        for _ in range(STEPS):
+            _fault(server, chosen)
+            _event(server, reader, chosen)
+            looks.look()
+            over.wait(chosen.choice([0.0, 0.0, 0.02]))
+        server.faults.clear()  # and nothing more: what is not told now waits for the list that comes now and then
+
+        def rests() -> bool:
+            looks.look()
+            return observer.health().up and looks.unseen() == []
+
+        try:
+            wait_until(rests)
+        except AssertionError:
+            pytest.fail(f"seed {seed}: never told: {looks.unseen()}; {observer.health()}")
+    finally:
+        over.set()
+        thread.join(60)
+        api.close()
+        reader.close()
+
+
+def _fault(server: FakeApiServer, chosen: random.Random) -> None:
+    kind = chosen.choice(["pods", "jobs"])
+    match chosen.randrange(8):
+        case 0:
+            server.faults.add("GET", rf"/{kind}\?(?=.*watch=true)", chosen.choice(WATCH_FAULTS))
+        case 1:
+            server.faults.add("GET", rf"/{kind}\?(?!.*watch=true)(?=.*labelSelector)", chosen.choice(LIST_FAULTS))
+        case 2:
+            server.end_watches()
+        case 3:
+            server.drop_connections()
+        case 4:
+            server.store.compact()
+
+
+def _event(server: FakeApiServer, api: Api, chosen: random.Random) -> None:
+    body = job_of(chosen.randrange(1, RUNS + 1), 0, {})
+    name = body["metadata"]["name"]
+    acts: list[Callable[[], object]] = [
+        lambda: server.pod_starts(name),
+        lambda: server.pod_starts(name),
+        lambda: server.pod_unschedulable(name),
+        lambda: server.pod_ends(name, chosen.choice([0, 1, 137])),
+        lambda: server.delete_pod_behind(name),
+        lambda: server.delete_behind(name),
+    ]
+    try:
+        server.job(name)
+    except Problem:
+        server.routes._stored(JOBS, (server.namespace, name), body, False)
+        return
+    try:
+        pod = server.pod(name)
+    except AssertionError:
+        if chosen.random() < 0.2:
+            server.delete_behind(name)
+        return
+    if pod["status"]["phase"] in ("Succeeded", "Failed"):
+        acts = acts[-2:]  # an end stays
+    elif pod["status"]["phase"] == "Running":
+        acts = acts[-3:]
+    chosen.choice(acts)()

@@ -1,0 +1,63 @@
+"""A crawler that fills the disk: its end is on record, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crawler_lifecycle.clusters.local.processes.disk_reserve import Room
+from crawler_lifecycle.domain.task import TaskStatus, read_end
+from tests.clusters.local.local_bench import Bench
+from tests.support.disks import small_disk
+
+#: Prints and writes until nothing more fits, counts all the while, and fails for it.
+FILLS = """
+import json, os, sys, time
+with open(os.environ["CRAWL_STATS_FILE"], "w") as file:
+    json.dump({"pages": 4}, file)
+time.sleep(1.5)
+full = 0
+with open(os.environ["CRAWL_FILES_DIR"] + "/pages", "wb", buffering=0) as file:
+    while full < 3:
+        try:
+            file.write(b"x" * 512 if full else b"x" * 65536)
+        except OSError:
+            full += 1
+with open(os.environ["CRAWL_STATS_FILE"], "r+") as file:
+    json.dump({"pages": 5}, file)
+time.sleep(1.5)
+sys.exit(1)
+"""
+
+
+def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        bench = Bench(disk, cgroup_setting="off")
+        try:
+            bench.deploy(FILLS)
+            seen = bench.until_on_file()
+            assert seen.end is not None
+            assert (seen.end.exit_code, seen.end.reason) == (3, "Error")
+            ending = read_end(seen.end)
+            assert (ending.status, ending.outcome) == (TaskStatus.FAILED, "diskusage_exceeded")
+            assert not (bench.folder() / "end.room").exists()
+        finally:
+            (bench.folder() / "files/pages").unlink(missing_ok=True)
+            bench.close()
+
+
+def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: Path) -> None:
+    """The crawler owns the folder; what it put in the place of the name is not ours to write to or to believe."""
+    (tmp_path / "victim").write_text("as it was")
+    for replaced in (False, True):
+        room = Room(str(tmp_path))
+        (tmp_path / "end.room").unlink()
+        if replaced:
+            (tmp_path / "end.room").symlink_to(tmp_path / "victim")
+        assert not room.become(str(tmp_path / "end.json"), {"exit_code": 3})
+        assert not (tmp_path / "end.json").exists()
+    assert (tmp_path / "victim").read_text() == "as it was"
+    room = Room(str(tmp_path))
+    assert room.become(str(tmp_path / "end.json"), {"exit_code": 3})
+    assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'
+    assert Room(str(tmp_path)).become(str(tmp_path / "end.json"), {"exit_code": 0}), "there is one"
+    assert (tmp_path / "end.json").read_text() == '{"exit_code": 3}'

@@ -1,0 +1,290 @@
+"""Files that hold something else than we wrote, and folders that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders import folder as files
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.domain.task import Observation, Phase, read_end
+from crawler_lifecycle.runner.held import Held
+from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.support.examples import examples
+from tests.support.run_refs import run_ref
+
+NAMES = ["spec.json", "supervisor.json", "waiting.json", "process.json", "stop.json", "end.json", "stats.json"]
+NAMES.extend(["summary.json", "log"])
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+_leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+_values = st.recursive(_leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
+_fields = st.sampled_from(
+    [
+        "uid",
+        "pid",
+        "start",
+        "boot",
+        "reason",
+        "since",
+        "started_at",
+        "exit_code",
+        "signal",
+        "message",
+        "finished_at",
+        "pages",
+        "items",
+        "errors",
+        "bytes",
+        "updated_at",
+        "finish_reason",
+        "exit",
+        "peak_memory",
+        "memory_text",
+    ]
+)
+#: Never a live process: whatever number is made up, the boot is another one.
+_objects = st.dictionaries(_fields, _values, max_size=8).map(
+    lambda made: json.dumps({**made, "boot": "other"} if made.get("boot") == BOOT else made).encode()
+)
+_garbage = st.binary(max_size=200) | _objects | st.just(b"[" * 100_000) | st.just(b'{"pages": ' + b"9" * 5000 + b"}")
+
+
+def bounded(seen: Observation) -> None:
+    """Every column of a row takes what was seen, and the sum over all tasks of a run takes every counter."""
+    told = {**asdict(seen), **asdict(seen.counters), **(asdict(seen.end) if seen.end else {})}
+    for name, value in told.items():
+        if name in ("pages", "items", "errors", "bytes", "peak_memory"):
+            assert value is None or 0 <= value <= bounds.COUNT_MAX, name
+        elif name in ("exit_code", "signal"):
+            assert value is None or abs(value) < 2**31, name
+        elif isinstance(value, datetime):
+            assert bounds.FIRST_YEAR <= value.year <= bounds.LAST_YEAR, name
+        elif isinstance(value, str):
+            assert "\0" not in value.encode().decode(), name
+
+
+def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Bench) -> None:
+    bench.deploy("pass")
+    bench.until_on_file()
+    names = ("exit", "exit_code", "signal", "pages", "items", "errors", "bytes", "peak_memory")
+    words = {"message": "\ud800\0", "finish_reason": "x" * 9000}
+    moments = ("9999-12-31T23:59:59-14:00", "2101-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00")
+    for number in (2**31, 2**63 - 1, 2**63, 10**400, bounds.COUNT_MAX + 1, -1):
+        for moment in moments:
+            odd = {**dict.fromkeys(names, number), **words, "finished_at": moment}
+            for name in ("end.json", "summary.json", "stats.json"):
+                (bench.folder() / name).write_text(json.dumps(odd))
+            seen = bench.look()
+            assert (seen.phase, seen.end is not None) == (Phase.ENDED, True)
+            assert "out of range" in ((seen.end and seen.end.message) or "")
+            bounded(seen)
+
+
+@settings(max_examples=examples(150))
+@given(contents=st.dictionaries(st.sampled_from(NAMES), _garbage, max_size=6))
+def test_garbage_is_never_a_crash_and_never_gone(contents: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        bench = Bench(Path(place))
+        bench.folder().mkdir(parents=True)
+        for name, content in contents.items():
+            (bench.folder() / name).write_bytes(content)
+        seen = bench.look()
+        if seen.phase is Phase.GONE:
+            # Only when the files that decide it are what they should be.
+            for name in {"supervisor.json", "process.json"} & set(contents):
+                data = json.loads(contents[name])
+                assert type(data["pid"]) is int
+                assert type(data["start"]) is int
+                assert type(data["boot"]) is str
+        if seen.end is not None:
+            assert read_end(seen.end)
+        bounded(seen)
+        bench.cluster.details(run_ref(RUN), [bench.ref()])
+        bench.cluster.stop(run_ref(RUN), bench.ref())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"])
+def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: bytes) -> None:
+    bench.deploy("pass")
+    bench.until_on_file()
+    (bench.folder() / "summary.json").unlink()
+    (bench.folder() / "end.json").write_bytes(content)
+    seen = bench.look()
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert seen.end.exit_code is None
+    assert "set aside: end.json" in (seen.end.message or "")
+
+
+@pytest.mark.parametrize("name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"])
+def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) -> None:
+    bench.start(STUBBORN)
+    good = (bench.folder() / name).read_bytes() if (bench.folder() / name).exists() else None
+    (bench.folder() / name).write_bytes(b"{ not json")
+    seen = bench.look()
+    assert seen.phase is Phase.EXECUTING
+    if name != "waiting.json":  # which nobody needs any more
+        assert f"set aside: {name} is not JSON" in (seen.reason or "")
+    if name == "process.json":
+        bench.slay(bench.supervisor())
+        assert bench.look().phase is Phase.EXECUTING  # found by its environment
+        bench.cluster.kill(run_ref(RUN), bench.ref())
+        assert bench.look().phase is Phase.ENDED
+    elif good is not None:
+        (bench.folder() / name).write_bytes(good)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
+    path, folder = tmp_path / "end.json", Held(str(tmp_path))
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(files.Garbage):
+        files.read(folder, "end.json")
+
+
+def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
+    bench.state.rename(bench.state.with_name("elsewhere"))
+    with pytest.raises(ClusterUnavailable):
+        bench.look()
+    bench.state.with_name("elsewhere").rename(bench.state)
+
+
+def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
+    """As when its disk is not mounted: nothing is concluded from it, and nothing takes its place."""
+    bench.start(POLITE)
+    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    tasks.rename(away)
+    again = LocalCluster(bench.state, 2)
+    for call in (
+        lambda: again.look(run_ref(RUN), [bench.ref()]),
+        lambda: again.stop(run_ref(RUN), bench.ref()),
+        lambda: LocalFiles(bench.state).files(run_ref(RUN), [bench.ref()]),
+        lambda: bench.deploy(SLEEP, range(1, 2)),
+    ):
+        with pytest.raises(ClusterUnavailable, match="tasks"):
+            call()
+    assert not tasks.exists()
+    away.rename(tasks)
+    assert bench.look().phase is Phase.EXECUTING
+    again.stop(run_ref(RUN), bench.ref())
+    bench.until(Phase.ENDED)
+    assert bench.signals() == 1
+
+
+def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(bench: Bench) -> None:
+    go = bench.state / "go"
+    # Only when it says so: a crawler that has been forked and has not executed yet still needs the folder.
+    bench.start(f"""
+import os, time
+open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.01)
+""")
+    runner = bench.runner()
+    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    tasks.rename(away)
+    go.touch()
+    wait_until(lambda: not runner.alive())
+    time.sleep(0.3)
+    away.rename(tasks)
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+
+
+def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
+    tasks = bench.state / "tasks"
+    tasks.rmdir()
+    tasks.touch()
+    with pytest.raises(ClusterUnavailable):
+        bench.look()
+    tasks.unlink()
+
+
+@pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])
+def test_a_file_that_cannot_be_read_is_an_outage(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    real: Any = os.open
+
+    def failing(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(name):
+            raise PermissionError(13, "Permission denied", str(path))
+        return int(real(path, *rest, **more))
+
+    if name == "end.json":
+        bench.cluster.kill(run_ref(RUN), bench.ref())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(ClusterUnavailable):
+            bench.look()
+    assert bench.look().phase in (Phase.EXECUTING, Phase.ENDED)
+
+
+def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
+    bench.deploy("import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')")
+    bench.until(Phase.ENDED)
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    assert details.log_tail is not None
+    assert len(details.log_tail.encode()) <= 16 * 1024
+    assert "\0" not in details.log_tail
+    assert details.log_tail.rstrip().endswith("}")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(bench: Bench, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    bench.deploy("pass")
+    bench.until_on_file()
+    log = bench.folder() / "log"
+    log.unlink()
+    if kind == "link":
+        log.symlink_to(secret)
+    else:
+        os.mkfifo(log)
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    assert details.log_tail is None
+
+
+def test_a_huge_log_is_moved_aside(bench: Bench) -> None:
+    # The last line alone is one too many: nothing is moved before everything is written.
+    code = """
+import os, time
+files = os.environ["CRAWL_FILES_DIR"]
+log, limit = files + "/../log", 50 * 2**20
+while (missing := limit - os.path.getsize(log)) > 0:
+    os.write(1, (b"y" * 1023 + b"\\n") * 1024 if missing >= 2**20 else b"y" * missing)
+os.write(1, b"y\\n")
+open(files + "/ready", "w").close()
+while os.path.getsize(log) > 2**20:
+    time.sleep(0.05)
+print("after", flush=True)
+"""
+    bench.start(code)
+    bench.until(Phase.ENDED)
+    assert (bench.folder() / "log").stat().st_size < 2**20
+    assert (bench.folder() / "log.1").stat().st_size == 50 * 2**20
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    assert details.log_tail is not None
+    assert len(details.log_tail) == 16 * 1024
+    assert "after" in details.log_tail

@@ -1,0 +1,381 @@
+"""Crawlers that put something else where our files and folders belong: it is theirs alone, and they can be stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.adapters.archive import FolderArchive
+from crawler_lifecycle.clusters.local import cluster
+from crawler_lifecycle.clusters.local.folders import reader as folder_reader
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.observer import LocalObserver
+from crawler_lifecycle.clusters.local.processes import identity
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import TaskRef
+from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+LEVELS = ("run", "index", "attempt")
+KINDS = ("nothing", "file", "link", "loop", "pipe", "elsewhere")
+#: Files of a task that say something, and what a crawler may write into them to be left alone.
+LIES = {
+    "spec.json": {"uid": "another"},
+    "supervisor.json": None,
+    "process.json": {"pid": 2, "start": 1, "boot": "none"},
+    "stop.json": {},
+    "signalled.json": {},
+    "end.json": {"exit_code": 0, "reason": "Completed"},
+    "summary.json": {"finish_reason": "finished", "exit": 0},
+    "stats.json": {"pages": 10**400, "updated_at": "9999-01-01T00:00:00Z"},
+    "lock": None,
+}
+
+
+def place(bench: Bench, level: str) -> Path:
+    return {"run": bench.folder().parents[1], "index": bench.folder().parent, "attempt": bench.folder()}[level]
+
+
+def put(path: Path, kind: str) -> None:
+    """Something else where the folder was."""
+    path.rename(path.with_name(f"{path.name}.away"))
+    if kind == "file":
+        path.touch()
+    elif kind == "link":
+        path.symlink_to(path.with_name(f"{path.name}.away"))
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "elsewhere":
+        path.symlink_to("/etc")
+
+
+def known(bench: Bench, index: int = 0) -> TaskRef:
+    uid = json.loads((bench.folder(index) / "spec.json").read_text())["uid"]
+    return replace(bench.ref(index), uid=uid)
+
+
+@pytest.fixture
+def watched(bench: Bench) -> Iterator[Callable[[], list[int]]]:
+    """An observer of everything, and what it told."""
+    told: list[int] = []
+    over = threading.Event()
+    observer = LocalObserver(bench.state)
+
+    def heard(run_id: int, at: datetime) -> None:
+        told.append(run_id)
+
+    thread = threading.Thread(target=observer.watch, args=(heard, over))
+    thread.start()
+    wait_until(lambda: observer.health().up)
+
+    def ask() -> list[int]:
+        assert observer.health().up, observer.health().problem
+        return told
+
+    yield ask
+    over.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
+@pytest.mark.parametrize(
+    ("level", "kind"), [*(("attempt", kind) for kind in KINDS), ("index", "file"), ("run", "loop"), ("run", "nothing")]
+)
+def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
+    bench: Bench, watched: Callable[[], list[int]], level: str, kind: str, force: bool
+) -> None:
+    signals = bench.state / "signals"  # the crawler's own folder is not there any more
+    bench.start(STUBBORN if force else POLITE.replace('files + "/signals"', repr(str(signals))))
+    task, supervisor, runner = known(bench), bench.supervisor(), bench.runner()
+    put(place(bench, level), kind)
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+    for _ in range(2):
+        (bench.cluster.kill if force else bench.cluster.stop)(run_ref(RUN), task)
+    wait_until(lambda: not runner.alive())
+    wait_until(lambda: not supervisor.alive())
+    seen = bench.cluster.look(run_ref(RUN), [task]).observations[0]
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.finish_reason) == (137 if force else 11, None)
+    assert bench.running() == []
+    watched()
+    path = place(bench, level)
+    if os.path.lexists(path):
+        path.unlink()
+    path.with_name(f"{path.name}.away").rename(path)
+    assert force or signals.read_text() == "x", "one signal, however often it is asked"
+
+
+def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that is told to end passes the stop signal on, to a crawler that still lives then."""
+    signals = bench.state / "signals"
+    bench.start(POLITE.replace('files + "/signals"', repr(str(signals))))
+    task, supervisor = known(bench), bench.supervisor()
+    put(place(bench, "attempt"), "file")
+
+    def slowly(victims: list[identity.Stat], boot: str) -> int:
+        time.sleep(0.3)
+        return identity.kill_all(victims, boot)
+
+    monkeypatch.setattr(cluster, "kill_all", slowly)
+    bench.cluster.kill(run_ref(RUN), task)
+    assert not supervisor.alive()
+    assert not signals.exists()
+    folder = place(bench, "attempt")
+    folder.unlink()
+    folder.with_name(f"{folder.name}.away").rename(folder)
+
+
+@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("how", ["lie", "gone", "folder"])
+def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, how: str) -> None:
+    bench.start(STUBBORN)
+    bench.deploy(SLEEP, range(1, 2))
+    bench.until(Phase.EXECUTING, 1)
+    task, other = known(bench), bench.runner(1)
+    path, lie = bench.folder() / name, LIES[name]
+    path.unlink(missing_ok=True)
+    if how == "folder":
+        path.mkdir()
+    elif how == "lie":
+        # Somebody else's processes, in the place of our own.
+        told = bench.supervisor(1).to_json() if name == "supervisor.json" else lie
+        path.write_text(json.dumps(told))
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING or name == "spec.json"
+    bench.cluster.stop(run_ref(RUN), task)
+    bench.cluster.kill(run_ref(RUN), task)
+    runs = bench.cluster._folder(run_ref(RUN), bench.ref())
+    wait_until(lambda: runs.named() == ([], []))
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (Phase.ENDED, Phase.GONE) or (
+        name == "spec.json"
+    )
+    assert other.alive()
+    assert bench.look(1).phase is Phase.EXECUTING
+
+
+def test_an_end_that_the_crawler_wrote_is_set_aside(bench: Bench) -> None:
+    bench.start(POLITE)
+    for name in ("end.json", "summary.json"):
+        (bench.folder() / name).write_text(json.dumps(LIES[name]))
+    seen = bench.look()
+    assert (seen.phase, seen.end) == (Phase.EXECUTING, None)
+    bench.cluster.stop(run_ref(RUN), bench.ref())
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.finish_reason == "shutdown"
+    assert json.loads((bench.folder() / "end.json").read_text())["exit_code"] == 11
+    assert json.loads((bench.folder() / "end.json.forged").read_text()) == LIES["end.json"]
+
+
+#: Executes itself anew without an environment: only its runner still says whose it is.
+UNMARKED = """
+import sys
+ready = os.environ["CRAWL_FILES_DIR"] + "/ready"
+wait = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(300)"
+os.execve(sys.executable, ["hidden", "-I", "-S", "-c", wait, ready], {})
+"""
+
+
+@pytest.mark.parametrize("code", [FORGER + POLITE, FORGER + UNMARKED], ids=["marked", "unmarked"])
+def test_an_end_with_dead_processes_counts_only_when_nothing_executes(bench: Bench, code: str) -> None:
+    bench.start(code)
+    bench.deploy("pass", range(1, 2))
+    bench.until_on_file(1)
+    forger = known(bench)
+    seen = bench.cluster.look(run_ref(RUN), [forger, bench.ref(1)]).observations
+    assert [one.phase for one in seen] == [Phase.EXECUTING, Phase.ENDED]
+    assert seen[0].end is None
+    bench.cluster.kill(run_ref(RUN), forger)
+    wait_until(lambda: bench.running() == [])
+    assert bench.cluster.look(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
+
+
+def test_a_forged_end_closes_no_log(bench: Bench) -> None:
+    bench.start(FORGER + POLITE)
+
+    def ended() -> bool:
+        part = LocalLogs(bench.state).read(run_ref(RUN), bench.ref(), None, 1000)
+        return part is not None and part.ended
+
+    assert not ended()
+    bench.cluster.kill(run_ref(RUN), known(bench))
+    wait_until(ended)
+
+
+def test_all_tasks_of_a_look_share_one_reading_of_the_processes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy("pass", range(3))
+    for index in range(3):
+        bench.until_on_file(index)
+    asked: list[int] = []
+    really = identity.still_alive
+
+    def counted(tasks: dict[str, list[bytes]]) -> set[str]:
+        asked.append(len(tasks))
+        return really(tasks)
+
+    refs = [bench.ref(index) for index in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "still_alive", counted)
+        for alone in ("members", "named"):
+            patch.setattr(folder_reader, alone, None)
+        seen = bench.cluster.look(run_ref(RUN), refs).observations
+    assert {one.phase for one in seen} == {Phase.ENDED}
+    assert asked == [3]
+
+
+def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path: Path) -> None:
+    secret = tmp_path / "secrets" / "files"
+    secret.mkdir(parents=True)
+    (secret / "key").write_text("secret")
+    bench.deploy("pass")
+    bench.until_on_file()
+    archive = FolderArchive((tmp_path / "archive").as_uri())
+    for level in ("attempt", "files"):
+        sources = bench.files.files(run_ref(RUN), [bench.ref()])
+        path = bench.folder() if level == "attempt" else bench.folder() / "files"
+        path.rename(path.with_name("away"))
+        path.symlink_to(secret.parent if level == "attempt" else secret)
+        for asked in (sources, bench.files.files(run_ref(RUN), [bench.ref()])):
+            stored = archive.store("5/1/x.zip", asked, {"run_id": RUN}, lambda *_: None)
+            [path_of] = (tmp_path / "archive").rglob("x.zip")
+            with zipfile.ZipFile(path_of) as zipped:
+                assert zipped.namelist() == ["manifest.json"]
+            assert "task-0" in (stored.note or "")
+        path.unlink()
+        path.with_name("away").rename(path)
+
+
+def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
+    bench: Bench, watched: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    tasks, deep = bench.state / "tasks", b"d" * 255
+    for number, kind in enumerate(KINDS[1:], 900):
+        for path in (tasks / str(number), tasks / str(number + 20) / "0", tasks / str(number + 40) / "0" / "1"):
+            path.mkdir(parents=True)
+            put(path, kind)
+            (bench.state / "live" / f"crawl-{number}-0-1").touch()
+    (tasks / ("9" * 255)).mkdir()
+    (bench.state / "live" / f"crawl-{'9' * 200}-0-1").touch()
+    inner = os.open(tasks / "905.away" if (tasks / "905.away").exists() else tasks, os.O_RDONLY)
+    for _ in range(100):
+        os.mkdir(deep, dir_fd=inner)
+        outer, inner = inner, os.open(deep, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    bench.start(POLITE)
+    for name in ("end.json", "supervisor.json", "spec.json"):
+        os.mkfifo(tasks / "900.away" / name)
+    wait_until(lambda: RUN in watched())
+    told = watched().count(RUN)
+    bench.cluster.stop(run_ref(RUN), bench.ref())
+    bench.until_on_file()
+    wait_until(lambda: watched().count(RUN) > told)
+    shutil.rmtree(tasks, ignore_errors=True)
+    tasks.mkdir(exist_ok=True)
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+#: 400 MB as fast as it goes.
+FLOOD = """
+import os
+for _ in range(6400):
+    os.write(1, b"y" * 65536)
+"""
+
+
+def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
+    bench.deploy(FLOOD)
+    most = 0
+
+    def weigh() -> int:
+        weight = 0
+        for path in bench.folder().glob("log*"):
+            with suppress(FileNotFoundError):  # renamed meanwhile
+                weight += path.stat().st_size
+        return weight
+
+    while bench.look().phase is not Phase.ENDED:
+        most = max(most, weigh())
+    bench.until_on_file()
+    most = max(most, weigh())  # a slow machine may not have looked in between
+    assert 50 * 2**20 < most <= 101 * 2**20
+    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    assert len(details.log_tail or "") == 16 * 1024
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "gone"])
+@pytest.mark.parametrize("name", ["log", "log.1"])
+def test_nothing_is_opened_that_a_crawler_put_where_its_log_belongs(
+    bench: Bench, tmp_path: Path, name: str, kind: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    make = {
+        "link": f"os.symlink({str(victim)!r}, path)",
+        "pipe": "os.mkfifo(path)",
+        "folder": "os.makedirs(path + '/inner')",
+        "gone": "pass",
+    }
+    bench.deploy(f"""
+import os
+path = os.environ["CRAWL_FILES_DIR"] + "/../{name}"
+if os.path.lexists(path):
+    os.unlink(path)
+{make[kind]}
+for _ in range(1000):
+    os.write(1, b"y" * 65536)
+print("after", flush=True)
+""")
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+    assert victim.read_text() == "precious"
+    log = bench.folder() / "log"
+    assert log.is_file()
+    assert not log.is_symlink()
+    part = LocalLogs(bench.state).read(run_ref(RUN), bench.ref(), None, 200)
+    assert part is not None
+    assert b"after" in part.data
+
+
+def test_who_holds_the_pipe_open_holds_no_end_up(bench: Bench) -> None:
+    """A grandchild in a session of its own prints on and on; the crawler's own last words are there."""
+    bench.deploy("""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        os.write(1, b"on and on\\n")
+        time.sleep(0.001)
+time.sleep(0.3)
+print("last words", flush=True)
+""")
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+    assert "last words" in (bench.folder() / "log").read_text()
+    assert bench.running() == []
+
+
+def test_names_are_those_of_a_task_and_no_other(bench: Bench) -> None:
+    bench.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
+    daemon = int((bench.folder() / "files/daemon").read_text())
+    supervisors, crawlers = bench.cluster._folder(run_ref(RUN), bench.ref()).named()
+    assert [one.pid for one in supervisors] == [bench.supervisor().pid]
+    assert daemon in {one.pid for one in crawlers}
+    assert os.getpid() not in {one.pid for one in crawlers}
+    assert bench.cluster._folder(run_ref(RUN), bench.ref()).named("another") == ([], [])
+    assert bench.cluster._folder(run_ref(RUN), TaskRef(1001, 1, 1)).named() == ([], [])

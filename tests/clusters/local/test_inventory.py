@@ -1,0 +1,91 @@
+"""What the local cluster's inventory finds although folders and processes say different things."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.ports import TaskRef
+from tests.clusters.local.local_bench import wait_until
+from tests.support.run_refs import owned, run_ref
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def cluster(state: Path) -> LocalCluster:
+    return LocalCluster(state, slots=2)
+
+
+def folder_of(state: Path, run_id: int, index: int = 0, attempt: int = 1) -> Path:
+    return state / "tasks" / str(run_id) / str(index) / str(attempt)
+
+
+@pytest.fixture
+def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that carries the marks of task 41 (run 7, index 3, attempt 2)."""
+    files = folder_of(state, 7, 3, 2) / "files"
+    files.mkdir(parents=True)
+    owned(state / "tasks" / "7", 7)
+    marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
+    try:
+        wait_until(cluster.inventory)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
+    state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes]
+) -> None:
+    folder = folder_of(state, 7, 3, 2)
+    (folder / "spec.json").write_text(json.dumps({"uid": "u-1", "task_id": 41}))
+    (folder / "end.json").write_text(json.dumps({"exit_code": 0}))
+    (task,) = cluster.inventory()
+    assert (task.key, task.uid, task.task_id, task.executing) == ((7, 3, 2), "u-1", 41, True)
+    assert not task.stray
+    cluster.kill(run_ref(7), TaskRef(41, 3, 2, "u-1"))
+    assert straggler.wait(60) == -signal.SIGKILL
+    assert cluster.inventory() == []
+
+
+def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
+    state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes]
+) -> None:
+    shutil.rmtree(state / "tasks" / "7")
+    (task,) = cluster.inventory(run_id=7)
+    assert (task.key, task.task_id) == ((7, 3, 2), 41)
+    assert (task.uid or "").startswith(f"{straggler.pid}@")
+    assert task.stray, "the database knows it by its folder's uid, and it is the same task"
+    cluster.kill(run_ref(7), TaskRef(41, 3, 2, task.uid))
+    assert straggler.wait(60) == -signal.SIGKILL
+    assert cluster.inventory() == []
+
+
+def test_folders_of_ended_tasks_and_strangers_are_no_tasks(state: Path, cluster: LocalCluster) -> None:
+    ended = folder_of(state, 5)
+    ended.mkdir(parents=True)
+    (ended / "spec.json").write_text(json.dumps({"uid": "u", "task_id": 1}))
+    (ended / "end.json").write_text(json.dumps({"exit_code": 0}))
+    (state / "tasks" / "lost+found").mkdir()
+    (state / "tasks" / "6").mkdir()
+    (state / "tasks" / "6" / "removed.json").write_text("{}")
+    (state / "tasks" / "8").write_text("a file")
+    never = folder_of(state, 9)
+    never.mkdir(parents=True)
+    (never / "spec.json").write_text(json.dumps({"uid": "u", "task_id": 2}))
+    assert cluster.inventory() == [], "deployed, and never had a supervisor: nothing of it executes"

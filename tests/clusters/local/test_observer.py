@@ -1,0 +1,329 @@
+"""The observer of the local cluster, when what it watches is killed, hidden, foreign or of another build."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local import observer
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.observer import LocalObserver
+from crawler_lifecycle.clusters.local.processes import liveness_marks
+from crawler_lifecycle.domain.names import cluster_name
+from crawler_lifecycle.domain.task import Phase
+from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, Bench, wait_until
+from tests.contracts.observer.observer_harness import Told
+from tests.support.run_refs import run_ref
+
+NAME = cluster_name(RUN, 0, 1)
+
+
+@pytest.fixture
+def told(bench: Bench) -> Iterator[Told]:
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        yield told
+
+
+def a_whole_turn(told: Told) -> None:
+    """Until the observer has gone through a turn that began after now: it says how it is at the end of each."""
+    for _ in range(2):
+        seen = told.observer.health()
+        wait_until(lambda seen=seen: told.observer.health() is not seen)
+
+
+def marks(bench: Bench, folder: str) -> list[str]:
+    return sorted(os.listdir(bench.state / folder))
+
+
+def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    assert (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([NAME], [])
+    bench.slay(bench.crawler_process())
+    bench.until_over()
+    wait_until(lambda: (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([], [NAME]))
+    liveness_marks.forget(str(bench.state))
+    assert marks(bench, liveness_marks.ENDED) == [NAME]
+    liveness_marks.forget(str(bench.state), keep_s=-1)
+    assert marks(bench, liveness_marks.ENDED) == []
+
+
+def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.supervisor()))
+    told.quiet()
+    told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
+    assert bench.look().phase in (Phase.ENDED, Phase.GONE)
+    wait_until(lambda: marks(bench, liveness_marks.LIVE) == [])
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, told: Told) -> None:
+    bench.start(DOUBLE_FORK + "time.sleep(300)")
+    wait_until((bench.folder() / "files/daemon").exists)
+    daemon = int((bench.folder() / "files/daemon").read_text())
+    told.quiet()
+    bench.slay(bench.supervisor())
+    bench.slay(bench.crawler_process(), bench.runner())
+    told.quiet()
+    a_whole_turn(told)
+    assert told.observer.health().watched == 1
+    told.after(lambda: os.kill(daemon, 9))
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_a_forged_end_is_none_and_the_true_one_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in ("HELD_S", "UNHELD_S"):  # each turn looks into every folder
+        monkeypatch.setattr(observer, pause, 0.0)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        bench.start(FORGER + POLITE)
+        a_whole_turn(told)
+        assert told.observer.health().watched == 1
+        told.quiet()
+        told.after(lambda: bench.cluster.kill(run_ref(RUN), bench.ref()))
+        wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -> None:
+    bench.fill(2)
+    bench.queue(2)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.supervisor(2)))
+    assert bench.look(2).phase is Phase.GONE
+
+
+def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
+    told.quiet()
+    told.after(lambda: shutil.rmtree(bench.folder()))
+    assert all(one.alive() for one in (supervisor, runner, crawler))
+    told.after(lambda: bench.slay(crawler))
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_tasks_of_a_build_without_marks_are_found(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    for name in (liveness_marks.LIVE, liveness_marks.ENDED):
+        shutil.rmtree(bench.state / name)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: told.observer.health().watched == 1)
+        told.quiet()
+        told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, told: Told) -> None:
+    """Its only sign is the mark with which it waits."""
+    bench.fill(2)
+    told.quiet()
+
+    def deploy() -> None:
+        bench.deploy(SLEEP, range(2, 3))
+        (bench.state / liveness_marks.LIVE / cluster_name(RUN, 2, 1)).unlink(missing_ok=True)
+
+    told.after(deploy)
+    wait_until(lambda: told.observer.health().watched == 3)
+    told.quiet()
+    told.after(lambda: (bench.slay(bench.crawler_process(0)), bench.until(Phase.EXECUTING, index=2)))
+
+
+def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two readings of one look, and of one turn of the observer."""
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    crawler = bench.crawler_process()
+    hidden = {name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")}
+    alive, late = TaskFolder.supervisor_alive, [True]
+
+    def begins_meanwhile(folder: TaskFolder) -> bool:
+        if not late:
+            return alive(folder)
+        for name in hidden:
+            assert not (folder.path / name).exists()
+        for name, content in hidden.items():
+            (folder.path / name).write_bytes(content)
+        late.clear()
+        return False
+
+    monkeypatch.setattr(TaskFolder, "supervisor_alive", begins_meanwhile)
+    for name in hidden:
+        (bench.folder() / name).unlink()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: not late)
+        told.quiet()
+        a_whole_turn(told)
+        assert told.observer.health().watched == 1
+        for name in hidden:
+            (bench.folder() / name).unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskFolder, "processes", lambda *_: [])  # the crawler has not been forked yet
+            late.append(True)
+            assert bench.look().phase is Phase.ABSENT
+        assert bench.look().phase is Phase.EXECUTING
+        told.quiet()
+        told.after(lambda: bench.slay(crawler))
+
+
+def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.deploy("pass")
+    bench.until_on_file()
+    wait_until(lambda: marks(bench, liveness_marks.ENDED) == [NAME])
+    (bench.state / liveness_marks.ENDED / NAME).unlink()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: told.calls)
+        assert told.calls[0][1] <= datetime.now(UTC) + timedelta(seconds=1)
+    monkeypatch.setattr(observer, "CATCH_UP_S", 0.0)
+    again = Told(LocalObserver(bench.state))
+    with again.watching():
+        assert again.quiet() == 0
+
+
+def test_without_file_descriptors_for_processes_ends_are_still_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        told.quiet()
+        told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "STALE_S", 0.3)
+    for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", cluster_name(77, 0, 1)):
+        (bench.state / liveness_marks.LIVE / name).touch()
+    (bench.state / liveness_marks.ENDED / "crawl--1-0").touch()
+    (bench.state / "tasks" / "notes").mkdir()
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: cluster_name(77, 0, 1) not in marks(bench, liveness_marks.LIVE))
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+        assert {run for run, _ in told.calls} <= {RUN, 77}
+
+
+def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
+    bench: Bench, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who deployed was killed between the mark and the supervisor; the next try comes late."""
+    with monkeypatch.context() as patch:
+        patch.setattr(observer, "STALE_S", 0.3)
+        told.after(lambda: liveness_marks.begin(str(bench.state / liveness_marks.LIVE / NAME)))
+        wait_until(lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == [])
+    told.quiet()
+    told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+    wait_until(lambda: told.observer.health().watched == 1)
+    told.quiet()
+    told.after(lambda: bench.slay(bench.crawler_process()))
+
+
+def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = liveness_marks.begin
+
+    def dropped_at_once(mark: str) -> None:
+        begin(mark)
+        liveness_marks.drop(mark)
+
+    monkeypatch.setattr(liveness_marks, "begin", dropped_at_once)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    assert marks(bench, liveness_marks.LIVE) == [NAME]
+
+
+def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    supervisor, crawler = bench.supervisor(), bench.crawler_process()
+    told.quiet()
+    (bench.folder() / "process.json").write_text("{")
+    (bench.folder() / "supervisor.json").write_text("[]")
+    told.after(lambda: bench.slay(crawler))
+    wait_until(lambda: not supervisor.alive())
+    wait_until(lambda: told.observer.health().watched == 0)
+
+
+def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """Two processes begin in an empty folder; what the observer makes does not say that tasks were ever there."""
+    told = Told(LocalObserver(tmp_path / "state"))
+    with told.watching():
+        bench = make_bench()
+        assert bench.look().phase is Phase.ABSENT
+        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
+
+
+def test_observers_have_places_and_move_up(bench: Bench) -> None:
+    over, second = threading.Event(), LocalObserver(bench.state)
+    first = LocalObserver(bench.state)
+    thread = threading.Thread(target=first.watch, args=(lambda run_id, at: None, over))
+    thread.start()
+    wait_until(lambda: first.health().up)
+    with Told(second).watching():
+        assert (first.health().place, second.health().place) == (0, 1)
+        over.set()
+        thread.join()
+        wait_until(lambda: second.health().place == 0)
+
+
+def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
+    seen = Told(LocalObserver(bench.state))
+    bad = [1, 1]
+
+    def changed(run_id: int, at: datetime) -> None:
+        if bad:
+            bad.pop()
+            raise ZeroDivisionError
+        seen(run_id, at)
+
+    over = threading.Event()
+    thread = threading.Thread(target=seen.observer.watch, args=(changed, over))
+    thread.start()
+    bench.deploy(SLEEP)
+    try:
+        wait_until(lambda: seen.calls)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_watching_is_cheap(bench: Bench, tmp_path: Path) -> None:
+    """No work that grows with ended runs: after the first reading their folders are never opened again."""
+    for run in range(100, 300):
+        folder = bench.state / "tasks" / str(run) / "0" / "1"
+        folder.mkdir(parents=True)
+        (folder / "end.json").write_text("{}")
+        os.utime(folder / "end.json")
+    told = Told(LocalObserver(bench.state))
+    with told.watching():
+        wait_until(lambda: len({run for run, _ in told.calls}) == 200)
+        told.quiet()
+        shutil.rmtree(bench.state / "tasks")
+        (bench.state / "tasks").write_text("unreadable as a folder")
+        a_whole_turn(told)
+        assert told.observer.health().up
+    (bench.state / "tasks").unlink()
+    (bench.state / "tasks").mkdir()

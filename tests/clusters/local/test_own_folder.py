@@ -1,0 +1,166 @@
+"""Crawlers that take their own folder away: each of them executed, and its record says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local.processes import liveness_marks
+from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.ports import TaskRef
+from tests.clusters.local.local_bench import RUN, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+HOME = """
+import os, shutil, signal, sys, time
+home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
+runner = os.getppid()
+supervisor = int(open(f"/proc/{runner}/stat").read().rsplit(")", 1)[1].split()[1])
+"""
+AWAY = "moved = os.environ['CRAWL_STATE_DIR'] + '/away'\nos.rename(home, moved)\n"
+WAYS = {
+    "removed": "shutil.rmtree(home)\n",
+    "its run": "shutil.rmtree(os.path.dirname(os.path.dirname(home)))\n",
+    "renamed": AWAY,
+    "a file": AWAY + "open(home, 'w').close()\n",
+    "a link": AWAY + "os.symlink(moved, home)\n",
+    "a pipe": AWAY + "os.mkfifo(home)\n",
+    "another folder": AWAY + "os.mkdir(home)\n",
+    "shut": "os.chmod(home, 0)\n",
+    "emptied": "shutil.rmtree(home, onerror=print)\nos.makedirs(home)\n",
+}
+
+
+def recorded(seen: Observation) -> Change:
+    """What becomes of a task that no look had seen before."""
+    task = TaskState(1000, 0, 1, TaskStatus.PENDING, seen.observed_at, uid="ours")
+    change = reconcile(task, replace(seen, uid=None), None, due_at=seen.observed_at)
+    assert change is not None
+    return change
+
+
+def over(bench: Bench, code: str) -> Observation:
+    """Its end, as the first look after it sees it: nobody looked before."""
+    (deployed,) = bench.deploy(HOME + code)
+    wait_until(lambda: not bench.running())
+    [seen] = bench.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, uid=deployed.uid)]).observations
+    return seen
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_ended_as_its_supervisor_saw(bench: Bench, way: str) -> None:
+    seen = over(bench, WAYS[way] + "time.sleep(0.2)\nsys.exit(5)\n")
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert seen.end.exit_code == 5
+    assert seen.started_at is not None
+    change = recorded(seen)
+    assert (change.after, change.correction) == (TaskStatus.FAILED, None)
+    folder_gone = way != "shut"
+    assert ("Its folder was removed" in (change.cause or "")) == folder_gone
+    if not bench.folder().is_dir() or bench.folder().is_symlink():
+        bench.folder().unlink(missing_ok=True)
+
+
+FORGED_SPEC = """
+spec = open(home + "/spec.json").read()
+shutil.rmtree(home)
+os.mkdir(home)
+open(home + "/spec.json", "w").write(spec.replace('"uid": "', '"uid": "x'))
+"""
+
+
+@pytest.mark.parametrize("way", [*WAYS, "another spec"])
+def test_whoever_lost_the_answer_to_its_deployment_starts_no_second(bench: Bench, way: str) -> None:
+    count = "open(os.environ['CRAWL_STATE_DIR'] + '/count', 'a').write('x')\n"
+    code = HOME + count + (WAYS | {"another spec": FORGED_SPEC})[way]
+    (deployed,) = bench.deploy(code)
+    wait_until(lambda: not bench.running())
+    (again,) = bench.deploy(code)
+    wait_until(lambda: not bench.running())
+    assert (again.state, again.uid) == ("existing", deployed.uid)
+    (counted,) = (bench.state / "state").glob("*/*/count")
+    assert counted.read_text() == "x"
+    if not bench.folder().is_dir() or bench.folder().is_symlink():
+        bench.folder().unlink(missing_ok=True)
+
+
+def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(bench: Bench) -> None:
+    (first,) = bench.deploy(HOME + WAYS["its run"])
+    wait_until(lambda: not bench.running())
+    (told,) = (bench.state / "started").iterdir()
+    told.write_text(json.dumps({**json.loads(told.read_text()), "run_uid": "another"}))
+    (again,) = bench.deploy("pass")
+    assert again.state == "created"
+    assert again.uid != first.uid
+    bench.until_on_file()
+
+
+@pytest.mark.parametrize("what", ["nothing", "a link", "a file"])
+def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(bench: Bench, what: str) -> None:
+    started = bench.state / "started"
+    started.rmdir()
+    if what == "a link":
+        started.symlink_to(bench.state)
+    elif what == "a file":
+        started.touch()
+    (deployed,) = bench.deploy("pass")
+    assert deployed.state == "created"
+    seen = bench.until_on_file()
+    assert seen.end is not None
+    assert seen.end.exit_code == 0
+
+
+def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
+    change = recorded(over(bench, WAYS["removed"]))
+    assert (change.after, change.outcome) == (TaskStatus.FAILED, "failed")
+    assert change.cause == "It ended without telling how (exit 0, no summary): Its folder was removed"
+
+
+@pytest.mark.parametrize("way", ["", WAYS["removed"], WAYS["emptied"]], ids=["kept", "removed", "emptied"])
+def test_who_killed_all_that_watched_it_had_existed(bench: Bench, way: str) -> None:
+    seen = over(bench, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n")
+    # While its folder is there, the zombie of its runner tells how that died, until process 1 has reaped it.
+    assert recorded(seen).correction == "vanished" or (recorded(seen).correction, way) == ("killed", "")
+
+
+def test_what_was_told_beside_is_of_that_very_object(bench: Bench) -> None:
+    seen = over(bench, WAYS["removed"])
+    assert seen.end is not None
+    (told,) = (bench.state / "started").iterdir()
+    task = TaskRef(1000, 0, 1, uid="another")
+    for content in (
+        told.read_text(),
+        "garbage",
+        "[]",
+        json.dumps({"uid": "another", "finished_at": 7, "exit_code": "x"}),
+    ):
+        told.write_text(content)
+        [seen] = bench.cluster.look(run_ref(RUN), [task]).observations
+        assert seen.end is None or (seen.end.exit_code, seen.end.finished_at) == (None, None)
+    told.unlink()
+    os.mkfifo(told)
+    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.GONE
+    told.unlink()
+
+
+def test_nothing_is_kept_of_an_end_on_file_and_the_rest_goes_with_old_runs(bench: Bench) -> None:
+    bench.deploy("pass")
+    bench.until_on_file()
+    started = bench.state / "started"
+    assert list(started.iterdir()) == []
+    bench.deploy(HOME + WAYS["removed"], range(1, 2))
+    wait_until(lambda: not bench.running())
+    bench.cluster.remove_old(3600)
+    assert [path.name for path in started.iterdir()] == [f"crawl-{RUN}-1-1"]
+    bench.cluster.remove_old(-1)
+    assert list(started.iterdir()) == []
+
+
+def test_a_pipe_in_the_place_of_a_mark_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mark")
+    liveness_marks.begin(str(tmp_path / "mark"))

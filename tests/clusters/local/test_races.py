@@ -1,0 +1,354 @@
+"""Moments between two system calls, forced: whoever comes in between, nothing is lost and nothing is made up."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local import launch, observation
+from crawler_lifecycle.clusters.local import supervisor as supervisors
+from crawler_lifecycle.clusters.local.folders import folder as files
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.processes import identity
+from crawler_lifecycle.clusters.local.processes.cgroup import Group
+from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, members, read_stat
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Deployed
+from crawler_lifecycle.runner.held import Held
+from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+#: Leaves a child behind and ends, once somebody closes its standard input.
+FORKS_AND_ENDS = """
+import os, sys, time
+sys.stdin.read()
+pid = os.fork()
+if pid:
+    print(pid, flush=True)
+    os._exit(0)
+os.close(1)
+time.sleep(300)
+"""
+
+
+# --- who still runs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_was_left_while_processes_were_listed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent was in the list and has ended before anybody read it; it came too late for the list."""
+    marks = files.marks(77, "a", 1, str(tmp_path))
+    environment = dict(entry.decode().split("=", 1) for entry in marks)
+    command = [sys.executable, "-I", "-S", "-c", FORKS_AND_ENDS]
+    read, left = identity.read_stat, list[int]()
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+
+        def read_too_late(pid: int) -> Stat | None:
+            if pid == parent.pid and not left:
+                told, _ = parent.communicate()
+                left.append(int(told))
+            return read(pid)
+
+        monkeypatch.setattr(identity, "read_stat", read_too_late)
+        found = [stat.pid for stat in members(None, marks)]
+    try:
+        assert found == left
+    finally:
+        os.kill(left[0], 9)
+
+
+@pytest.mark.parametrize("file", [files.SUPERVISOR, files.PROCESS])
+@pytest.mark.parametrize("then", ["on its way out", "gone", "there"])
+def test_one_that_ends_while_it_is_asked_is_no_stranger(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, file: str, then: str
+) -> None:
+    """The kernel takes arguments and environment from a process before its number."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments say nothing of the task
+    read, asked = identity.read_stat, list[int]()
+
+    def read_at_its_end(pid: int) -> Stat | None:
+        stat = read(pid)
+        if pid != nameless.pid or stat is None or then == "there":
+            return stat
+        asked.append(pid)
+        stat.exiting = then == "on its way out"
+        return None if then == "gone" and len(asked) > 1 else stat
+
+    try:
+        (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid).to_json()))
+        monkeypatch.setattr(identity, "read_stat", read_at_its_end)
+        folder = TaskFolder(bench.folder(), run_ref(RUN), bench.ref())
+        assert folder.exists()
+        found = folder.identity(file)
+    finally:
+        nameless.kill()
+        nameless.wait()
+    if then == "there":
+        assert found is None
+        assert folder.troubles == [f"{file}: it names a process of something else"]
+    else:
+        assert found is not None
+        assert folder.troubles == []
+
+
+def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> None:
+    """Its supervisor opened the gate and was killed before the fork had its first moment of time."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    (bench.folder() / "end.json").unlink()
+    (bench.folder() / "summary.json").unlink()
+    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(bench.folder())]) as fork:
+        assert os.getpgid(fork.pid) == os.getpgid(0)
+        files.replace(files.held(str(bench.folder())), "process.json", Identity.of(fork.pid).to_json())
+        assert bench.look().phase is Phase.EXECUTING
+        bench.cluster.kill(run_ref(RUN), bench.ref())
+        killed = fork.poll() == -9
+        fork.kill()
+    assert killed
+    end = bench.look().end
+    assert end is not None
+    assert (end.exit_code, end.signal) == (137, 9)
+
+
+def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was killed still has to be given the time to go, and a starved machine has none."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    rounds = 0
+
+    def goes_slowly(*_: object) -> list[Stat]:
+        nonlocal rounds
+        rounds += 1
+        return [own] if rounds < 1000 else []
+
+    own = read_stat(os.getpid())
+    assert own is not None
+    monkeypatch.setattr(supervisors, "ROUND", 0.0)
+    monkeypatch.setattr(supervisors, "members", goes_slowly)
+    monkeypatch.setattr(supervisors, "kill_all", lambda victims, boot: len(victims))
+    child = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
+    assert supervisors.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
+    assert rounds == 1000
+
+
+def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between two questions of one look; its own summary is there already, the end a moment later."""
+    bench.start(POLITE)
+    supervisor, runner = bench.supervisor(), bench.runner()
+    alive, asked = Identity.alive, list[int]()
+
+    def alive_a_moment_ago(self: Identity) -> bool:
+        if self.pid == runner.pid and len(asked) < 2:
+            asked.append(self.pid)
+            return True
+        return alive(self)
+
+    supervisor.send(signal.SIGSTOP)
+    bench.crawler_process().send(signal.SIGTERM)
+    wait_until(lambda: not runner.alive())
+    monkeypatch.setattr(Identity, "alive", alive_a_moment_ago)
+    monkeypatch.setattr(observation, "END_SECONDS", 60.0)
+    threading.Timer(0.2, supervisor.send, (signal.SIGCONT,)).start()
+    seen = bench.look()
+    assert asked
+    assert seen.phase is Phase.ENDED
+    assert seen.end is not None
+    assert seen.end.message is None, "the end is the supervisor's, and nothing was missing"
+
+
+# --- what an error says -----------------------------------------------------------------------------------------------
+
+
+def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads may hold them all for a moment; the kernel says so before it looks for the file."""
+
+    def no_more(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", no_more)
+    with pytest.raises(OSError, match="Too many open files"):
+        files.read(Held(str(tmp_path)), "process.json")
+
+
+# --- looks and what is taken away -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: Phase, steps: int
+) -> None:
+    """By retention, say, in one step: what is not found from then on is no evidence of anything."""
+    [deployed] = bench.deploy("pass")
+    bench.until_on_file()
+    if phase is Phase.GONE:
+        for name in ("end.json", "summary.json"):
+            (bench.folder() / name).unlink()
+    known = replace(bench.ref(), uid=deployed.uid)
+    before = bench.cluster.look(run_ref(RUN), [known]).observations[0]
+    assert before.phase is phase
+    left = iter(range(steps))
+
+    def take_away() -> None:
+        if next(left, None) is None and bench.folder().exists():
+            bench.folder().rename(bench.state / "taken")
+
+    real_has, real_read = TaskFolder.has, TaskFolder.read
+
+    def has(folder: TaskFolder, name: str) -> bool:
+        take_away()
+        return real_has(folder, name)
+
+    def read(folder: TaskFolder, name: str) -> dict[str, object] | None:
+        take_away()
+        return real_read(folder, name)
+
+    monkeypatch.setattr(TaskFolder, "has", has)
+    monkeypatch.setattr(TaskFolder, "read", read)
+    seen = bench.cluster.look(run_ref(RUN), [known]).observations[0]
+    taken = not bench.folder().exists()
+    assert taken or steps > 5
+    if taken:
+        assert (seen.phase, seen.reason, seen.end) == (Phase.GONE, "its folder was removed", None)
+    else:
+        assert seen == replace(before, observed_at=seen.observed_at)
+    monkeypatch.undo()
+    if taken:
+        (bench.state / "taken").rename(bench.folder())
+
+
+def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the group then: whoever asks for the one and then for the other must find one of them."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    for name in ("end.json", "summary.json"):
+        (bench.folder() / name).unlink()
+    oom = bench.folder() / "oom.json"
+
+    def settle() -> None:
+        files.create(files.held(str(bench.folder())), "oom.json", {"kills": 1, "peak_memory": 7})
+
+    class Counting(Group):
+        def oom_kills(self) -> int:
+            if oom.exists():
+                raise FileNotFoundError(2, "No such file or directory")
+            return 1
+
+    def group(folder: TaskFolder) -> Group | None:
+        found = None if oom.exists() else Counting(1, [])
+        settle()
+        return found
+
+    real = TaskFolder.has
+
+    def has(folder: TaskFolder, name: str) -> bool:
+        found = real(folder, name)
+        if name == files.OOM:
+            settle()
+        return found
+
+    monkeypatch.setattr(TaskFolder, "processes", lambda *_: [])
+    monkeypatch.setattr(TaskFolder, "group", group)
+    monkeypatch.setattr(TaskFolder, "has", has)
+    end = bench.look().end
+    assert end is not None
+    assert (end.reason, end.exit_code, end.signal) == ("OOMKilled", 137, 9)
+
+
+def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_removed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that took its folder for removed would not write the end."""
+    bench.deploy("pass")
+    bench.until_on_file()
+    tasks, away = bench.state / "tasks", bench.state / "away"
+    judge, looked = supervisors.Supervisor(str(bench.folder())), os.path.isdir
+    tasks.rename(away)
+
+    def isdir(path: str) -> bool:
+        found = looked(path)
+        if away.exists():
+            away.rename(tasks)
+        return found
+
+    monkeypatch.setattr(os.path, "isdir", isdir)
+    removed = judge._removed()
+    if away.exists():
+        away.rename(tasks)
+    assert not removed
+    assert not judge._removed()
+    bench.folder().rename(bench.state / "taken")
+    assert judge._removed()
+
+
+# --- deployments ------------------------------------------------------------------------------------------------------
+
+
+def test_two_deployments_find_the_same_garbage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second to clear it away must leave the spec of the first where it is."""
+    bench.own()
+    (bench.folder() / "files").mkdir(parents=True)
+    (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
+    really, first = launch.exclusive, list[Deployed]()
+
+    def exclusive(state: Path) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        first.extend(bench.deploy("pass"))
+        return really(state)
+
+    monkeypatch.setattr(launch, "exclusive", exclusive)
+    [second] = bench.deploy("pass")
+    assert [one.state for one in (*first, second)] == ["created", "existing"]
+    assert first[0].uid == second.uid
+    assert bench.until_on_file().uid == second.uid
+
+
+def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two deployments of one task begin its log: the second made it just after the first had freed the name."""
+    (tmp_path / "log").write_text("of somebody before")
+    free = Held.set_aside
+
+    def free_and_lose_it(self: Held, name: str) -> None:
+        free(self, name)
+        (tmp_path / name).write_text("of the other")
+
+    monkeypatch.setattr(Held, "set_aside", free_and_lose_it)
+    handle = Held(str(tmp_path)).new("log")
+    os.write(handle, b"ours")
+    os.close(handle)
+    assert (tmp_path / "log").read_text() == "ours"
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "log.forged"}
+
+
+def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Held, name: str) -> None:
+        raise OSError(errno.EROFS, "read-only", name)
+
+    monkeypatch.setattr(Held, "set_aside", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="read-only"):
+        Held(str(tmp_path)).new("log")
+    assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)

@@ -1,0 +1,179 @@
+"""The database is put back to a copy while a crawl executes: the next run gets its number, and never its crawl."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from crawler_lifecycle.activities.audits.audit import AuditActivities
+from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.cancellation import CancellationActivities
+from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
+from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities
+from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
+from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.ports import Fence, Owner, TaskRef
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from tests.clusters.local.local_bench import SLEEP, Bench, wait_until
+from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
+
+
+class Stand:
+    """A database on file beside a local cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.copy = folder / "lifecycle.db", folder / "copy.db"
+        self.bench = Bench(folder)
+        self.cluster = self.bench.cluster
+        self.scheduler = FakeScheduler([self.bench.crawler(SLEEP)], self.cluster)
+        upgrade(f"sqlite:///{self.file}")
+        self.store = self._open()
+
+    def _open(self) -> SqlStore:
+        return open_store(f"sqlite:///{self.file}", pool_size=1)
+
+    def back_up(self) -> None:
+        self.store.close()
+        shutil.copy(self.file, self.copy)
+        self.store = self._open()
+
+    def restore(self) -> None:
+        self.store.close()
+        for path in self.file.parent.glob("lifecycle.db*"):
+            path.unlink()
+        shutil.copy(self.copy, self.file)
+        self.store = self._open()
+
+    def run(self, request_id: str) -> Fence:
+        owner = Owner(f"crawl/demo/{request_id}", request_id)
+        handle = self.store.initiation.create_run(RunRequest(crawler="demo"), request_id, owner)
+        return Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid)
+
+    def deploy(self, fence: Fence) -> None:
+        activities = DeploymentActivities(
+            self.store.deployment,
+            self.store.looks,
+            self.store.runs,
+            self.store.tasks,
+            self.store.events,
+            self.cluster,
+            self.scheduler,
+            FakeNotifier(),
+        )
+        ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
+
+    def look(self, fence: Fence) -> None:
+        activities = ReconciliationActivities(
+            self.store.looks, self.store.tasks, self.store.events, self.cluster, FakeNotifier()
+        )
+        ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
+
+    def ref(self, fence: Fence) -> TaskRef:
+        [task] = self.store.tasks.list_tasks(fence.run_id)
+        return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
+
+    def phase(self, fence: Fence, ref: TaskRef) -> Phase:
+        return self.cluster.look(fence.run, [ref]).observations[0].phase
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    made = Stand(tmp_path)
+    yield made
+    for task in made.cluster.inventory():
+        made.cluster.kill(task.run, TaskRef(task.task_id or 0, task.index, task.attempt, task.uid))
+    made.store.close()
+
+
+def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stand: Stand) -> None:
+    stand.back_up()
+    former = stand.run("before")
+    stand.deploy(former)
+    theirs = stand.ref(former)
+    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+
+    stand.restore()
+    later = stand.run("after")
+    assert later.run_id == former.run_id, "the number came again"
+    assert later.run_uid != former.run_uid
+    with pytest.raises(NothingDeployed, match="restored"):
+        stand.deploy(later)
+    row = stand.store.runs.get_run(later.run_id)
+    assert row is not None
+    assert former.run_uid in (row.waiting_for or ""), "people read why it waits, and what to do"
+    stand.look(later)
+    [task] = stand.store.tasks.list_tasks(later.run_id)
+    assert (task.status, task.cluster_uid, task.started_at) == ("QUEUED", None, None)
+
+    control = CancellationActivities(
+        stand.store.stops, stand.store.looks, stand.store.tasks, stand.store.events, stand.cluster, FakeNotifier()
+    )
+    for gesture in (control.k8_stop_task, control.k8_stop_pod):
+        ActivityEnvironment().run(gesture, later)
+    for end in (stand.cluster.stop, stand.cluster.kill):
+        end(later.run, stand.ref(later))
+    assert stand.phase(former, theirs) is Phase.EXECUTING, "a stop of this run ends no other one's crawl"
+
+    rules = AuditRules(orphan_grace_s=0)
+    audit = AuditActivities(
+        stand.store.audits,
+        stand.store.findings,
+        stand.store.corrections,
+        stand.store.adoption,
+        stand.store.runs,
+        stand.store.tasks,
+        stand.cluster,
+        FakeDirectory(),
+        rules,
+    )
+    part = ActivityEnvironment().run(audit.audit_cluster, AuditPage(repair=True))
+    [finding] = part.findings
+    assert (finding.kind, finding.repaired) == (FindingKind.ORPHAN, False)
+    assert former.run_uid in finding.detail
+    assert stand.phase(former, theirs) is Phase.EXECUTING
+    with pytest.raises(Fenced, match=former.run_uid):
+        stand.look(former)
+
+
+def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: Stand) -> None:
+    stand.back_up()
+    former = stand.run("before")
+    stand.deploy(former)
+    theirs = stand.ref(former)
+    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+    saved = stand.bench.state / "state" / str(former.run) / "0"
+    (saved / "requests.seen").write_text("of the run before")
+    stand.cluster.kill(former.run, theirs)
+    shutil.rmtree(stand.bench.state / "tasks" / str(former.run_id))  # as somebody does who wants to make room
+
+    stand.restore()
+    later = stand.run("after")
+    stand.deploy(later)
+    ours = stand.bench.state / "state" / str(later.run) / "0"
+    assert list(ours.iterdir()) == []
+    assert (saved / "requests.seen").exists()
+
+
+def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> None:
+    stand.back_up()
+    former = stand.run("before")
+    stand.deploy(former)
+    theirs = stand.ref(former)
+    wait_until(lambda: stand.phase(former, theirs) is Phase.EXECUTING)
+    shutil.rmtree(stand.bench.state / "tasks" / str(former.run_id))
+    stand.restore()
+    later = stand.run("after")
+    stand.deploy(later)
+    wait_until(lambda: stand.phase(later, stand.ref(later)) is Phase.EXECUTING)
+    found = {(task.run, task.stray) for task in stand.cluster.inventory()}
+    assert found == {(former.run, True), (later.run, False)}
+    stand.cluster.kill(later.run, stand.ref(later))
+    assert stand.phase(former, theirs) is Phase.EXECUTING
+    stand.cluster.kill(former.run, theirs)
+    assert stand.phase(former, theirs) is Phase.GONE

@@ -1,0 +1,132 @@
+"""The queue: slots, order, and what waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from crawler_lifecycle.domain.task import Phase
+from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+#: Says that it executes, and ends when it is told to.
+HELD = """
+import os, time
+files = os.environ["CRAWL_FILES_DIR"]
+def write(text):
+    with open(os.environ["CRAWL_STATE_DIR"] + "/../order", "a") as file:
+        file.write(text + " ")
+write(os.environ["CRAWL_TASK_INDEX"])
+while not os.path.exists(files + "/go"):
+    time.sleep(0.01)
+write("done")
+"""
+
+
+def phases(bench: Bench, count: int) -> list[str]:
+    return [seen.phase for seen in bench.cluster.look(run_ref(RUN), [bench.ref(i) for i in range(count)]).observations]
+
+
+def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=2)
+
+    def words() -> list[str]:
+        file = bench.state / "state" / str(run_ref(RUN)) / "order"
+        return file.read_text().split() if file.exists() else []
+
+    for index in range(2):
+        bench.deploy(HELD, range(index, index + 1))
+        wait_until(lambda index=index: words() == [str(number) for number in range(index + 1)])
+    for index in range(2, 8):
+        bench.queue(index, HELD)
+    for index in range(8):
+        bench.until(Phase.EXECUTING, index)
+        waiting = max(0, 6 - index)
+        running = 8 - index - waiting
+        assert phases(bench, 8) == [Phase.ENDED] * index + [Phase.EXECUTING] * running + [Phase.WAITING] * waiting
+        (bench.folder(index) / "files/go").touch()
+        bench.until_on_file(index)
+        wait_until(lambda index=index: len(words()) == min(8, index + 3) + index + 1)
+    assert words() == [*"01", *" ".join(f"done {index}" for index in range(2, 8)).split(), "done", "done"]
+    assert not list((bench.state / "waiting").iterdir())
+
+
+def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    bench.queue(1)
+    bench.crawler_process()
+    bench.slay(bench.supervisor())
+    time.sleep(0.4)  # it tries ten times a second
+    assert bench.look(1).reason == "waiting: 1 of 1 slots in use"
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
+    bench.until(Phase.EXECUTING, 1)
+
+
+def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(make_bench: Callable[..., Bench]) -> None:
+    """It has no slot of its own to hold: what hides from us would hold it for ever."""
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    bench.queue(1)
+    crawler = bench.crawler_process()
+    bench.slay(bench.supervisor())
+    bench.slay(bench.runner())
+    bench.until(Phase.EXECUTING, 1)
+    assert crawler.alive()
+    assert phases(bench, 2) == [Phase.EXECUTING, Phase.EXECUTING]
+
+
+def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=2)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
+    assert states == ["existing", "created", "created", "deferred", "deferred"]
+    [deferred] = bench.deploy(SLEEP, range(4, 5))
+    assert deferred.reason == "2 tasks wait for a slot already"
+    assert bench.look(4).phase is Phase.ABSENT
+    bench.cluster.stop(run_ref(RUN), bench.ref(1))
+    bench.until(Phase.ENDED, 1)
+    assert bench.deploy(SLEEP, range(4, 5))[0].state == "created"
+
+
+def test_waiting_tasks_that_died_do_not_count(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1, max_waiting=1)
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    bench.deploy(SLEEP, range(1, 2))
+    bench.until(Phase.WAITING, 1)
+    bench.slay(bench.supervisor(1))
+    assert bench.look(1).phase is Phase.GONE
+    assert bench.deploy(SLEEP, range(2, 3))[0].state == "created"
+
+
+def test_a_dead_head_of_the_queue_holds_nobody_up(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    bench.queue(1)
+    bench.queue(2)
+    bench.slay(bench.supervisor(1))
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
+    bench.until(Phase.EXECUTING, 2)
+
+
+def test_a_bare_signal_is_no_stop(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    bench.queue(1)
+    for index in range(2):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            bench.supervisor(index).send(number)
+    time.sleep(0.3)
+    assert phases(bench, 2) == [Phase.EXECUTING, Phase.WAITING]
+
+
+def test_a_supervisor_is_small(bench: Bench) -> None:
+    bench.deploy(SLEEP)
+    bench.until(Phase.EXECUTING)
+    fields = Path(f"/proc/{bench.supervisor().pid}/statm").read_text().split()
+    assert int(fields[1]) * os.sysconf("SC_PAGESIZE") < 25 * 2**20

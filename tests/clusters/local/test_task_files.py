@@ -1,0 +1,100 @@
+"""Supporting files of tasks as they lie there, with a crawler that puts anything there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local.folders import folder as files
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.folders.task_files import DEPTH_MAX, LocalFiles
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.ports import TaskFileList, TaskRef
+
+RUN = RunRef(7, "u7")
+TASK = TaskRef(70, 0, 1, None)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The folder of the task's files."""
+    run = tmp_path / "tasks" / "7"
+    (run / "0" / "1" / "files").mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"run_uid": "u7"}))
+    (tmp_path / "secret").write_text("secret")
+    return run / "0" / "1" / "files"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path)
+
+
+def test_files_are_listed_and_read_in_parts(home: Path, here: LocalFiles) -> None:
+    (home / "sub").mkdir()
+    (home / "items.jsonl").write_text("0123456789")
+    (home / "sub" / "ä.html").write_text("page")
+    assert here.list(RUN, TASK, 10) == TaskFileList([("items.jsonl", 10), ("sub/ä.html", 4)], 0)
+    assert here.list(RUN, TASK, 1) == TaskFileList([("items.jsonl", 10)], 1)
+    part = here.read(RUN, TASK, "items.jsonl", 4, 3)
+    assert part is not None
+    assert (part.data, part.size) == (b"456", 10)
+    assert here.read(RUN, TASK, "missing", 0, 9) is None
+
+
+def test_what_is_no_regular_file_is_left_out(home: Path, here: LocalFiles) -> None:
+    (home / "link").symlink_to(home.parents[4] / "secret")
+    (home / "up").symlink_to(home.parents[4])
+    (home / "loop").symlink_to(home / "loop")
+    os.mkfifo(home / "pipe")
+    (home / os.fsdecode(b"\xff")).write_text("no text")
+    deep = home
+    for n in range(DEPTH_MAX + 3):
+        deep /= f"{n}"
+        deep.mkdir()
+    (deep / "too deep").write_text("x")
+    listed = here.list(RUN, TASK, 10)
+    assert listed is not None
+    assert (listed.files, listed.left_out) == ([], 6)
+    for path in (
+        "link",
+        "up/secret",
+        "loop",
+        "pipe",
+        "../log",
+        "/etc/passwd",
+        "",
+        ".",
+        "a//b",
+        "x\0",
+        "\udcff",
+        "\ud800/x",
+    ):
+        assert here.read(RUN, TASK, path, 0, 10) is None
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_a_folder_that_leads_elsewhere_is_none(home: Path, here: LocalFiles, level: int) -> None:
+    """``files``, the attempt, the index and the run, each replaced by a link to itself moved away."""
+    place = [home, *home.parents][level]
+    place.rename(home.parents[4] / "moved")
+    place.symlink_to(home.parents[4] / "moved")
+    assert here.list(RUN, TASK, 10) is None
+    assert here.read(RUN, TASK, "items.jsonl", 0, 10) is None
+
+
+@pytest.mark.parametrize("said", ['{"run_uid": "another"}', "[]", "no JSON", "[" * 100_000])
+def test_files_of_another_run_are_not_this_ones(home: Path, here: LocalFiles, said: str) -> None:
+    (home / "items.jsonl").write_text("of the run whose number came again")
+    (home.parent / files.LOG).write_text("a line of it")
+    (home.parents[2] / "run.json").write_text(said)
+    assert here.list(RUN, TASK, 10) is None
+    assert [source.folder for source in here.files(RUN, [TASK])] == [None], "nothing of it goes into an archive"
+    assert LocalLogs(home.parents[4]).read(RUN, TASK, None, 10) is None
+
+
+def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+    assert LocalFiles(tmp_path / "nowhere").list(RUN, TASK, 10) is None

@@ -1,0 +1,207 @@
+"""Whose user a crawler is, and what it can read of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.clusters.local import launch
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.processes import controls as process_controls
+from crawler_lifecycle.clusters.local.processes import crawl_user
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.task import Phase
+from tests.clusters.local.local_bench import RUN, STUBBORN, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+NOBODY = pwd.getpwnam("nobody")
+#: An interpreter that every user may execute: that of the tests may lie in somebody's home.
+PYTHON = "/usr/bin/python3"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+#: Tries what a crawler must not do, and tells what came of it.
+TRIES = """
+import json, os, signal, sys
+files, told = os.environ["CRAWL_FILES_DIR"], {}
+folder = os.path.dirname(files)
+def attempt(name, call):
+    try:
+        call()
+        told[name] = "done"
+    except OSError as error:
+        told[name] = type(error).__name__
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+supervisor = os.getppid()
+while folder not in open(f"/proc/{supervisor}/cmdline").read().split("\\0"):
+    supervisor = int(open(f"/proc/{supervisor}/stat").read().rpartition(")")[2].split()[1])
+attempt("signal", lambda: os.kill(supervisor, signal.SIGKILL))
+attempt("environ", lambda: open(f"/proc/{supervisor}/environ", "rb").read())
+attempt("spec", lambda: open(folder + "/spec.json").read())
+attempt("replace", lambda: os.rename(files + "/x", folder + "/process.json") if write(files + "/x") is None else None)
+attempt("remove", lambda: os.unlink(folder + "/supervisor.json"))
+attempt("others", lambda: os.listdir(os.path.dirname(os.path.dirname(folder))))
+attempt("state", lambda: write(os.environ["CRAWL_STATE_DIR"] + "/kept"))
+told |= {"ids": [os.getresuid(), os.getresgid(), os.getgroups()], "home": [os.environ["HOME"], os.environ["USER"]]}
+with open(os.environ["CRAWL_STATS_FILE"], "w") as file:
+    json.dump({"pages": 3}, file)
+with open(files + "/told", "w") as file:
+    json.dump(told, file)
+"""
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that every user may enter, with the runner in it."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    shutil.copytree(launch._RUNNER, folder / "runner")
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    monkeypatch.setattr(launch, "_RUNNER", str(folder / "runner"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def crawler(code: str) -> CrawlerDefinition:
+    return CrawlerDefinition("demo", CrawlerKind.COMMAND, command=[PYTHON, "-I", "-S", "-c", code])
+
+
+@needs_root
+def test_a_crawler_of_another_user_has_what_is_its_own_and_nothing_of_ours(public: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        bench = Bench(public, python=PYTHON, base_dir=public, run_as="nobody")
+        bench.cluster.deploy(bench.deployment(), crawler(TRIES))
+        seen = bench.until_on_file()
+    finally:
+        os.umask(old)
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished"), (bench.folder() / "log").read_text()
+    assert seen.counters.pages == 3
+    told = json.loads((bench.folder() / "files/told").read_text())
+    assert told.pop("ids") == [[NOBODY.pw_uid] * 3, [NOBODY.pw_gid] * 3, []]
+    assert told.pop("home") == [NOBODY.pw_dir, "nobody"]
+    assert told.pop("state") == "done"
+    assert set(told.values()) == {"PermissionError"}, told
+    bench.close()
+
+
+@needs_root
+def test_one_of_another_user_is_stopped_and_killed_like_any_other(public: Path) -> None:
+    bench = Bench(public, python=PYTHON, base_dir=public, run_as=str(NOBODY.pw_uid))
+    bench.cluster.deploy(bench.deployment(), crawler(STUBBORN))
+    wait_until((bench.folder() / "files/ready").exists)
+    bench.cluster.stop(run_ref(RUN), bench.ref())
+    bench.cluster.kill(run_ref(RUN), bench.ref())
+    end = bench.look().end
+    assert end is not None
+    assert (end.exit_code, end.signal) == (137, 9)
+    bench.close()
+
+
+@needs_root
+def test_a_program_that_the_user_cannot_execute_ends_as_such(public: Path) -> None:
+    (public / "closed").mkdir(mode=0o700)
+    bench = Bench(public, python=PYTHON, base_dir=public / "closed", run_as="nobody")
+    bench.cluster.deploy(bench.deployment(), crawler("pass"))
+    end = bench.until(Phase.ENDED).end
+    assert end is not None
+    assert end.reason == "ContainerCannotRun"
+    assert "PermissionError" in str(end.message)
+    bench.close()
+
+
+@needs_root
+def test_folders_that_the_service_made_let_the_user_pass_and_no_others(public: Path) -> None:
+    """A service begins with umask 077, which closes the parents that it makes as well."""
+    os.umask(0o077)
+    state = public / "made" / "by us" / "state"
+    LocalCluster(state, 1, run_as="nobody")
+    look = [PYTHON, "-I", "-S", "-c", "import os, sys; os.stat(sys.argv[1])", str(state / "tasks")]
+    for allowed in (True, False):
+        done = subprocess.run(look, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True)
+        assert (done.returncode == 0) == allowed, done.stderr
+        (public / "made").chmod(0o700)  # somebody closes what is there already: it stays so, and the service says it
+    assert f"cannot enter {public / 'made'} (mode 0700)" in refusal(public / "made" / "by us", "nobody")
+    assert (public / "made").stat().st_mode & 0o777 == 0o700
+
+
+def refusal(folder: Path, run_as: str) -> str:
+    with pytest.raises(InvalidRequest) as refused:
+        LocalCluster(folder / "state", 1, run_as=run_as)
+    return str(refused.value)
+
+
+def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)
+    assert refusal(tmp_path, "nobody") == (
+        "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, and this one has the uid "
+        "1000; start it as root, or unset it and start the service itself as that user"
+    )
+    monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 0)
+    assert "there is no user 'no-such-user' on this machine; make it (useradd" in refusal(tmp_path, "no-such-user")
+    assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(tmp_path, "99999999999")
+    for root in ("root", "0"):
+        assert "is root, as which no crawler may run; name another user" in refusal(tmp_path, root)
+    assert not (tmp_path / "state").exists()
+    tmp_path.chmod(0o700)
+    said = refusal(tmp_path, "nobody")
+    assert "user 'nobody' cannot enter /" in said
+    assert "LIFECYCLE_CLUSTER__STATE_DIR" in said
+
+
+@needs_root
+def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
+    """Environment, memory and files: what the kernel opens to a debugger of the same user."""
+    shutil.copy(process_controls.__file__, public / "own.py")
+    (public / "own.py").chmod(0o644)
+    code = f"import sys, time; sys.path.insert(0, {str(public)!r}); import own; print(own.hide(), flush=True); input()"
+    ask = "import sys; open(sys.argv[1], 'rb').read(1)"
+    command = [PYTHON, "-I", "-S", "-c", code]
+    other: dict[str, object] = {"user": "nobody", "group": NOBODY.pw_gid, "extra_groups": [], "cwd": "/"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={"KEY": "secret"}, **other, **pipes) as service:  # type: ignore[call-overload]
+        assert service.stdout.readline() == b"True\n"
+        for name in ("environ", "mem", "maps", "fd/0"):
+            asked = [PYTHON, "-I", "-S", "-c", ask, f"/proc/{service.pid}/{name}"]
+            done = subprocess.run(asked, capture_output=True, text=True, **other)  # type: ignore[call-overload]
+            assert "PermissionError" in done.stderr, (name, done)
+        service.communicate(b"\n")
+
+
+@pytest.mark.parametrize("verb", ["worker", "gateway", "scheduler"])
+def test_every_service_is_hidden_before_it_reads_its_settings(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from crawler_lifecycle.cli.admin import services
+
+    monkeypatch.chdir(tmp_path)  # no stack is nearby
+    done: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def settings() -> object:
+        done.append("settings")
+        raise Enough
+
+    def hide() -> bool:
+        done.append("hidden")
+        return True
+
+    monkeypatch.setattr(process_controls, "hide", hide)
+    monkeypatch.setattr(services, "load_settings", settings)
+    function: Callable[[], int] = getattr(services, verb)
+    with pytest.raises(Enough):
+        function()
+    assert done == ["hidden", "settings"]

@@ -1,0 +1,153 @@
+"""Crawlers that turn against what watches them, their supervisor and runner: no task that ended keeps a slot."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler_lifecycle.clusters.local.processes.identity import Identity, read_stat
+from crawler_lifecycle.domain.task import Phase
+from tests.clusters.local.local_bench import ESCAPED, RUN, Bench, wait_until
+from tests.support.run_refs import run_ref
+
+WATCHERS = """
+import json, os, signal, time
+runner = os.getppid()
+supervisor = int(open(f"/proc/{runner}/stat").read().rsplit(")", 1)[1].split()[1])
+home = os.path.dirname(os.environ["CRAWL_FILES_DIR"])
+"""
+STOPS_SUPERVISOR = WATCHERS + "os.kill(supervisor, signal.SIGSTOP)\n"
+GARBAGE = "open(home + '/supervisor.json', 'w').close()\n"
+
+
+def stopped(one: Identity) -> bool:
+    stat = read_stat(one.pid)
+    return stat is not None and stat.state == "T"
+
+
+@pytest.mark.parametrize("code", [STOPS_SUPERVISOR, STOPS_SUPERVISOR + GARBAGE], ids=["stopped", "and hidden"])
+def test_four_crawlers_that_stop_their_supervisors_keep_no_slot(make_bench: Callable[..., Bench], code: str) -> None:
+    bench = make_bench(slots=4)
+    bench.deploy(code, range(4))
+    for index in range(4):
+        wait_until((bench.folder(index) / "summary.json").exists)
+    bench.deploy("pass", range(4, 5))
+    assert bench.until(Phase.ENDED, 4).started_at is not None
+    for index in range(4):
+        wait_until((bench.folder(index) / "end.json").exists)
+        seen = bench.look(index)
+        assert seen.end is not None
+        assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
+
+
+def test_the_audit_frees_the_slot_of_a_run_that_nobody_looks_at(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.deploy(STOPS_SUPERVISOR)
+    wait_until((bench.folder() / "summary.json").exists)
+    wait_until(lambda: stopped(bench.supervisor()))
+    bench.cluster.inventory()
+    bench.until_on_file()
+
+
+def test_the_audit_ends_a_supervisor_that_hangs(make_bench: Callable[..., Bench]) -> None:
+    """A process of the same user may take every file from it: it can write no end, and nobody can give that back."""
+    ahead = timedelta(0)
+    bench = make_bench(slots=1, clock=lambda: datetime.now(UTC) + ahead)
+    bench.start("import os, time\nopen(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\ntime.sleep(1)\n")
+    supervisor = bench.supervisor()
+    resource.prlimit(supervisor.pid, resource.RLIMIT_FSIZE, (0, 0))
+    bench.until(Phase.ENDED)
+    bench.cluster.inventory()
+    assert supervisor.alive(), "it may still write the end"
+    ahead = timedelta(seconds=61)
+    bench.cluster.inventory()
+    wait_until(lambda: not supervisor.alive())
+    seen = bench.look()
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
+
+
+def test_who_waits_behind_a_stopped_supervisor_gets_its_turn(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(slots=1)
+    bench.fill(1)
+    bench.queue(1)
+    bench.queue(2, "pass")
+    bench.supervisor(1).send(signal.SIGSTOP)
+    wait_until(lambda: stopped(bench.supervisor(1)))
+    bench.cluster.kill(run_ref(RUN), bench.ref(0))
+    bench.until(Phase.EXECUTING, 1)
+    bench.cluster.kill(run_ref(RUN), bench.ref(1))
+    bench.until(Phase.ENDED, 2)
+
+
+@pytest.mark.parametrize("before", ["", "os.kill(supervisor, signal.SIGKILL)\n"], ids=["supervised", "alone"])
+def test_a_stopped_runner_tells_the_end_of_its_crawler(bench: Bench, before: str) -> None:
+    bench.deploy(WATCHERS + before + "os.kill(runner, signal.SIGSTOP)\n")
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
+
+
+@pytest.mark.parametrize("hidden", ["", GARBAGE, "os.unlink(home + '/supervisor.json')\n"])
+def test_a_stop_reaches_a_crawler_whose_supervisor_is_stopped(bench: Bench, hidden: str) -> None:
+    bench.start(
+        WATCHERS
+        + "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n"
+        + "os.kill(supervisor, signal.SIGSTOP)\n"
+        + hidden
+        + "open(home + '/files/ready', 'w').close()\ntime.sleep(300)\n"
+    )
+    bench.cluster.stop(run_ref(RUN), bench.ref())
+    seen = bench.until(Phase.ENDED)
+    assert seen.end is not None
+    assert seen.end.finish_reason == "shutdown"
+
+
+FORGED_END = "open(home + '/end.json', 'w').write(json.dumps({'exit_code': 0, 'reason': 'Completed'}))\n"
+
+
+@pytest.mark.parametrize("lie", [GARBAGE, FORGED_END], ids=["hidden", "forged end"])
+def test_a_kill_ends_a_supervisor_that_is_stopped_again_and_again(
+    bench: Bench, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start(WATCHERS + lie + "open(home + '/files/ready', 'w').close()\ntime.sleep(300)\n")
+    [supervisor], _ = bench.cluster._folder(run_ref(RUN), bench.ref()).named()
+    really = Identity.send
+
+    def send(self: Identity, number: int) -> bool:
+        """Somebody stops it the moment after everything that is sent to it."""
+        return really(self, number) and (self != supervisor or number == signal.SIGKILL or really(self, signal.SIGSTOP))
+
+    monkeypatch.setattr(Identity, "send", send)
+    supervisor.send(signal.SIGCONT)
+    bench.cluster.kill(run_ref(RUN), bench.ref())
+    assert not supervisor.alive()
+
+
+def test_what_hides_from_us_holds_no_slot(make_bench: Callable[..., Bench]) -> None:
+    """A daemon without a trace, whose crawler killed all who watch it, is nobody's: but it keeps nobody waiting."""
+    bench = make_bench(slots=1)
+    killer = ESCAPED + WATCHERS + "os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
+    (bench.state / "tasks").mkdir(exist_ok=True)
+    bench.deploy(killer)
+    wait_until((bench.folder() / "files/daemon").exists)
+    daemon = Identity.of(int((bench.folder() / "files/daemon").read_text()))
+    try:
+        bench.deploy("pass", range(1, 2))
+        bench.until(Phase.ENDED, 1)
+        assert daemon.alive()
+    finally:
+        daemon.send(signal.SIGKILL)
+
+
+def test_a_crawler_is_given_no_file_of_ours(bench: Bench) -> None:
+    bench.deploy("import os\nprint([os.path.realpath(f'/proc/self/fd/{n}') for n in range(3, 50)], os.environ)\n")
+    bench.until_on_file()
+    log = (bench.folder() / "log").read_text()
+    assert str(bench.state / "slots") not in log
+    assert "CRAWL_SLOT_FD" not in log
+    assert "CRAWL_FILES_DIR" in log

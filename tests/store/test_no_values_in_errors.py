@@ -1,0 +1,249 @@
+"""Whatever statement the database refuses, and however: no value of a row gets into the error, its trace or a log."""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, cast
+
+import pymysql
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from temporalio.api.failure.v1 import Failure
+from temporalio.converter import PayloadConverter
+
+from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable, StoreRefused, StoreUnavailable
+from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.managers.manager import Added, Page, SourceItem
+from crawler_lifecycle.domain.run import ExportResult, RunStatus
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
+from crawler_lifecycle.domain.task import Counters, End, Phase
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports import Deployed, Details
+from crawler_lifecycle.ports.store.managers import NewManager, PlanRow
+from crawler_lifecycle.ports.store.schedules import TargetRef
+from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.engine import spoken
+from crawler_lifecycle.store.schema.tables import metadata, run_history
+from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
+from tests.contracts.store.graphing import Graphed
+from tests.contracts.store.managing import Managed, job
+from tests.contracts.store.world import Clock, World, seen
+from tests.support.store_ports import behind
+
+MARKER = "MARKER-7f3a"
+_WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE)")
+_TABLE = re.compile(r"\(\w[\w ]*? (\w+)\)")
+
+
+class Refusing:
+    """A port each of whose statements that write is refused once, before the call goes through."""
+
+    def __init__(self, port: Any, store: SqlStore, caplog: pytest.LogCaptureFixture, refused: set[str]) -> None:
+        self._port, self._caplog, self._refused = port, caplog, refused
+        self._at = self._seen = 0
+        sa.event.listen(store.database.engine, "before_cursor_execute", self._broken, retval=True)
+
+    def _broken(
+        self, _c: object, _cursor: object, statement: str, parameters: object, *_: object
+    ) -> tuple[str, object]:
+        if _WRITES.match(statement):
+            self._seen += 1
+            if self._seen == self._at:
+                # MariaDB's error quotes the statement from here on, with the values that the driver wrote into it.
+                return f"!{statement}", parameters
+        return statement, parameters
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            for self._at in range(1, 200):
+                self._seen = 0
+                self._caplog.clear()
+                try:
+                    answer = method(*args, **more)
+                except StoreRefused as error:
+                    self._check(error)
+                    continue
+                assert self._seen < self._at
+                self._at = 0
+                return answer
+            raise AssertionError("too many statements")
+
+        return call
+
+    def _check(self, error: StoreRefused) -> None:
+        text = str(error)
+        assert text.startswith("The database refused a statement ("), text
+        found = _TABLE.search(text)
+        assert found is not None, text
+        self._refused.add(found[1])
+        failure = Failure()
+        RedactingFailureConverter().to_failure(error, PayloadConverter.default, failure)
+        logging.getLogger("tests").error("it failed", exc_info=error)
+        told = [text, repr(error), "".join(traceback.format_exception(error)), str(failure), self._caplog.text]
+        told.append(repr([record.__dict__ for record in self._caplog.records]))
+        assert [one for one in told if MARKER in one] == []
+
+
+@pytest.fixture
+def refused() -> set[str]:
+    """The tables that a refused statement would have written."""
+    return set()
+
+
+@pytest.fixture
+def world(empty_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -> Iterator[World]:
+    upgrade(empty_url)
+    clock = Clock()
+    store = open_store(empty_url, clock=clock)
+    yield World(behind(store, lambda port: Refusing(port, store, caplog, refused)), clock)
+    store.close()
+
+
+def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(world: World, refused: set[str]) -> None:
+    store, clock = world.store, world.clock
+    marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)
+    texts = {"args": {MARKER: MARKER}, "settings": {MARKER: MARKER}, "tags": [MARKER]}
+    fence = world.run(f"{MARKER}-1", 2, **marked, **texts)
+    store.initiation.set_property(fence.run_id, 1, MARKER, MARKER)
+    store.additions.add_tasks(fence.run_id, f"{MARKER}-more", [{MARKER: MARKER}], fence)
+    until = clock.now + timedelta(seconds=25)
+    offered, _ = store.deployment.offer_tasks(fence, 10, None, until, MARKER)
+    answers = [Deployed(t.index, "created", f"{MARKER}-{t.index}", f"{MARKER}-{t.index}", MARKER) for t in offered]
+    store.deployment.record_deployed(fence, MARKER, answers, clock.now, until, offered)
+    store.deployment.note_waiting(fence, MARKER)
+    tasks = store.looks.found_state(fence).tasks
+    running = [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks]
+    world.look(fence, running)
+    store.deployment.mark_started(fence, clock.now, clock.now)
+    store.looks.record_look_error(fence, MARKER)
+    stop = world.stop(MARKER, reason=MARKER)
+    store.stops.record_stop(fence.run_id, stop, f"{MARKER}-stop", fence)
+    store.stops.cancel_queued(fence, clock.now)
+    store.stops.mark_stopping(fence, [task.task_id for task in tasks])
+    store.stops.acted_on_stop(fence, clock.now)
+    end = End(1, 9, MARKER, MARKER, clock.now, MARKER, disruption=MARKER)
+    world.stage(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks])
+    store.looks.save_details(fence, [Details(task.task_id, MARKER, statistics={MARKER: 1}) for task in tasks])
+    store.looks.apply_details(fence)
+    store.looks.apply_findings(fence, "look")
+    world.end(fence)
+    event = store.events.append_event(fence, "run.ended", f"{MARKER}-event", {MARKER: MARKER})
+    store.events.record_delivery(event.seq, MARKER, MARKER)
+    store.exports.begin_export(fence)
+    store.exports.record_export(fence, "failed", None, MARKER)
+    store.exports.record_export(fence, "done", ExportResult(MARKER, 1, 1, "0" * 64), None)
+    store.findings.note_findings([AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})])
+    world.resume(fence)
+    marked_job = job(1, spider=MARKER, tags=[MARKER])
+    managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
+    store.managers.add_page(managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2))
+    store.managers.add_jobs(managed.id, [job(2, spider=MARKER)], MARKER)
+    managed.commit(added=[Added(-1, job(3, spider=MARKER), retry_of=MARKER)], close_reason=MARKER, state={MARKER: 1})
+    store.managers.keep_output(managed.id, MARKER)
+    store.managers.record_manager_stop(managed.id, stop)
+    store.managers.end_manager(managed.fence, RunStatus.FAILED, MARKER, MARKER)
+    spec = GraphSpec([StepSpec(MARKER, StepKind.FUNCTION, {"call": "a:b", "args": {MARKER: 1}}, graft=True)])
+    graphed = Graphed.made(world, spec.steps, MARKER, context={MARKER: MARKER})
+    [work] = graphed.work(graphed.advance().batches[0].number)
+    graphed.begin(work)
+    store.graphs.begin_graft(graphed.id, 0, 1, spec, MARKER)
+    failed = graphed.end(work, StepState.RETRYABLE, outcome=MARKER, reason=MARKER)
+    graphed.begin(done=[failed])
+    clock.forward(60)
+    [work] = graphed.work(graphed.advance().batches[0].number)
+    graphed.begin(work)
+    graphed.begin(done=[graphed.end(work, result=MARKER.encode())])
+    store.graphs.keep_graph_output(graphed.id, MARKER)
+    store.graphs.record_graph_stop(graphed.id, stop)
+    store.graphs.end_graph(graphed.fence, MARKER)
+    store.plans.register_plans(MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)])
+    nightly = ScheduleSpec(run={"crawler": MARKER}, every_s=60)
+    schedule, _ = store.schedules.put_schedule("nightly", nightly.document(), MARKER)
+    store.schedules.told_schedule(schedule.schedule_id, 1, trouble=MARKER, ended_at=None)
+    line = store.schedules.decide_due("nightly", clock.now, schedule.revision)
+    store.schedules.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
+    [line] = store.schedules.ask_due("nightly", [clock.now - timedelta(days=1)], MARKER, MARKER)
+    store.schedules.due_failed(line.due_id, MARKER)
+    store.schedules.pause_schedule("nightly", MARKER)
+    told = WebhookSpec(url=f"https://example.com/{MARKER}", secrets=["env:CRAWL_HOOK"], crawlers=[MARKER])
+    hook, _ = store.webhooks.put_webhook("shop", told.document(), MARKER)
+    store.webhooks.follow_webhook("shop", MARKER)
+    event = store.webhooks.test_webhook("shop", MARKER)
+    store.webhooks.note_tries(hook.webhook_id, MARKER, [Tried(event.seq, MARKER)], event.seq, settled=False)
+    store.webhooks.pause_webhook("shop", MARKER)
+    written = {table.name for table in metadata.sorted_tables} - {"schema_compatibility", "audit_report"}
+    assert written - refused == set(), "each of these is written by some call above"
+
+
+MYSQL = [
+    (pymysql.err.IntegrityError, 1062, f"Duplicate entry '{MARKER}' for key 'x'"),
+    (pymysql.err.DataError, 1406, f"Data too long for column '{MARKER}' at row 1"),
+    (pymysql.err.DataError, 1264, f"Out of range value for column '{MARKER}' at row 1"),
+    (pymysql.err.OperationalError, 1292, f"Incorrect datetime value: '{MARKER}' for column 'x'"),
+    (pymysql.err.OperationalError, 1366, f"Incorrect string value: '{MARKER}' for column 'x'"),
+    (pymysql.err.OperationalError, 3140, f"Invalid JSON text: '{MARKER}'"),
+    (pymysql.err.OperationalError, 1644, MARKER),
+    (pymysql.err.ProgrammingError, 1064, f"You have an error in your SQL syntax near '{MARKER}'"),
+    (pymysql.err.NotSupportedError, 1235, MARKER),
+    (pymysql.err.InternalError, 99999, MARKER),
+]
+
+
+@pytest.mark.parametrize(("kind", "code", "text"), MYSQL)
+def test_what_a_driver_quotes_stays_with_it(kind: type[Exception], code: int, text: str) -> None:
+    error = DBAPIError.instance(
+        f"INSERT INTO `task_log` VALUES ('{MARKER}')", {"x": MARKER}, kind(code, text), pymysql.err.Error
+    )
+    told = spoken(error)  # type: ignore[arg-type]
+    assert isinstance(told, StoreRefused)
+    assert (MARKER in str(told), f"error {code}" in str(told)) == (False, True)
+    assert "(INSERT INTO task_log)" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1040, "Too many connections"),
+        (1205, "Lock wait timeout exceeded; try restarting transaction"),
+        (1290, "The MySQL server is running with the --read-only option"),
+        (2003, "Can't connect to MySQL server on 'db'"),
+        (2013, "Lost connection to MySQL server during query"),
+        (1114, "The table 'task_log' is full"),
+    ],
+)
+def test_what_a_database_says_of_itself_is_told(code: int, text: str) -> None:
+    error = DBAPIError.instance("SELECT 1", {}, pymysql.err.OperationalError(code, text), pymysql.err.Error)
+    told = spoken(error)  # type: ignore[arg-type]
+    assert not isinstance(told, StoreRefused)
+    assert text in str(told)
+
+
+def test_a_value_that_its_column_does_not_take_is_not_told_either(world: World) -> None:
+    store = cast(SqlStore, world.store)
+    world.run()
+    for value in (MARKER, {MARKER}):
+        with pytest.raises(StoreRefused) as caught, store.database.writing() as conn:
+            conn.execute(sa.update(run_history).values(next_look_at=value))
+        assert MARKER not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_row_that_cannot_be_read_does_not_tell_what_a_caller_put_into_it(world: World) -> None:
+    store = cast(SqlStore, world.store)
+    fence = world.run(args={"k": MARKER})
+    with store.database.writing() as conn:
+        stored = conn.execute(sa.select(run_history.c.request)).scalar_one()
+        conn.execute(sa.update(run_history).values(request={**stored, "priority": 9}))
+    with pytest.raises(RowUnreadable, match="priority") as caught:
+        store.runs.get_run(fence.run_id)
+    assert MARKER not in "".join(traceback.format_exception(caught.value))
+    assert isinstance(caught.value, LifecycleError)
+    assert not isinstance(caught.value, StoreUnavailable)

@@ -1,0 +1,655 @@
+"""Every statement of the store is explained among thousands of runs: none may read or sort them all.
+
+The statements are not listed here. Every method of the port is called in the lives below, and whatever it sends is
+explained just before it is sent; a method that no life calls fails a test of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.overdue import overdue_before
+from crawler_lifecycle.domain.bounds import ID_MAX, MOST
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
+from crawler_lifecycle.domain.managers.manager import Added, JobState
+from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
+from crawler_lifecycle.domain.retention import RetentionState
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import TargetKind
+from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Owner, Store, TaskRecord
+from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.store.schedules import TargetRef
+from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.schema.tables import metadata, outbox_event, run_history, task_history
+from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
+from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
+from tests.contracts.store.test_overdue import executing
+from tests.contracts.store.world import OTHER, OWNER, START, Clock, World, closed, request, seen
+from tests.store.plans import Plans
+from tests.support.databases import wait_patiently
+from tests.support.filling import (
+    COMMON_TAG,
+    FILLED_FROM,
+    RARE_TAG,
+    analyze,
+    fill_findings,
+    fill_graphs,
+    fill_managers,
+    fill_records,
+    fill_runs,
+    fill_tasks,
+)
+from tests.support.servers import EXPLAINED, empty_database
+from tests.support.store_ports import behind, methods
+
+pytestmark = pytest.mark.timeout(1800)  # the module's databases are filled in the time of its first test
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many ended runs there are, with how many tasks each, and how many tasks the live one has."""
+
+    runs: int
+    each: int
+    large: int
+
+
+#: The servers choose by how many rows there are. SQLite chooses by how many it expects for a key, tells no numbers, and
+#: a scan of it counts as one of very many rows: a tenth of them shows the same.
+SIZES = {"sqlite": Size(2_000, 5, 1_000)}
+SERVERS_SIZE = Size(20_000, 5, 10_000)
+
+#: (method, what, table) -> why it may.
+MAY = {
+    ("list_runs", "scan", "run_history"): "the newest runs are read in the order of the key, until a page is full",
+    ("list_managers", "scan", "manager"): "the newest managers are read in the order of the key, until a page is full",
+    ("list_graphs", "scan", "graph"): "the newest graphs are read in the order of the key, until a page is full",
+    ("count_schedules", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
+    ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    ("register_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
+    ("put_webhook", "scan", "webhook"): "all webhooks, of which there are a thousand at most",
+    ("put_schedule", "scan", "schedule"): "all schedules, of which there are thousands, and no due times",
+    ("last_audit", "scan", "audit_report"): "the newest report is read in the order of the key",
+    ("record_audit", "scan", "audit_report"): "the oldest reports are read in the order of the key, 100 of them",
+    ("found_state", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    ("record_look", "sort", "task_history"): "a look compares all unsettled tasks of its run, and needs them all",
+    ("cancel_queued", "sort", "task_history"): "all queued tasks of the run are cancelled, and read for that",
+    ("count_tasks", "temporary", "task_history"): "the few statuses of one run are counted out of the index alone",
+    ("tasks_of_runs", "temporary", "task_history"): "the few statuses of the runs on one page, out of the index alone",
+    ("places", "temporary", "task_history"): "a run has one place, or two after a namespace was made anew",
+    ("resumption", "temporary", "task_history"): "the few notes of one resumed run are counted, for one screen",
+    ("ended_groups", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    ("end_run", "temporary", "task_history"): "once at the end of a run, into as many groups as it has outcomes",
+    **{
+        (method, "temporary", "graph_step"): "steps of one graph are counted by state, out of the index alone"
+        for method in ("make_graph", "claim_graph", "get_graph", "find_graph", "list_graphs")
+    },
+    ("requeue_ended", "temporary", "task_history"): "once in an attempt; a table is copied from itself through another",
+}
+
+
+#: Indexes that a database does without, among these rows, where others need them.
+OTHERWISE: dict[str, set[str]] = {
+    "sqlite": {"ix_graph_step_graph_id_batch"},
+    "mysql": {
+        "ix_manager_name_manager_id",
+        "ix_graph_name_graph_id",
+        "ix_schedule_due_schedule_id_decision_decided_at",
+    },
+}
+
+LISTS = ("list_runs", "list_graphs", "list_managers")
+"""Methods whose statements depend on what is asked for: each choice of filters counts by itself."""
+PAGED = {"limit", "before_run_id"}
+
+
+class Watched:
+    """A port that says which of its methods is being called."""
+
+    def __init__(self, port: Any, plans: Plans, called: set[str]) -> None:
+        self._port = port
+        self._plans = plans
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+
+        def call(*args: object, **named: object) -> Any:
+            asked = sorted(named.keys() - PAGED) if name in LISTS else []
+            self._plans.doing = " ".join([name, *asked])
+            self._called.add(name)
+            return method(*args, **named)
+
+        return call
+
+
+@dataclass
+class Filled:
+    """A database full of ended runs, and one live run of many tasks."""
+
+    store: SqlStore
+    clock: Clock
+    large: Fence
+    size: Size
+
+
+def _fill(url: str, size: Size) -> Filled:
+    upgrade(url)
+    clock = Clock()
+    room = dict.fromkeys(MOST, ID_MAX)
+    store = open_store(url, clock=clock, told=lambda news: None, most=room)
+    with store.database.writer.begin() as connection:
+        first = fill_runs(connection, size.runs)
+        fill_tasks(connection, first, size.runs, size.each)
+        fill_records(connection, first, size.runs)
+        fill_findings(connection)
+        fill_managers(connection, size.runs)
+        fill_graphs(connection)
+    row, _ = store.initiation.reserve_run(request(tags=["large"], flow_id="flow-0"), "large", [{}] * size.large)
+    handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)
+    with store.database.writer.begin() as connection:
+        analyze(connection, list(metadata.tables))
+    return Filled(store, clock, Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid), size)
+
+
+@pytest.fixture(scope="module", params=EXPLAINED)
+def explained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Plans, set[str]]]:
+    """The plans of everything that the lives below send, and the methods they called."""
+    file = tmp_path_factory.mktemp("plans") / "state.db"
+    with pytest.MonkeyPatch.context() as patch, empty_database(request.param, file) as url:
+        wait_patiently(patch)
+        yield _explain(url, SIZES.get(request.param, SERVERS_SIZE), Plans(request.param))
+
+
+def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
+    filled = _fill(url, size)
+    called: set[str] = set()
+    watched = behind(filled.store, lambda port: Watched(port, plans, called))
+    try:
+        with plans.watching(filled.store.database.engine):
+            large_life(watched, filled)  # type: ignore[arg-type]
+            short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
+            readers(watched, filled)  # type: ignore[arg-type]
+            managing(World(watched, filled.clock), size)  # type: ignore[arg-type]
+            graphs(World(watched, filled.clock), size)  # type: ignore[arg-type]
+            schedules(World(watched, filled.clock))  # type: ignore[arg-type]
+            webhooks(World(watched, filled.clock))  # type: ignore[arg-type]
+            audits(watched, filled)  # type: ignore[arg-type]
+            clearing(watched, filled)  # type: ignore[arg-type]
+            plans.doing = "control"
+            with filled.store.database.reading() as connection:
+                for statement in SLOW:
+                    connection.execute(statement).all()
+    finally:
+        filled.store.close()
+    return plans, called
+
+
+def large_life(store: Store, filled: Filled) -> None:
+    """A run of many tasks: deployed in pages, looked at, grown, stopped, ended, resumed."""
+    world, fence, now = World(store, filled.clock), filled.large, filled.clock.now
+    world.deploy(fence, limit=500)
+    store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
+    store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
+    tasks = [task for task in store.looks.found_state(fence).tasks if task.status is TaskStatus.PENDING]
+    world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
+    store.looks.staged(fence)
+    store.live_counters.record_counts(
+        fence.run, [Counted(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
+    )
+    store.looks.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
+    store.looks.apply_details(fence)
+    store.looks.apply_findings(fence, "look")
+    store.deployment.mark_started(fence, now)
+    store.stops.record_stop(fence.run_id, world.stop(), "s1")
+    store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
+    store.stops.cancel_queued(fence, now)
+    store.stops.unstopped(fence, False)
+    store.stops.unstopped(fence, True)
+    store.stops.unstopped(fence, True, START)
+    store.stops.last_asked(fence.run_id)
+    store.stops.mark_stopping(fence, [t.task_id for t in tasks])
+    store.stops.acted_on_stop(fence, now)
+    world.finish(fence)
+    store.exports.record_export(fence, "done", None, None)
+    second = world.resume(fence)
+    world.deploy(second, limit=500)
+    offered, _ = store.deployment.offer_tasks(second, 500, None, now, "a place")
+    store.deployment.withdraw_offer(second, offered, now)
+    store.deployment.refuse_queued(second, "no room")
+
+
+def short_lives(world: World) -> None:
+    """What the large life does not come by."""
+    store = world.store
+    fence = world.run("short", tasks=3)
+    store.initiation.set_property(fence.run_id, 1, "a", "b")
+    store.initiation.set_property(fence.run_id, 1, "a", "c")
+    store.deployment.note_waiting(fence, "quota")
+    store.looks.record_look_error(fence, "403")
+    world.deploy(fence, limit=1, state="deferred")
+    world.deploy(fence, limit=2)
+    [task] = store.tasks.list_tasks(fence.run_id, limit=1)
+    about = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
+    store.corrections.record_corrections(
+        fence.run_id, [about, Correction(CorrectionKind.LATE, "LOST", "FAILED", task.task_id)]
+    )
+    store.events.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
+    with suppress(NotInThisState):
+        world.end(fence)
+    store.initiation.resume_run(RunRequest(run_id=fence.run_id), "w2", fence.attempt)
+    store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+    store.initiation.reserve_run(request(), "reserved")
+
+
+def adopted(store: Store, filled: Filled) -> None:
+    """A run that no row knows, twice, and once more with a task that its row does not know."""
+    run, owner = RunRef(store.run_numbers.newest_run_id() + 2, "ad" * 16), OTHER
+    tasks = [TaskRecord(index, 1, 10**9 + index, "services", {}, {}, f"c-{index}", f"u-{index}") for index in range(3)]
+    lost = LostRun(run, 1, "lost", request(tags=["a"]), True, owner, tasks[:2], "local", 4)
+    for one in (lost, lost, replace(lost, tasks=tasks)):
+        store.adoption.adopt_run(one)
+
+
+def readers(store: Store, filled: Filled) -> None:
+    """Every reader, with every filter and with those that people combine."""
+    run_id = filled.large.run_id
+    store.runs.get_run(run_id)
+    store.runs.find_run("filled-77")
+    store.runs.request_of(run_id)
+    for wanted in FILTERS:
+        store.runs.list_runs(**wanted)
+        store.runs.list_runs(**wanted, before_run_id=filled.size.runs // 2)
+    store.runs.count_runs([RunStatus.INITIALIZING], 10_000)
+    store.runs.count_runs([RunStatus.COMPLETED, RunStatus.FAILED], 100)
+    [newest] = store.runs.list_runs(limit=1)
+    store.runs.changed_runs([replace(newest, run_id=n * 3) for n in range(500)])
+    store.runs.recent_runs([f"crawler-{n}" for n in range(50)], 20)
+    store.tasks.list_tasks(run_id)
+    store.tasks.list_tasks(run_id, after_task_id=filled.size.runs * filled.size.each + 500, superseded=True)
+    store.tasks.task_page(run_id, [TaskStatus.SUCCEEDED, TaskStatus.CANCELLED], after_index=500)
+    store.tasks.count_tasks(run_id)
+    store.tasks.tasks_of_runs([run_id, *range(1, 500)])
+    store.tasks.task_indexes(range(1, 500))
+    store.tasks.drawn_tasks(run_id, 10_001)
+    store.tasks.list_tasks(run_id, among=range(1, 21))
+    store.deployment.places(run_id)
+    store.deployment.ended_groups(run_id)
+    store.runs.transitions(run_id)
+    store.runs.transitions(7, after_seq=5)
+    store.corrections.list_corrections(run_id)
+    store.corrections.list_corrections(after_id=100)
+    store.corrections.list_corrections(before_id=ID_MAX)
+    store.corrections.list_corrections(before_id=ID_MAX, kind="late")
+    store.corrections.list_corrections(kind="late", after_id=100)
+    store.corrections.list_corrections(run_id, kind="killed")
+    store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=filled.size.runs - 500))
+    store.runs.cancellations(run_id)
+    store.runs.resumption(run_id)
+    store.exports.list_exports(run_id)
+    store.runs.properties(run_id)
+    store.events.deliveries(run_id)
+    store.tasks.log_tail(77)
+    store.tasks.statistics(run_id)
+    store.events.find_event("filled/77")
+    store.events.get_event(77)
+    store.events.last_event(run_id, "run.ended")
+    store.events.last_event_seq()
+    store.events.events_after(100)
+    store.events.events_after(100, run_id=run_id)
+    store.events.record_delivery(77, "events", "refused")
+    store.events.record_delivery(77, "pusher", None)
+    store.sweep.unowned_runs(START + timedelta(days=1))
+    store.sweep.unheard_stops(START + timedelta(days=1))
+    store.wake_ups.wake_targets(range(1, 501))
+    store.health.ping()
+
+
+def managing(world: World, size: Size) -> None:
+    """A manager of half as many jobs, from its start to its end and once more."""
+    managers = world.store.managers
+    managers.find_manager("filled", "flow-7")
+    managers.find_manager(None, "flow-7")
+    managers.list_managers(7)
+    managers.list_managers(name="m7")
+    managers.list_managers(7, status="COMPLETED", name="m7")
+    managers.reserve_manager(NEW)
+    managed = Managed.begun(world)
+    for n in range(size.large // 1000):
+        managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
+    managed.pick(500)
+    managers.known_identities(managed.id, [job(n).identity for n in range(300, 900)])
+    [first, *_] = runs = managed.begin()
+    managed.pick(2)
+    managers.job_started(managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no")
+    for fence in runs:
+        world.finish(fence)
+    managed.handle()
+    world.resume(first, rerun=True)
+    managers.facts(managed.fence, 10)
+    waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
+    managed.commit(
+        added=[Added(-1, job(10**6)), Added(-2, job(5), unique=False, seq=1, retry=1)],
+        delayed=[one.item_id for one in waiting],
+    )
+    managers.live_jobs(managed.id)
+    managers.live_runs(managed.id)
+    managers.list_jobs(managed.id, 500)
+    managers.list_jobs(managed.id, states=[JobState.ENDED])
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.add_jobs(managed.id, [job(n, spider="x") for n in range(500)], "page-1")
+    managers.job_metadata(managed.id, str(first.run_id))
+    managers.job_metadata(managed.id, f"manager/{managed.id}/501")
+    for after in (None, "live:7", f"ended:{START.isoformat()}:7"):
+        managers.owned_jobs(managed.id, ["running", "finished"], after=after)
+        managers.owned_jobs(managed.id, ["pending", "finished"], spider="services", project_id="7", after=after)
+    managers.note_error(managed.fence, "odd")
+    managers.note_try(managed.fence)
+    managers.live_managers()
+    managers.keep_output(managed.id, "one\n")
+    managers.keep_output(managed.id, "two\n")
+    managers.manager_output(managed.id)
+    managers.steer_manager(managed.id, paused=True, cap=3)
+    managers.record_manager_stop(managed.id, world.stop())
+    managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
+    managers.get_manager(managed.id)
+    managers.list_jobs(managed.id, 500, states=[JobState.STARTED, JobState.ENDED])
+    managers.reserve_manager(replace(NEW, options={}))
+    again = Managed.claimed(world, managed.id, NEXT)
+    world.store.managers.get_manager(again.id)
+    world.store.events.events_after(100, subject=manager_subject(managed.id))
+    world.store.plans.register_plans("w1", [PlanRow("a:B", "manager", "b", "", "f")])
+    world.store.plans.register_plans("w1", [])
+    world.store.plans.list_plans()
+    world.store.plans.get_plan("a:B")
+
+
+def webhooks(world: World) -> None:
+    """A webhook that is told thousands of events, among others; and what happens to a run that no status tells."""
+    store, clock = world.store.webhooks, world.clock
+    spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"])
+    for n in range(40):
+        store.put_webhook(f"w{n}", spec.document(), "ann")
+    row, _ = store.put_webhook("w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann")
+    store.follow_webhook("w7", "f")
+    told = [event.seq for event in world.store.events.events_after(0, 500)]
+    for part in range(0, len(told), 100):
+        tried = [Tried(seq, None if seq % 3 else "503") for seq in told[part : part + 100]]
+        store.note_tries(row.webhook_id, "f", tried, 0, settled=False)
+    store.note_tries(row.webhook_id, "f", [Tried(told[0]), Tried(told[1])], told[1], settled=True)
+    store.waiting_events(row.webhook_id, "f", spec, 0, 100)
+    store.waiting_events(row.webhook_id, "f", WebhookSpec("https://a.example/", ["env:CRAWL_HOOK"]), told[-1], 100)
+    store.list_webhook_deliveries(row.webhook_id)
+    store.list_webhook_deliveries(row.webhook_id, before_seq=told[50], status="failed")
+    store.list_webhooks(10)
+    store.get_webhook("w7")
+    store.test_webhook("w7", "ann", seen=told[-1])
+    store.pause_webhook("w7", "a migration")
+    store.pause_webhook("w7", None, skip_seq=next(seq for seq in told[2:] if seq % 3 == 0))
+    store.pause_webhook("w7", None, skip=True)
+    store.delete_webhook("w7")
+    fence = executing(world, "stale")
+    clock.forward(91)
+    stale = [run for run in world.store.overdue.overdue_runs(overdue_before(clock.now)) if run.run_id == fence.run_id]
+    world.store.troubles.note_stale(stale[0])
+    world.store.troubles.note_blocked("crawl/services/stale", None, "a bug", clock.now)
+
+
+def schedules(world: World) -> None:
+    """A schedule of 3,000 due times, from its making to its deletion, among others."""
+    store, clock = world.store.schedules, world.clock
+    definition = {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue", "pause_after_failures": 3}
+    clock.forward(-3000 * 60)
+    for n in range(200):
+        store.put_schedule(f"s{n}", definition, "ann")
+    row, _ = store.put_schedule("s7", {**definition, "every_s": 120}, "ann")
+    clock.forward(3000 * 60)
+    past = [clock.now - timedelta(minutes=n) for n in range(3000, 0, -1)]
+    store.unfired_due(row.schedule_id, clock.now)
+    while store.note_due(row.schedule_id, clock.now).more:
+        pass
+    for n in range(3):
+        line = store.decide_due("s7", clock.now + timedelta(seconds=n), row.revision)
+        assert line is not None
+        store.due_begun(line.due_id, TargetRef(TargetKind.RUN, 1 + n))
+    store.decide_due("s7", clock.now)
+    store.asked_due("s7", "key")
+    [asked, *_] = store.ask_due("s7", past[:3], "ann", "backfilled", seen=clock.now + timedelta(days=1))
+    store.get_due(asked.due_id)
+    store.previous_target(asked.due_id)
+    store.give_way(asked.due_id)
+    store.due_failed(asked.due_id, "no")
+    store.due_to_begin(clock.now + timedelta(days=1))
+    store.list_due(row.schedule_id)
+    store.list_due(row.schedule_id, before=past[1500], decision=Decision.MISSED)
+    store.list_schedules(20)
+    store.list_schedules(deleted=True)
+    store.get_schedule("s7")
+    store.count_schedules(clock.now)
+    store.told_schedule(row.schedule_id, row.revision, trouble=None, ended_at=None)
+    store.pause_schedule("s7", "a migration")
+    store.pause_schedule("s7", None)
+    store.delete_schedule("s7")
+
+
+def graphs(world: World, size: Size) -> None:
+    """A graph of half as many functions and some crawls, from its pages to its end and once more."""
+    store = world.store.graphs
+    steps = [step(f"f{n}", max_attempts=3) for n in range(size.large // 2)]
+    fan = [group("fan"), *(step(f"fan/{n}") for n in range(size.large // 10))]
+    more = [step("graft", graft=True), step("all", "fan", *(one.path for one in steps))]
+    crawls = [crawl(f"c{n}") for n in range(size.large // 100)]
+    graphed = Graphed.made(world, [*more, *fan, *steps, *crawls], context={"a": 1})
+    picked = graphed.advance()
+    work = [one for batch in picked.batches[:3] for one in graphed.work(batch.number)]
+    graphed.begin(*work)
+    spec = GraphSpec([step(f"g{n}") for n in range(500)])
+    store.begin_graft(graphed.id, 0, 1, spec, "d")
+    store.record(graphed.fence, [graphed.end(one, result=b"{}") for one in work])
+    runs = graphed.begin_runs()
+    world.store.audits.steps_without_runs([graphed.id])
+    world.store.audits.open_runs(size.runs - 100, limit=200)
+    for fence in runs.values():
+        world.finish(fence)
+    graphed.advance(*(batch.number for batch in picked.batches))
+    store.load(graphed.id)
+    store.list_graphs(20_007)
+    store.list_graphs(20_007, name="g7")
+    store.list_graphs(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
+    store.list_graphs(states=[GraphState.CANCELLED], name="g7")
+    store.untold_graphs(world.clock.now, world.clock.now)
+    store.count_graphs()
+    store.outline(graphed.id)
+    store.find_graph(graphed.row.key)
+    store.list_steps(graphed.id, 3000, states=[StepState.COMPLETED])
+    store.list_steps(graphed.id, paths=[f"f{n}" for n in range(700)])
+    numbers = [one.number for one in work]
+    list(store.results(graphed.id, numbers))
+    list(store.result(graphed.id, numbers[0]))
+    store.given(graphed.id, [2, *numbers])
+    store.context(graphed.id, 7)
+    store.cancelled(graphed.fence, range(700))
+    store.live_graph_runs(graphed.id)
+    store.live_graph_runs(graphed.id, ending=True)
+    store.live_graph_managers(graphed.id)
+    store.keep_graph_output(graphed.id, "one")
+    store.keep_graph_output(graphed.id, "two")
+    store.graph_output(graphed.id)
+    store.record_graph_stop(graphed.id, world.stop())
+    graphed.advance(*range(1, 1000))
+    store.end_graph(graphed.fence, "stopped")
+    store.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
+    again = Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
+    again.advance()
+    Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
+    world.store.events.events_after(100, subject=graph_subject(KEY))
+
+
+def audits(store: Store, filled: Filled) -> None:
+    """Everything that an audit asks and keeps."""
+    run_id, since = filled.large.run_id, FILLED_FROM + timedelta(days=1)
+    store.audits.open_runs()
+    store.audits.open_runs(after_run_id=filled.size.runs // 2, limit=200)
+    page = store.audits.ended_runs(since, limit=200)
+    store.audits.ended_runs(since, (page[-1].ended_at, page[-1].run_id), limit=200)
+    store.audits.ended_run(page[0].run_id)
+    store.overdue.overdue_runs(START + timedelta(days=1))
+    store.overdue.overdue_runs(START + timedelta(days=1), (START, 7))
+    store.overdue.overdue_looks(START + timedelta(days=1))
+    store.tasks.recorded_tasks([(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)])
+    store.audits.unproved_ends([run.run_id for run in page] + [run_id], since)
+    store.audits.existing_runs(range(1, 500))
+    store.audits.open_managers(0, 200)
+    store.audits.existing_parents([f"{kind}/m{n}/f" for kind in ("manager", "graph") for n in range(20)])
+    store.audits.open_graphs(0, 200)
+    store.audits.steps_without_runs(range(1, 200))
+    store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 1)
+    adopted(store, filled)
+    found = [AuditFinding(f"orphan/{n}", FindingKind.ORPHAN, "it executes", n) for n in range(200)]
+    store.findings.note_findings(found)
+    store.findings.note_findings(found)
+    store.findings.note_repair("orphan/7", "ended")
+    store.findings.audit_findings()
+    store.findings.forget_findings(["orphan"], filled.clock.forward(1))
+    report = AuditReport("a1", filled.clock.now, filled.clock.now, repair=True)
+    store.findings.record_audit(report)
+    store.findings.record_audit(report)
+    store.findings.last_audit()
+    store.findings.last_audit("a1")
+
+
+def clearing(store: Store, filled: Filled) -> None:
+    """Everything that the clearing of storage asks and keeps: of a page of runs, and of one that is old."""
+    page = store.file_retention.kept_runs(range(1, 501))
+    old = next(run for run in page if run.ended_at is not None)
+    row = store.runs.get_run(old.run_id)
+    assert row is not None
+    fence = Fence(old.run_id, old.attempt, row.owner_run_id or "", old.run_uid)
+    store.exports.record_export(fence, "exported", None, None)
+    store.exports.begin_export(fence)
+    before = filled.clock.forward(86_400)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.OLD, old.attempt)
+    store.file_retention.note_files_removed(old.run_id, old.attempt)
+    assert store.file_retention.give_up_files(old.run_id, before, lambda: None) == (RetentionState.REMOVED, old.attempt)
+
+
+LIVE = [status.value for status in RunStatus if not status.terminal]
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"status": ["COMPLETED"]},
+    {"status": ["FAILED", "COMPLETED"]},
+    {"status": LIVE},
+    {"stage": Stage.COMPLETION.value},
+    {"stage": Stage.DEPLOYMENT.value},
+    {"crawler": "crawler-7"},
+    {"crawler": "nobody"},
+    {"trigger": "manual"},
+    {"outcome": "memory_exceeded"},
+    {"flow_id": "flow-200"},
+    {"tags": [RARE_TAG]},
+    {"tags": [COMMON_TAG]},
+    {"tags": ["nobody"]},
+    {"created_from": FILLED_FROM + timedelta(days=10)},
+    {"created_from": START + timedelta(days=365)},
+    {"created_until": FILLED_FROM + timedelta(days=1)},
+    {"created_from": FILLED_FROM + timedelta(days=3), "created_until": FILLED_FROM + timedelta(days=4)},
+    {"crawler": "crawler-7", "status": ["FAILED"]},
+    {"crawler": "crawler-7", "status": LIVE},
+    {"crawler": "crawler-7", "outcome": "memory_exceeded"},
+    {"crawler": "crawler-7", "created_from": FILLED_FROM + timedelta(days=10)},
+    {"flow_id": "flow-200", "status": ["COMPLETED"]},
+    {"status": ["FAILED"], "created_until": FILLED_FROM + timedelta(days=1)},
+    {"status": ["FAILED"], "trigger": "manual"},
+    {"stage": Stage.COMPLETION.value, "trigger": "manual"},
+    {"tags": [RARE_TAG], "status": ["FAILED"]},
+    {"tags": [COMMON_TAG], "crawler": "crawler-7"},
+    {"tags": [COMMON_TAG], "status": ["COMPLETED"]},
+    {"tags": [COMMON_TAG, RARE_TAG]},
+    {"tags": [RARE_TAG, "nobody"], "status": ["FAILED"]},
+    {"parent": "manager/0"},
+    {"parent": "manager/0", "status": ["FAILED"]},
+    {"parent": "nobody", "status": LIVE},
+    {"attention": True},
+    {"attention": True, "crawler": "crawler-7"},
+    {"attention": True, "created_from": FILLED_FROM + timedelta(days=10)},
+    {"attention": True, "tags": [COMMON_TAG]},
+]
+
+
+#: Statements that do not stay fast, so that the test can tell.
+SLOW = (
+    sa.select(run_history.c.run_id).where(run_history.c.cause == "x"),
+    sa.select(task_history.c.task_id).where(task_history.c.node == "x").limit(1),
+    sa.select(outbox_event.c.seq).where(outbox_event.c.run_id > 7).order_by(outbox_event.c.created_at).limit(1),
+)
+
+
+#: What may be changed of tables that are only appended to.
+LEDGER = ("correction", "status_transition", "cancellation_log")
+
+
+def rewrites(statement: str) -> bool:
+    """Whether the statement would change or delete what the ledger says."""
+    words = re.sub(r"\s+", " ", statement).strip()
+    tables = [table for table in LEDGER if re.search(rf"\b{table}\b", words)]
+    if not tables or words.upper().startswith("SELECT"):
+        return False
+    if re.match(r"INSERT INTO", words, re.I):
+        return "ON DUPLICATE KEY" in words.upper() or "ON CONFLICT" in words.upper()
+    return not re.match(r"UPDATE cancellation_log SET acted_at ?= ?\S+ WHERE ", words)
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE correction SET kind=%(kind)s WHERE id = 1", "DELETE FROM status_transition", "REPLACE INTO correction (id)",
+    "UPDATE cancellation_log SET acted_at=?, requested_by=? WHERE id = 1", "INSERT OR REPLACE INTO correction (id)",
+    "UPDATE task_history AS t FROM correction SET x = 1", "INSERT INTO correction (id) ON CONFLICT (id) DO NOTHING",
+    "DELETE x FROM correction AS x", "TRUNCATE status_transition",
+])  # fmt: skip
+def test_a_statement_that_rewrites_the_ledger_is_seen(statement: str) -> None:
+    assert rewrites(statement)
+
+
+def test_every_statement_stays_fast_and_the_ledger_is_only_ever_appended_to(
+    explained: tuple[Plans, set[str]], subtests: pytest.Subtests
+) -> None:
+    """One test, because to fill a database takes a minute: of several, each process would fill its own."""
+    plans, called = explained
+    with subtests.test("nothing reads or sorts everything"):
+        unexpected = [
+            f"{key}: {fault}" for key, fault in plans.faults.items() if key not in MAY and key[0] != "control"
+        ]
+        assert not unexpected, "\n".join(unexpected)
+        assert len(plans.statements) > 100
+    with subtests.test("what does not stay fast is seen"):
+        seen = {(kind, table) for method, kind, table in plans.faults if method == "control"}
+        assert seen >= {("scan", "run_history"), ("scan", "task_history")}
+        # SQLite does not tell how much it sorts.
+        if any("%(" in statement for statement in plans.statements):
+            assert ("sort", "outbox_event") in seen
+    with subtests.test("every index serves a statement"):
+        indexes = {one.name for table in metadata.tables.values() for one in table.indexes if not one.unique}
+        assert indexes - plans.indexes <= OTHERWISE.get(plans.database, set())
+    with subtests.test("every method of the port was explained"):
+        assert methods().keys() - called == set()
+    with subtests.test("the ledger is only ever appended to"):
+        assert [statement for statement in plans.statements if rewrites(statement)] == []
+        for table in LEDGER:
+            assert any(re.match(rf"INSERT INTO {table}\b", statement) for statement in plans.statements), table

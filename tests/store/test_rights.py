@@ -1,0 +1,160 @@
+"""The database user of workers and gateways: reading and writing rows is enough, and more it cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.run import ExportResult, RunStatus
+from crawler_lifecycle.domain.task import End, Phase
+from crawler_lifecycle.ports import Correction
+from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.schema.tables import metadata
+from tests.contracts.store.world import Clock, World, seen
+from tests.support.sql_server import SqlServer
+
+PASSWORD = "canary-of-the-rights"
+
+
+def grants() -> list[str]:
+    """The statements of docs/security.md, one a line."""
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    [block] = re.findall(r"```sql\n(GRANT.*?)```", page, re.S)
+    return [line.removesuffix(";") for line in block.splitlines()]
+
+
+@contextmanager
+def database(server: SqlServer, name: str) -> Iterator[str]:
+    """A database of this name. Not one called ``test_…``: in those MariaDB lets everybody do everything."""
+    server.execute(f"CREATE DATABASE {name}")
+    try:
+        yield f"mysql+pymysql://services:{PASSWORD}@127.0.0.1:{server.port}/{name}"
+    finally:
+        server.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="module")
+def limited(server: SqlServer) -> Iterator[str]:
+    """The URL of a migrated database for a user with the rights that docs/security.md names."""
+    server.execute(f"CREATE USER services@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
+    try:
+        with database(server, "rights") as url:
+            upgrade(server.url_of("rights"))
+            for grant in grants():
+                server.execute(grant.replace("lifecycle.", "rights.").replace("'%'", "'127.0.0.1'"))
+            yield url
+    finally:
+        server.execute("DROP USER services@'127.0.0.1'")
+
+
+def test_a_whole_life_needs_no_more(limited: str) -> None:
+    clock = Clock()
+    store = open_store(limited, clock=clock)
+    try:
+        store.health.ping()
+        assert store.run_numbers.begin_run_ids_above(store.run_numbers.newest_run_id() + 40)
+        world = World(store, clock)
+        fence = world.deployed(tasks=3)
+        world.execute(fence)
+        assert [task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])] == [3]
+        world.deploy(fence)
+        clock.forward(60)
+        ended = world.finish(fence, failed=[1])
+        assert ended.status is RunStatus.FAILED
+        store.exports.record_export(fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None)
+        event = store.events.events_after(0)[-1]
+        store.events.record_delivery(event.seq, "bus", None)
+        again = world.resume(fence)
+        world.deploy(again)
+        store.stops.record_stop(again.run_id, world.stop(), "s1", again)
+        store.stops.cancel_queued(again, clock.now)
+        store.stops.acted_on_stop(again, clock.now)
+        clock.forward(60)
+        tasks = store.looks.found_state(again).tasks
+        store.stops.mark_stopping(again, [task.task_id for task in tasks])
+        killed = End(exit_code=137, signal=9, finished_at=clock.now - timedelta(days=1))
+        world.look(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
+        assert world.finish(again).attempt == 2
+        about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
+        assert len(store.corrections.record_corrections(fence.run_id, [about])) == 1
+        assert {row.kind for row in store.corrections.list_corrections(fence.run_id)} == {"killed", "still_alive"}
+        assert [row["acted_at"] for row in store.runs.cancellations(fence.run_id)] != [None]
+        assert store.runs.list_runs(crawler="services")
+        assert store.runs.transitions(fence.run_id)
+        assert store.runs.cancellations(fence.run_id)
+        assert store.events.deliveries(fence.run_id)
+        hook = {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}
+        made, _ = store.webhooks.put_webhook("shop", hook, None)
+        store.webhooks.follow_webhook("shop", "f")
+        for error in ("503", None):
+            store.webhooks.note_tries(made.webhook_id, "f", [Tried(event.seq, error)], event.seq, settled=True)
+        store.webhooks.pause_webhook("shop", "enough")
+        assert store.webhooks.delete_webhook("shop")
+    finally:
+        store.close()
+
+
+def test_an_upgrade_that_has_nothing_to_do_needs_no_more(limited: str) -> None:
+    upgrade(limited)
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE correction SET kind = 'late'", "DELETE FROM correction", "REPLACE INTO correction (id) VALUES (1)",
+    "UPDATE status_transition SET lag_ms = 0", "DELETE FROM status_transition",
+    "UPDATE run_history, correction SET correction.lag_ms = 0",
+    "UPDATE cancellation_log SET requested_by = 'nobody'", "DELETE FROM cancellation_log",
+    "INSERT INTO correction (id) VALUES (1) ON DUPLICATE KEY UPDATE lag_ms = 0",
+    "UPDATE schema_compatibility SET works_from = '0001'", "DELETE FROM alembic_version",
+])  # fmt: skip
+def test_what_the_ledger_says_cannot_be_changed(limited: str, server: SqlServer, statement: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+    )
+    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+        cursor.execute(statement)
+
+
+def test_every_table_is_granted_or_kept_on_purpose() -> None:
+    granted = {
+        name for line in grants() for name in re.findall(r"GRANT UPDATE(?:, DELETE)? ON lifecycle\.(\w+) ", line)
+    }
+    kept = {"status_transition", "correction", "cancellation_log", "schema_compatibility"}
+    assert granted == set(metadata.tables) - kept
+
+
+@pytest.mark.parametrize("statement", [
+    "DROP TABLE run_history", "ALTER TABLE run_history DROP COLUMN cause", "CREATE TABLE mine (id INT)",
+    "TRUNCATE status_transition", "GRANT ALL ON *.* TO services@'127.0.0.1'", "SELECT * FROM mysql.user",
+])  # fmt: skip
+def test_more_is_refused(limited: str, server: SqlServer, statement: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.port, user="services", password=PASSWORD, database=limited.rpartition("/")[2]
+    )
+    with connection, connection.cursor() as cursor, pytest.raises(pymysql.err.MySQLError, match="denied"):
+        cursor.execute(statement)
+
+
+def test_an_upgrade_without_the_right_says_so_and_not_the_password(limited: str, server: SqlServer) -> None:
+    assert limited
+    with database(server, "rights_empty") as url, pytest.raises(Exception, match="denied") as caught:
+        upgrade(url)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_wrong_password_is_an_outage_and_is_not_told(limited: str) -> None:
+    store = open_store(limited.replace(PASSWORD, f"{PASSWORD}-wrong"))
+    try:
+        with pytest.raises(StoreUnavailable) as caught:
+            store.health.ping()
+    finally:
+        store.close()
+    assert PASSWORD not in str(caught.value)
