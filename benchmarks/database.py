@@ -23,8 +23,9 @@ from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, Tas
 from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
 from crawler_lifecycle.ports.store.readers import ROWS_MAX
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata, task_history
-from crawler_lifecycle.store.writes.unit_of_work import count_tasks
+from crawler_lifecycle.store.runs.tables import task_history
+from crawler_lifecycle.store.runs.unit import count_tasks
+from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import (
     COMMON_TAG,
     CRAWLERS,

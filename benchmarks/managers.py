@@ -37,7 +37,7 @@ from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.ports import Owner
 from crawler_lifecycle.ports.store.managers import ManagerRow, NewManager
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import manager_item
+from crawler_lifecycle.store.managers.tables import manager_item
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.managing import QUICK

@@ -16,8 +16,8 @@ from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import run_history, task_history
-from crawler_lifecycle.store.writes.unit_of_work import insert_event
+from crawler_lifecycle.store.base.outbox import insert_event
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from tests.support.filling import fill_tasks
 from tests.support.mariadb import MariaDb
 

@@ -42,7 +42,6 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.ports.webhooks import WebhookSenders
-from crawler_lifecycle.store import open_store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
@@ -73,6 +72,7 @@ from .ports import (
     WorkflowDirectory,
 )
 from .settings import Settings
+from .store import open_store
 from .workflows.plans.graph import GraphWorkflow
 from .workflows.plans.graph_calls import GraphBatchWorkflow
 from .workflows.plans.manager import CrawlManagerWorkflow

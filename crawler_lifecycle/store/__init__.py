@@ -7,8 +7,8 @@ from crawler_lifecycle.store.migrations.schema_version import (
     read_schema,
     upgrade,
 )
-from crawler_lifecycle.store.writes.owned_pruning import Place
-from crawler_lifecycle.store.writes.pruning import Pruner, open_pruner
+from crawler_lifecycle.store.retention.owned_pruning import Place
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked

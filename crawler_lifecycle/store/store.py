@@ -7,37 +7,37 @@ from dataclasses import dataclass
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.audits.findings import SqlFindings
+from crawler_lifecycle.store.audits.reads import SqlAudits, SqlOverdue
+from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told, utc_now
+from crawler_lifecycle.store.graphs.graphs import SqlGraphs
+from crawler_lifecycle.store.graphs.reads import SqlGraphReads
+from crawler_lifecycle.store.managers.jobs import SqlManagerJobs
+from crawler_lifecycle.store.managers.managers import SqlManagers
+from crawler_lifecycle.store.managers.plans import SqlPlans
+from crawler_lifecycle.store.managers.reads import SqlManagerReads
 from crawler_lifecycle.store.migrations.schema_version import schema_of
-from crawler_lifecycle.store.reads.audits import SqlAudits, SqlOverdue
-from crawler_lifecycle.store.reads.graphs import SqlGraphReads
-from crawler_lifecycle.store.reads.manager_jobs import SqlManagerJobs
-from crawler_lifecycle.store.reads.managers import SqlManagerReads
-from crawler_lifecycle.store.reads.runs import SqlRuns
-from crawler_lifecycle.store.reads.tasks import SqlTasks
-from crawler_lifecycle.store.reads.wake_ups import SqlSweep, SqlWakeUps
-from crawler_lifecycle.store.writes.events import SqlEvents
-from crawler_lifecycle.store.writes.file_retention import SqlFileRetention
-from crawler_lifecycle.store.writes.findings import SqlFindings
-from crawler_lifecycle.store.writes.graphs.graphs import SqlGraphs
-from crawler_lifecycle.store.writes.managers.managers import SqlManagers
-from crawler_lifecycle.store.writes.plans import SqlPlans
-from crawler_lifecycle.store.writes.run_numbers import SqlRunNumbers
-from crawler_lifecycle.store.writes.runs.additions import SqlAdditions
-from crawler_lifecycle.store.writes.runs.adoption import SqlAdoption
-from crawler_lifecycle.store.writes.runs.completion import SqlCompletion
-from crawler_lifecycle.store.writes.runs.corrections import SqlCorrections
-from crawler_lifecycle.store.writes.runs.deployment import SqlDeployment
-from crawler_lifecycle.store.writes.runs.exports import SqlExports
-from crawler_lifecycle.store.writes.runs.initiation import SqlInitiation
-from crawler_lifecycle.store.writes.runs.live_counters import SqlLiveCounters
-from crawler_lifecycle.store.writes.runs.looks import SqlLooks
-from crawler_lifecycle.store.writes.runs.stops import SqlStops
-from crawler_lifecycle.store.writes.schedules.schedules import SqlSchedules
-from crawler_lifecycle.store.writes.troubles import SqlTroubles
-from crawler_lifecycle.store.writes.unit_of_work import Clock, Most, StorePart, Told, utc_now
-from crawler_lifecycle.store.writes.webhooks import SqlWebhooks
+from crawler_lifecycle.store.retention.file_retention import SqlFileRetention
+from crawler_lifecycle.store.retention.run_numbers import SqlRunNumbers
+from crawler_lifecycle.store.runs.additions import SqlAdditions
+from crawler_lifecycle.store.runs.adoption import SqlAdoption
+from crawler_lifecycle.store.runs.completion import SqlCompletion
+from crawler_lifecycle.store.runs.corrections import SqlCorrections
+from crawler_lifecycle.store.runs.deployment import SqlDeployment
+from crawler_lifecycle.store.runs.exports import SqlExports
+from crawler_lifecycle.store.runs.initiation import SqlInitiation
+from crawler_lifecycle.store.runs.live_counters import SqlLiveCounters
+from crawler_lifecycle.store.runs.looks import SqlLooks
+from crawler_lifecycle.store.runs.reads import SqlRuns
+from crawler_lifecycle.store.runs.stops import SqlStops
+from crawler_lifecycle.store.runs.tasks import SqlTasks
+from crawler_lifecycle.store.runs.wake_ups import SqlSweep, SqlWakeUps
+from crawler_lifecycle.store.schedules.schedules import SqlSchedules
 
 from .engine import Database, open_engine, parse_url
+from .events import SqlEvents
+from .troubles import SqlTroubles
+from .webhooks import SqlWebhooks
 
 
 class SqlHealth(StorePart):

@@ -370,7 +370,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last statement of the transaction fails: neither is there; the second try writes both."""
-    from crawler_lifecycle.store.writes.unit_of_work import Unit
+    from crawler_lifecycle.store.runs.unit import Unit
 
     world = new_world()
     hands = FakeHands(world)

@@ -30,7 +30,7 @@ from crawler_lifecycle.managers import GeneratorCrawlManager
 from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
 from crawler_lifecycle.ports.store.managers import NewManager
 from crawler_lifecycle.store import SqlStore, open_store
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.tables import metadata
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.fakes.plans import FakeFunctions, FakeHosts
 from tests.support.fakes.services import (

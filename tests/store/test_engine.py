@@ -16,8 +16,8 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports import Fence, Owner
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
 from crawler_lifecycle.store import engine as engine_module
+from crawler_lifecycle.store.columns import UtcTime, Words, storable
 from crawler_lifecycle.store.engine import Database, masked, open_engine, parse_url
-from crawler_lifecycle.store.schema.columns import UtcTime, Words, storable
 from tests.support.databases import wait_patiently
 from tests.support.mariadb import MariaDb
 from tests.support.sql_server import SqlServer

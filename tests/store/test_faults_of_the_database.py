@@ -20,8 +20,8 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports import RunRow
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
-from crawler_lifecycle.store.writes.unit_of_work import utc_now
 from tests.clusters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.support.databases import wait_patiently

@@ -30,7 +30,8 @@ from crawler_lifecycle.ports.store.schedules import TargetRef
 from crawler_lifecycle.ports.store.webhooks import Tried
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
 from crawler_lifecycle.store.engine import spoken
-from crawler_lifecycle.store.schema.tables import metadata, run_history
+from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.managing import Managed, job

@@ -36,7 +36,9 @@ from crawler_lifecycle.ports.store.managers import PlanRow
 from crawler_lifecycle.ports.store.schedules import TargetRef
 from crawler_lifecycle.ports.store.webhooks import Tried
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata, outbox_event, run_history, task_history
+from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.test_overdue import executing

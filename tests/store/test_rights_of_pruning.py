@@ -26,7 +26,7 @@ from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
 from tests.support.sql_server import SqlServer
 
-PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 #: Not one called ``test_…``: in those MariaDB lets everybody do everything.
 DATABASE = "pruning_rights"
 

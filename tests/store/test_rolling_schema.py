@@ -20,7 +20,7 @@ from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
 from tests.support.future_schema import MIGRATIONS, upgrade_by_a_newer_build
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 VERSIONS = MIGRATIONS / "versions"
 
 Newer = Callable[[str], None]

@@ -16,9 +16,9 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports import Details, Fence
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes.bulk import move_tasks
-from crawler_lifecycle.store.writes.runs import stops
-from crawler_lifecycle.store.writes.runs.stops import CANCEL_PAGE
+from crawler_lifecycle.store.runs import stops
+from crawler_lifecycle.store.runs.moves import move_tasks
+from crawler_lifecycle.store.runs.stops import CANCEL_PAGE
 from tests.contracts.store.world import OWNER, START, Clock, World, closed, good_end, request, seen
 from tests.support.databases import wait_patiently
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes.file_retention import SqlFileRetention
+from crawler_lifecycle.store.retention.file_retention import SqlFileRetention
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 from tests.support.run_refs import run_ref

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.ports import Details
 from crawler_lifecycle.store import Pruner, SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes import pruning as adapter
+from crawler_lifecycle.store.retention import pruning as adapter
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
 from tests.support.servers import DATABASES, shared_server

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
 from crawler_lifecycle.ports import AddedTask, Fence, RunRow
 from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import task_addition
+from crawler_lifecycle.store.runs.tables import task_addition
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World, good_end, request, seen
 
@@ -102,7 +102,7 @@ def test_no_tasks_and_no_run(world: World) -> None:
 
 
 def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.store.writes.runs.additions.TASKS_PER_RUN_MAX", 4)
+    monkeypatch.setattr("crawler_lifecycle.store.runs.additions.TASKS_PER_RUN_MAX", 4)
     fence = world.run(tasks=2)
     with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
         world.store.additions.add_tasks(fence.run_id, "k", [*ARGS, {}])

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.ports import Details, Fence, Owner
 from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import run_history, task_history
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from tests.contracts.store.world import World, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.

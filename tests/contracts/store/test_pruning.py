@@ -27,8 +27,8 @@ from crawler_lifecycle.ports import Correction, Details, Fence, Owner
 from crawler_lifecycle.ports.store.schedules import TargetRef
 from crawler_lifecycle.ports.store.webhooks import Tried
 from crawler_lifecycle.store import Pruner, SqlStore, open_pruner
-from crawler_lifecycle.store.schema.tables import metadata
-from crawler_lifecycle.store.writes import pruning as adapter
+from crawler_lifecycle.store.retention import pruning as adapter
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
 

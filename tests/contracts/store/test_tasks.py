@@ -420,7 +420,7 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
 
 
 def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.store.writes.managers.queries.CHUNK", 3)
+    monkeypatch.setattr("crawler_lifecycle.store.runs.tasks.CHUNK", 3)
     fence = world.deployed(tasks=10)
     world.execute(fence)
     pages = [

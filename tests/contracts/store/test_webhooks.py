@@ -18,7 +18,8 @@ from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
 from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import outbox_counter, outbox_event, webhook
+from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_event
+from crawler_lifecycle.store.webhooks import webhook
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.world import Clock, World
