@@ -8,23 +8,23 @@ from sqlalchemy import and_, insert, or_, select, update
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
-from crawler_lifecycle.ports import Event, Fence
+from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store.base.outbox import event_row, listed_event, outbox_counter, outbox_delivery, outbox_event
 from crawler_lifecycle.store.runs.unit import RunPart
 
 
-class SqlEvents(RunPart):
-    """``EventStore``."""
+class EventStore(RunPart):
+    """Events and their deliveries."""
 
     def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
-        """Append one event. The same ``key`` again answers the event already there."""
+        """Append one event; the same ``key`` again answers the event already there."""
         with self._unit(fence.run_id, fence) as unit:
             e = outbox_event.c
             row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
             return event_row(row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Count one try. What was delivered stays delivered. Raises ``InvalidRequest`` when there is no such event."""
+        """Count one try of a delivery; ``error`` None means delivered."""
         d = outbox_delivery.c
         with self._db.writing() as conn:
             event = select(outbox_event.c.seq).where(outbox_event.c.seq == seq).with_for_update()
@@ -64,7 +64,8 @@ class SqlEvents(RunPart):
     def events_after(
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
     ) -> list[Event]:
-        """Events in order; whoever resumes after the last one it saw misses none."""
+        """Events with a greater number, in order, of everything, of one run, or about one ``subject``. None with a
+        smaller one appears later."""
         e = outbox_event.c
         query = select(outbox_event).where(e.seq > seq).order_by(e.seq).limit(limit)
         if run_id is not None:
@@ -74,15 +75,18 @@ class SqlEvents(RunPart):
         return [listed_event(row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
-        """The number of the newest event."""
+        """The number of the newest event; 0 when there was none yet."""
         rows = self._rows(select(outbox_counter.c.seq))
         return int(rows[0]["seq"]) if rows else 0
 
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
-        """Every try to deliver an event of the run, and as ``pending`` the events with a key that nobody tried yet.
+        """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when.
+
+        With ``keyed`` only of events that are to be delivered once; mere news of a change, of which a long run has
+        thousands, are left out.
 
         An event gets its key because it must be delivered once; the others tell of a change and may go nowhere. What
-        webhooks were told is theirs (``WebhookReader``).
+        webhooks were told is theirs (``WebhookStore``).
         """
         e, d = outbox_event.c, outbox_delivery.c
         wanted = e.event_key.is_not(None)

@@ -17,10 +17,11 @@ from crawler_lifecycle.store.runs.unit import RunPart, Unit
 _LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
-class SqlTroubles(RunPart):
-    """``TroubleStore``."""
+class TroubleStore(RunPart):
+    """Troubles of runs that no status tells: each is told once, by the event ``run.stale`` or ``run.blocked``."""
 
     def note_stale(self, run: LiveRun) -> bool:
+        """Tell that the look which was due at ``run.due_at`` is overdue; whether it is, and was not told before."""
         if run.due_at is None or not run.planned:
             return False
         with self._unit(run.run_id) as unit:
@@ -32,6 +33,10 @@ class SqlTroubles(RunPart):
             return _tell(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)
 
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
+        """Tell that the workflow of a live run cannot go on; whether that is one, and was not told before.
+
+        Without ``run_id`` it is the run that the workflow's id names.
+        """
         if run_id is None:
             # Whoever started it chose its id; one that has not claimed its run yet is known by ours alone.
             request_id, r = request_of_workflow(workflow_id), run_history.c

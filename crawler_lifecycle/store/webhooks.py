@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,13 +29,8 @@ from crawler_lifecycle.domain.webhooks.definition import (
     webhook_sink,
     webhook_subject,
 )
-from crawler_lifecycle.ports import Event
-from crawler_lifecycle.ports.store.webhooks import (
-    Tried,
-    WaitingEvents,
-    WebhookDelivery,
-    WebhookRow,
-)
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.base.named_rows import definition_of, locked_row, needed_row, put_row
 from crawler_lifecycle.store.base.outbox import (
     insert_event,
@@ -94,17 +88,19 @@ def spec_of(row: Row) -> WebhookSpec:
     return definition_of(webhook, row, WebhookSpec.read)
 
 
-class SqlWebhooks(StorePart):
-    """``WebhookStore``."""
-
-    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new webhook its uid; never the same again."""
+class WebhookStore(StorePart):
+    """Webhooks: definitions, what is to be told to them, and what became of it. A webhook's row is locked first."""
 
     # --- definitions ---
 
     def put_webhook(
         self, name: str, definition: Mapping[str, Any], requested_by: str | None
     ) -> tuple[WebhookRow, bool]:
+        """Make the webhook, or give it this definition; whether anything changed.
+
+        A new one, also one that is there again, is told what happens from now on. Raises ``InvalidRequest`` when there
+        are too many.
+        """
         return put_row(self._db, webhook, name, lambda conn: self._put(conn, name, definition, requested_by))
 
     def _put(
@@ -133,6 +129,11 @@ class SqlWebhooks(StorePart):
     def pause_webhook(
         self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
     ) -> WebhookRow:
+        """Pause it for this reason, with an event, or (``None``) let it go on.
+
+        ``skip``: what happened until now is not told any more; ``skip_seq``: this one event is not.
+        Raises ``RunNotFound``, and ``InvalidRequest`` where that event did not fail.
+        """
         with self._db.writing() as conn:
             row, now = needed_row(conn, webhook, name), self._clock()
             if (row["paused_at"] is None) == (reason is None) and not skip and skip_seq is None:
@@ -153,6 +154,7 @@ class SqlWebhooks(StorePart):
             return _webhook({**row, **new})
 
     def delete_webhook(self, name: str) -> bool:
+        """Have nothing told any more; whether it was there. Its deliveries stay on record."""
         with self._db.writing() as conn:
             row, now = locked_row(conn, webhook, name), self._clock()
             if row is None:
@@ -162,6 +164,10 @@ class SqlWebhooks(StorePart):
             return True
 
     def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
+        """Append an event that is for this webhook alone. Raises ``RunNotFound``.
+
+        ``seen``: the newest event there was when the caller looked. ``NotInThisState`` when it was tested since.
+        """
         with self._db.writing() as conn:
             row = needed_row(conn, webhook, name)
             subject = webhook_subject(row["webhook_id"])
@@ -171,17 +177,23 @@ class SqlWebhooks(StorePart):
             return _tell(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
 
     def get_webhook(self, name: str) -> WebhookRow | None:
+        """The webhook of this name, deleted ones too."""
         rows = self._rows(select(webhook).where(_w.name == name))
         # MySQL ignores spaces at the end.
         return _webhook(rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
+        """Webhooks behind ``after_id``, in the order in which they were made."""
         query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None))
         return [_webhook(row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
 
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
+        """Be the one who delivers; ``None``: it was deleted, or never was. Again: nothing more.
+
+        Raises ``RowUnreadable`` for a definition that another hand spoilt.
+        """
         with self._db.writing() as conn:
             row = locked_row(conn, webhook, name)
             if row is None:
@@ -195,6 +207,8 @@ class SqlWebhooks(StorePart):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
+        """What is to be told of the next events behind that number; at most ``limit`` are looked at. Raises ``Fenced``
+        when another one delivers by now."""
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
         wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
@@ -231,6 +245,10 @@ class SqlWebhooks(StorePart):
     def note_tries(
         self, webhook_id: int, follower: str, tried: Sequence[Tried], through_seq: int, *, settled: bool
     ) -> WebhookRow:
+        """Write down tries, and up to which event all is delivered. ``settled``: nothing failed that is still to come.
+
+        Raises ``Fenced`` when another one delivers by now.
+        """
         with self._db.writing() as conn:
             query = select(webhook).where(_w.webhook_id == webhook_id).with_for_update()
             row = conn.execute(query).mappings().one_or_none()
@@ -257,6 +275,7 @@ class SqlWebhooks(StorePart):
     def list_webhook_deliveries(
         self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
     ) -> list[WebhookDelivery]:
+        """What was delivered or tried, the latest event first."""
         query = select(*((_d if name in _d else _e)[name] for name in _DELIVERY))
         query = query.join_from(outbox_delivery, outbox_event, _e.seq == _d.seq)
         query = query.where(_d.sink == webhook_sink(webhook_id))

@@ -29,7 +29,8 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports.looks import CorrectionRow, Look
+from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour

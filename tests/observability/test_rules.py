@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Store
 from crawler_lifecycle.store import open_store, upgrade
+from crawler_lifecycle.store.store import Store
 
 ROOT = Path(__file__).parents[2] / "crawler_lifecycle"
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -15,8 +15,8 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports import Correction
-from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import open_store, upgrade
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, seen

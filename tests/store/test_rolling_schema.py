@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Verdict
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import diagnose, head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema

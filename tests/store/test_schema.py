@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store import current_version, head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, delete, insert, select, true, update
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted
-from crawler_lifecycle.ports import FindingRow
+from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import storable
 from crawler_lifecycle.store.engine import KeyTaken
@@ -24,11 +24,11 @@ _REPORT = TypeAdapter(AuditReport)
 _UPSERT_ROUNDS = 3
 
 
-class SqlFindings(StorePart):
-    """``FindingStore``."""
+class FindingStore(StorePart):
+    """Findings and reports of audits."""
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
-        """Keep what was found now; what is on record about each subject. Again: only the last sight moves."""
+        """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
         for _ in range(_UPSERT_ROUNDS):
             try:
                 with self._db.writing() as conn:
@@ -64,7 +64,8 @@ class SqlFindings(StorePart):
             conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
 
     def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
-        """Open findings of these kinds that no audit has seen since then are gone; how many."""
+        """Open findings of these kinds that no audit has seen since then are gone; how many. ``about``: the second word
+        of their subjects, such as ``manager``."""
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")
         with self._db.writing() as conn:
@@ -76,7 +77,7 @@ class SqlFindings(StorePart):
             return conn.execute(gone).rowcount
 
     def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
-        """Findings in this status, the one seen last first."""
+        """Findings in this status (open, repaired, gone), the one seen last first."""
         a = audit_finding.c
         query = select(audit_finding).where(a.status == status).order_by(a.last_seen.desc(), a.id.desc()).limit(limit)
         names = FindingRow.__dataclass_fields__

@@ -59,8 +59,8 @@ _MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
 
 
-class SqlAudits(StorePart):
-    """``AuditStore``."""
+class AuditStore(StorePart):
+    """Rows that an audit compares with the cluster and with Temporal."""
 
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
         """Runs that have not ended, by id, with what in their rows cannot be."""
@@ -76,7 +76,7 @@ class SqlAudits(StorePart):
         return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
 
     def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Managers that have not ended, by id, with what in their rows and in those of their jobs cannot be."""
+        """Managers that have not ended, by id, with what in their rows cannot be."""
         m = manager.c
         conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
         pages = [
@@ -204,13 +204,15 @@ class SqlAudits(StorePart):
         return found
 
 
-class SqlOverdue(StorePart):
-    """``OverdueStore``."""
+class OverdueStore(StorePart):
+    """Looks that were planned and have not come."""
 
     def overdue_runs(
         self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[LiveRun]:
-        """Live runs that were due before then, in the order of that and of their ids; ``after`` is the last one seen.
+        """Live runs whose next look was due before then, in that order and by id; ``after`` is the last one seen.
+
+        Those without a planned look are among them when their row has not changed since then.
 
         Where no look is planned (nobody owns the run yet, nothing of it is deployed, its start is waited for) it is
         those whose rows have not changed since then.
@@ -227,7 +229,8 @@ class SqlOverdue(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """How many looks that were planned for before then have not come, and the oldest; and what nobody carries."""
+        """How many looks that were planned for before then have not come, and the oldest; and how many managers,
+        graphs, due times and webhooks no workflow carries, as searches found it."""
         r = run_history.c
         late = and_(r.next_look_at < before, r.status.in_(_LIVE))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)

@@ -20,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.columns import UtcTime
 
 from .row_validation import Row, check, evident

@@ -19,9 +19,10 @@ from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import tail
-from crawler_lifecycle.ports import Committed, Owner
-from crawler_lifecycle.ports.store.graphs import GraphFence
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.ports.looks import Committed
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database, KeyTaken
 
 from .outbox import insert_event, outbox_counter, outbox_event
@@ -215,6 +216,9 @@ def stop_of(run: Row) -> StopIntent | None:
 class StorePart:
     """What the adapters of the store share: the database, the clock, and how a unit of work begins and ends."""
 
+    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
+    """Gives a new row its uid; never the same again."""
+
     def __init__(self, database: Database, clock: Clock, told: Told | None = None, most: Most = MOST) -> None:
         self._db = database
         self._clock = clock
@@ -243,9 +247,6 @@ class StorePart:
 
 class OwnedPart(StorePart):
     """What the adapters of managers and of graphs share: a unit of work, and what users' code printed."""
-
-    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new row its uid; never the same again."""
 
     def _reserved(self, what: str, reserve: Callable[[Connection], T]) -> T:
         """What a reservation comes to; once more when another one inserted the same meanwhile."""

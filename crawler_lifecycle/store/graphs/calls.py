@@ -22,9 +22,9 @@ from crawler_lifecycle.domain.graph.spec import DELIVERY_S, LOST_MAX, StepKind, 
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
-from crawler_lifecycle.ports import RunRow
-from crawler_lifecycle.ports.store.graphs import Done, GraphFence, StepWork
-from crawler_lifecycle.ports.store.managers import ManagerRow
+from crawler_lifecycle.ports.graphs import Done, GraphFence, StepWork
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.bulk import chunks, delete_rows
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import check_owner, read_row
@@ -63,8 +63,8 @@ _STEP = (
 )
 
 
-class SqlGraphCalls(GraphPart):
-    """The part of ``GraphStore`` that executes steps; the port says what its methods do."""
+class GraphCalls(GraphPart):
+    """Part of ``GraphStore`` that executes steps."""
 
     @contextmanager
     def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
@@ -77,6 +77,7 @@ class SqlGraphCalls(GraphPart):
     # --- functions ---
 
     def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
+        """The steps of a call that have not ended, in their order."""
         query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
@@ -87,6 +88,14 @@ class SqlGraphCalls(GraphPart):
         return _in_order(work)
 
     def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        """In one transaction: the ends with their results, and the beginning of these steps in their attempts; the
+        numbers of those that began. One that did so already in this very attempt is among them: the answer of the
+        first call was lost. Left out is what does not begin: it was cancelled, its row names another call or none
+        (``Step.batch``), a dependency is not completed, a later attempt of it began, or a stop is on record.
+
+        An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
+        end: it was not called after all, and nothing of this attempt counts.
+        """
         numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
         with self._recording(fence) as (conn, row, now):
             steps = _Steps(conn, fence.graph_id, numbers, now)
@@ -101,6 +110,7 @@ class SqlGraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
+        """Those of these that must not go on: all, when the graph was taken over meanwhile. Raises ``RunNotFound``."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE)
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
@@ -113,6 +123,7 @@ class SqlGraphCalls(GraphPart):
     # --- crawls and managers ---
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
+        """Crawls and managers that were picked and for whose present attempt ``run_begun`` was not called."""
         query = (
             select(graph_step)
             .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING.value)
@@ -126,6 +137,9 @@ class SqlGraphCalls(GraphPart):
         return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in _readable(rows)]
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
+        """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
+        be begun: then the step is discarded (``deploy_failed``). ``False``: the step was cancelled meanwhile; it keeps
+        the run and is ``ending``. Again: nothing more."""
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
         with self._recording(fence) as (conn, _, now):
@@ -146,6 +160,9 @@ class SqlGraphCalls(GraphPart):
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
+        """Ends of crawls and managers of executing or ending steps, as the database has them now: of attempts above the
+        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well. A
+        crawl whose archive is on its way executes still, unless it was cancelled, for ``DELIVERY_S`` at most."""
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
             check_owner(its, fence)
@@ -172,6 +189,7 @@ class SqlGraphCalls(GraphPart):
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
+        """Runs of the graph (``parent``) that have not ended, by id; ``ending``: those whose step was cancelled."""
         with self._db.reading() as conn:
             named, run, more = read_row(conn, graph, graph_id, _NAMED), RUNS[StepKind.CRAWL], []
             if ending:
@@ -183,6 +201,7 @@ class SqlGraphCalls(GraphPart):
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+        """The same of managers, all at once: those of executing or ending steps."""
         m, found = manager.c, list[ManagerRow]()
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)

@@ -23,13 +23,14 @@ from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, fing
 from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, NewGraph
+from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base.row_validation import check
 from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
-from .calls import SqlGraphCalls
+from .calls import GraphCalls
+from .reads import GraphReads
 from .rows import GRAPH, dump_options, load_options, whole_graph
 from .steps import insert_steps, states_of, write_steps
 from .tables import graph, graph_log, graph_page, graph_step
@@ -44,12 +45,18 @@ _IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.f
 COMMANDS_MAX = 100
 
 
-class SqlGraphs(SqlGraphCalls):
-    """What changes graphs, of ``GraphStore``, which says what its methods do."""
+class GraphStore(GraphCalls, GraphReads):
+    """Graphs, their steps, what steps get and what they give.
+
+    Methods with a fence raise ``Fenced`` and write nothing when the graph's attempt or owner is another one.
+    """
 
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
+        """Insert it as a draft, or answer the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
+        that has another fingerprint."""
+
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
             found = _found(conn, new.key)
             if is_new := found is None:
@@ -69,6 +76,8 @@ class SqlGraphs(SqlGraphCalls):
         return self._reserved(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
+        """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
+        when another one is there, ``NotInThisState`` when it is no draft."""
         decode_page(page, data)
         p = graph_page.c
         with self._graph(graph_id) as unit:
@@ -85,6 +94,8 @@ class SqlGraphs(SqlGraphCalls):
                 raise DuplicateRequest(f"page {page} of graph {graph_id} was sent with other steps before")
 
     def make_graph(self, graph_id: int) -> GraphRow:
+        """Make a whole draft a graph that executes, in one transaction: read its pages, check the whole, insert its
+        steps. Again: the same. Raises ``InvalidRequest`` (a missing page, what ``spec.check`` refuses)."""
         with self._graph(graph_id) as unit:
             if unit.state is not GraphState.DRAFT:
                 return _told(unit)
@@ -99,6 +110,9 @@ class SqlGraphs(SqlGraphCalls):
     # --- while it runs ---
 
     def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
+        """Own the graph, as it was made or reopened. Again, or after its end: the row as it is. A new owner takes it
+        over as the next attempt: what former calls had begun and not ended begins again. Raises ``RunIsLive``,
+        ``Fenced``, ``RunNotFound`` as ``claim_manager`` does, ``NotInThisState`` for a draft."""
         with self._graph(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is a draft; make it whole first")
@@ -110,10 +124,17 @@ class SqlGraphs(SqlGraphCalls):
             return _told(unit)
 
     def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
+        """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
+        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. A step whose row cannot be read
+        stands still (``Step.unreadable``); raises ``RowUnreadable`` when nobody knows where it belongs."""
         with self._graph(fence.graph_id, fence) as unit:
             return _change(unit, how, strict=False)
 
     def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
+        """The same for a command of a person, once for each ``request_id``: again, the same answer. A graph that had
+        ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
+        ``RowUnreadable`` for any of its steps, ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps
+        were pruned, and one that is stopping."""
         with self._graph(graph_id) as unit:
             commands = unit.row["commands"]
             if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
@@ -126,6 +147,9 @@ class SqlGraphs(SqlGraphCalls):
             return answer
 
     def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
+        """Attach steps to the step that grafts, once; the context of ``spec`` is kept as ``context`` in its job, as
+        that of a sub-graph is. Again the same, by a later attempt, too: nothing more. Raises ``Fenced`` when this
+        attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
         s = graph_step.c
         mine = (s.graph_id == graph_id, s.number == number)
         with self._graph(graph_id) as unit:
@@ -152,6 +176,8 @@ class SqlGraphs(SqlGraphCalls):
     # --- stop and end ---
 
     def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
+        """Put a stop on record and cancel every step that has not ended (``Graph.cancel``), in one transaction: nothing
+        more starts. Again: the stricter of both holds. After its end: nothing changes."""
         with self._graph(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(f"Graph {graph_id} is a draft: there is nothing to stop")
@@ -165,6 +191,8 @@ class SqlGraphs(SqlGraphCalls):
             return _told(unit)
 
     def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
+        """Set the end by the states of its steps, with the event ``graph.ended``. Again: the same. Raises
+        ``NotInThisState`` while a step is open or ending, or a run of it lives."""
         with self._graph(fence.graph_id, fence) as unit:
             if unit.over:
                 return _told(unit)
@@ -186,6 +214,7 @@ class SqlGraphs(SqlGraphCalls):
             return _told(unit)
 
     def keep_graph_output(self, graph_id: int, text: str) -> None:
+        """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
         self._keep_output(graph_log, graph_id, text)
 
 

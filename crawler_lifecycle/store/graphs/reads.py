@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Select, case, func, select
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
-from crawler_lifecycle.ports.store.graphs import Given, GraphRow, StepOutline, StepRow
+from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row, check
 from crawler_lifecycle.store.base.unit import read_row
@@ -33,8 +33,8 @@ _g, _s = graph.c, graph_step.c
 _LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
 
 
-class SqlGraphReads(GraphPart):
-    """``GraphReader``. Lists go on over a row that another hand spoilt."""
+class GraphReads(GraphPart):
+    """Part of ``GraphStore`` that reads. Lists go on over a row that another hand spoilt."""
 
     def get_graph(self, graph_id: int) -> GraphRow | None:
         return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
@@ -56,6 +56,7 @@ class SqlGraphReads(GraphPart):
         states: Collection[GraphState] = (),
         name: str | None = None,
     ) -> list[GraphRow]:
+        """Newest first, drafts left out unless they are asked for."""
         query = select(*LISTED).order_by(_g.graph_id.desc()).limit(limit)
         if before_id is not None:
             query = query.where(_g.graph_id < before_id)
@@ -69,6 +70,8 @@ class SqlGraphReads(GraphPart):
             return _counted(conn, [listed_graph(row) for row in rows[:limit]])
 
     def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
+        """Graphs that execute: those that were last written by ``until`` and that no workflow has taken up, or that
+        are to stop; then those that were last written by ``silent_until``, whose workflow may be gone."""
         untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
         query = query.where(untold | (_g.updated_at <= silent_until))
@@ -76,6 +79,7 @@ class SqlGraphReads(GraphPart):
         return [listed_graph(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
+        """How many graphs execute."""
         query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
@@ -89,6 +93,7 @@ class SqlGraphReads(GraphPart):
         states: Collection[StepState] = (),
         paths: Collection[str] = (),
     ) -> list[StepRow]:
+        """Steps in their order, behind this number."""
         query = select(*_LISTED).where(_s.graph_id == graph_id, _s.number > after).order_by(_s.number).limit(limit)
         if states:
             query = query.where(_s.state.in_(sorted(states)))
@@ -110,6 +115,7 @@ class SqlGraphReads(GraphPart):
         ]
 
     def outline(self, graph_id: int) -> list[StepOutline]:
+        """All steps in their order. Raises ``RowUnreadable``."""
         holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
@@ -125,6 +131,8 @@ class SqlGraphReads(GraphPart):
             raise
 
     def load(self, graph_id: int) -> Graph:
+        """The engine with all steps as they are now, to read from: as ``GraphStore.change`` has it. Raises
+        ``RunNotFound``."""
         return self._load(graph_id, strict=False)
 
     def _load(self, graph_id: int, *, strict: bool) -> Graph:
@@ -132,14 +140,18 @@ class SqlGraphReads(GraphPart):
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=strict)
 
     def graph_output(self, graph_id: int) -> str:
+        """What functions of a graph printed last; empty when that was nothing."""
         return self._output(graph_log, graph_id)
 
     # --- what steps give and get ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
+        """The parts of a recorded result; none when there is none."""
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The parts of what these steps recorded, each with its number: in the order of ``numbers``, one step after the
+        other, read in pages."""
         query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
         with self._db.reading() as conn:
             sizes = {row["number"]: int(row["result_bytes"]) for row in _among(conn, query, _s.number, numbers)}
@@ -162,6 +174,7 @@ class SqlGraphReads(GraphPart):
             after = rows[-1][1]
 
     def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
+        """These steps and all that are in them, by number: what a step gets that depends on these."""
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
         query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
         with self._db.reading() as conn:
@@ -175,6 +188,7 @@ class SqlGraphReads(GraphPart):
         return [_given(found[number]) for number in sorted(found)]
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
+        """The contexts that hold for a step, from the outermost graph inwards, each encoded."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
             found = list[Any]()

@@ -15,8 +15,8 @@ from sqlalchemy import Text, type_coerce
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.graph.engine import Step
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
-from crawler_lifecycle.ports.store.graphs import GraphRow, StepRow, StepWork
-from crawler_lifecycle.ports.values import UnknownStatus
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow, StepWork
+from crawler_lifecycle.ports.runs import UnknownStatus
 from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import json_text

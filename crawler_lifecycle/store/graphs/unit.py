@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
-from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit

@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.managers.rows import new_numbers
 from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.store.managers import Committed, ManagerFence
+from crawler_lifecycle.ports.managers import Committed, ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
@@ -45,10 +45,12 @@ _BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
 _RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
 
 
-class SqlDecisions(ManagerPart):
-    """The part of ``ManagerStore`` between the beginning of a cycle and its end; the port says what its methods do."""
+class ManagerDecisions(ManagerPart):
+    """Part of ``ManagerStore`` between the beginning of a cycle and its end."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
+        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
+        resumed hold a slot again."""
         with self._manager(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
@@ -81,6 +83,15 @@ class SqlDecisions(ManagerPart):
             )
 
     def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
+        """Apply a decision in one transaction, with the event ``manager.changed``.
+
+        Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
+        picked row waits, an added identity is new. Picks fall away, and their jobs go on waiting, after a stop, while
+        it is paused, above a cap that a person set, and when a person resumed runs since the facts were read. Raises
+        ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was committed
+        since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
+        how the manager ends.
+        """
         with self._manager(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)

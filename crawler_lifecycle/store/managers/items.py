@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem
 from crawler_lifecycle.domain.managers.rows import yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
 
 from .queries import known
@@ -23,10 +23,14 @@ from .tables import manager_addition, manager_item
 from .unit import ManagerPart, ManagerUnit
 
 
-class SqlManagerItems(ManagerPart):
-    """The part of ``ManagerStore`` that adds jobs and begins them; the port says what its methods do."""
+class ManagerItems(ManagerPart):
+    """Part of ``ManagerStore`` that adds jobs and begins them."""
 
     def add_page(self, fence: ManagerFence, page: Page) -> int:
+        """Append yields of the source in one transaction; how many jobs are BUFFERED then. New identities become
+        BUFFERED, known ones are counted, errors become SKIPPED. Position, exhausted and error of the source become
+        those of the page. The same page again adds nothing, and a yield is counted once, in whichever pass of the
+        source it is read again. Raises ``InvalidRequest`` when positions are left out."""
         with self._manager(fence.manager_id, fence) as unit:
             row = unit.row
             if page.position < row["position"]:  # of a try that came late
@@ -48,6 +52,9 @@ class SqlManagerItems(ManagerPart):
             return int(row["jobs_buffered"])
 
     def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
+        """Jobs from outside become QUEUED (known identities are left out); how many are new. The same ``request_key``
+        again adds nothing and answers the same. ``seal``: no more will come. Raises ``NotInThisState`` after a stop or
+        an end, ``DuplicateRequest`` when the key belongs to other jobs."""
         if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
             raise InvalidRequest(f"request_key: give 1 to {REQUEST_ID_MAX} characters, not {len(request_key)}")
         with self._manager(manager_id) as unit:
@@ -68,6 +75,8 @@ class SqlManagerItems(ManagerPart):
             return len(rows)
 
     def job_started(self, fence: ManagerFence, item_id: int, run_id: int | None, error: str | None = None) -> None:
+        """The job's run exists; or it can never be begun: then it has ended with the outcome ``deploy_failed``, and
+        its hooks run like those of any other bad end. Again: nothing more."""
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
         i = manager_item.c

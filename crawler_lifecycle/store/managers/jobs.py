@@ -30,10 +30,12 @@ _STATES = {
 _ROUNDS = 20
 
 
-class SqlManagerJobs(ManagerPart):
-    """The part of ``ManagerStore`` that classes ask about jobs; the port says what its methods do."""
+class ManagerJobs(ManagerPart):
+    """Part of ``ManagerStore`` that classes ask about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
+        """One job, by the id of its run (as text) or of its request, as ``domain.scrapy_cloud.job_metadata`` has it,
+        with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
         r, i = run_history.c, manager_item.c
         by_id = key.isascii() and key.isdecimal() and len(key) <= 19 and 0 < int(key) <= ID_MAX
         with self._db.reading() as conn:
@@ -59,6 +61,10 @@ class SqlManagerJobs(ManagerPart):
         after: str | None = None,
         limit: int = 500,
     ) -> tuple[list[dict[str, Any]], str | None]:
+        """Jobs of the manager (``all_flows``: of managers of its name in every flow) whose run is ``pending``,
+        ``running`` or ``finished``, as ``job_metadata`` has them, and where the next page begins (``None``: there are
+        no more). Finished ones: the latest end first; others: by their start. Raises ``InvalidRequest`` for a page that
+        cannot be."""
         if not states or set(states) - _STATES.keys():
             raise InvalidRequest(f"state: {sorted(states)} is not allowed; give some of {', '.join(_STATES)}")
         with self._db.reading() as conn:

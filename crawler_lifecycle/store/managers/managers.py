@@ -12,16 +12,18 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, No
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.unit import NO_STOP, read_row
 from crawler_lifecycle.store.runs.lists import live_runs
 from crawler_lifecycle.store.runs.tables import run_history
 
-from .decisions import SqlDecisions, hooks_failed
-from .items import SqlManagerItems, set_items
+from .decisions import ManagerDecisions, hooks_failed
+from .items import ManagerItems, set_items
+from .jobs import ManagerJobs
 from .queries import BY_STATE, in_states
+from .reads import ManagerReads
 from .rows import job_key, manager_hash, whole_manager
 from .tables import MANAGER_COUNTERS, manager, manager_item, manager_log
 from .unit import ManagerUnit
@@ -30,10 +32,21 @@ _IS_OPEN = manager.c.status.in_([status.value for status in RunStatus if not sta
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
-class SqlManagers(SqlDecisions, SqlManagerItems):
-    """What changes managers, of ``ManagerStore``, which says what its methods do."""
+class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
+    """Managers and their jobs, as people read them and as workflow and workers change them.
+
+    Methods with a fence raise ``Fenced`` and write nothing when the manager's attempt, owner or generation is another
+    one.
+    """
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
+        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
+
+        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed
+        (``fresh``).
+        """
+
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
             return self._found(conn, new) or (self._insert(conn, new), True)
 
@@ -71,6 +84,12 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
         return whole_manager(unit.row)
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
+        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
+
+        The owner of a live row is closed when it has the same workflow id, so its manager is taken over as the next
+        attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
+        which the manager was taken, ``RunNotFound``.
+        """
         with self._manager(manager_id) as unit:
             ended = unit.status.terminal
             if unit.take(owner, over=ended):
@@ -82,6 +101,9 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(unit.row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
+        again behind this position; ``None``: what is on record of it stays. Read from its beginning by other code than
+        before, what it gave and nobody began is forgotten. ``fence.generation`` is not compared."""
         with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
             _check_live(unit)
             changed = unit.row["fingerprint"] != fingerprint
@@ -95,10 +117,13 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(unit.row)
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
+        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
         with self._manager(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
+        """One more try that failed: of the hooks of this job's end, else of a cycle of the class; how many there were
+        in a row."""
         with self._manager(fence.manager_id, fence) as unit:
             if item_id is not None:
                 return hooks_failed(unit, [item_id])[item_id]
@@ -106,9 +131,12 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return int(unit.row["tries"])
 
     def keep_output(self, manager_id: int, text: str) -> None:
+        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
         self._keep_output(manager_log, manager_id, text)
 
     def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
+        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``,
+        ``InvalidRequest``, and ``NotInThisState`` after its end."""
         with self._manager(manager_id) as unit:
             _check_live(unit)
             if paused is not None:
@@ -120,6 +148,7 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
             return whole_manager(unit.row)
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
+        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
         with self._manager(manager_id) as unit:
             if unit.status.terminal:
                 return whole_manager(unit.row)
@@ -132,6 +161,10 @@ class SqlManagers(SqlDecisions, SqlManagerItems):
     def end_manager(
         self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
     ) -> ManagerRow:
+        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
+        runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
+        again, and keeps its number. From then on jobs are told to have ended when their run has, whether or not hooks
+        ran: a resume runs those hooks."""
         if not status.terminal:
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
         with self._manager(fence.manager_id, fence) as unit:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
-from crawler_lifecycle.ports.store.managers import PLAN_READING, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_READING, PlanRow
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import StorePart
 
@@ -16,10 +16,12 @@ from .rows import plan_row
 from .tables import plan
 
 
-class SqlPlans(StorePart):
-    """``PlanStore``."""
+class PlanStore(StorePart):
+    """Plans that workers have registered."""
 
     def register_plans(self, worker: str, plans: Sequence[PlanRow]) -> None:
+        """These are what this worker serves, and nothing else. It ends the word of workers that were not heard for
+        ``HEARD_S``: about the same plans, and about what they could not use."""
         p, now = plan.c, self._clock()
         said = {one.plan: _said(one) for one in plans}
         with self._db.writing() as conn:
@@ -39,11 +41,15 @@ class SqlPlans(StorePart):
                     conn.execute(delete(plan).where(its))
 
     def list_plans(self) -> list[PlanRow]:
+        """Each plan of each pool, by name: each code of it that a worker who was heard of within ``HEARD_S`` can use,
+        the one that came last first. Where there is none: that it is being read, or why one who was heard of cannot
+        use it; then what was served last. The errors of workers that are gone are left out."""
         rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
         groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))
         return [one for _, group in groups for one in self._codes(list(group))]
 
     def get_plan(self, name: str, queue: str | None = None) -> PlanRow | None:
+        """The first of these, of one plan and pool."""
         rows = self._rows(select(plan).where(plan.c.plan == name))
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 

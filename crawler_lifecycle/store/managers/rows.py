@@ -14,8 +14,8 @@ from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live
 from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata, never_retried, outcome_of
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.store.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
-from crawler_lifecycle.ports.values import RunRow, UnknownStatus
+from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.runs import RunRow, UnknownStatus
 from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import Broken, json_text

@@ -10,7 +10,7 @@ from typing import Any
 from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
 from .queries import jobs_that_live

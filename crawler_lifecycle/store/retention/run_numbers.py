@@ -17,8 +17,8 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 TASK_GAP_MAX = 10**9
 
 
-class SqlRunNumbers(StorePart):
-    """``RunNumberStore``."""
+class RunNumberStore(StorePart):
+    """Numbers of runs."""
 
     def newest_run_id(self) -> int:
         """The highest number of a run in the database; 0 when there is none."""
@@ -26,7 +26,10 @@ class SqlRunNumbers(StorePart):
             return _newest(conn, run_history.c.run_id)
 
     def begin_run_ids_above(self, run_id: int) -> bool:
-        """From now on new runs get higher numbers than this one; whether they would not have.
+        """From now on new runs get higher numbers than this one; whether they would not have. Numbers never go back.
+
+        A database from which rows are missing (restored, made anew) is without their tasks too: new tasks leave out as
+        many numbers as the missing runs may have used.
 
         A row is written under the number and removed in the same transaction: that moves the counter on every database,
         needs no right to change the schema, and reaches replicas. Nobody else ever sees the row.

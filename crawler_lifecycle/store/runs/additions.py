@@ -10,7 +10,7 @@ from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import AddedTask, Fence
+from crawler_lifecycle.ports.runs import AddedTask, Fence
 from crawler_lifecycle.store.base.bulk import insert_rows
 from crawler_lifecycle.store.base.row_validation import Row
 
@@ -37,16 +37,17 @@ def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, 
     insert_rows(unit.conn, task_history, names, rows)
 
 
-class SqlAdditions(RunPart):
-    """``AdditionStore``."""
+class AdditionStore(RunPart):
+    """Tasks that are added to a live run."""
 
     def add_tasks(
         self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None
     ) -> list[AddedTask]:
-        """Append QUEUED tasks to a live run. The same key and arguments again: the same tasks, in whatever state.
+        """Append QUEUED tasks to a live run, once for each ``key``; the run is multi-process from then on.
 
-        Raises ``RunNotFound``, ``Fenced``, ``NotInThisState`` under a stop or after the end, ``DuplicateRequest`` for
-        a key that came with other arguments, and ``InvalidRequest``.
+        The same key and arguments again get the same answer, also when the run has ended meanwhile. Raises
+        ``RunNotFound``; ``NotInThisState`` under a stop or after the end; ``DuplicateRequest`` when the key came with
+        other arguments; ``InvalidRequest`` for no tasks or for more than a run may have.
         """
         check_request_id(key)
         if not task_args:

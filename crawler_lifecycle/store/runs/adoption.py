@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.domain.run import RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import LostRun, RunRow, TaskRecord
+from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
 from crawler_lifecycle.store.base.bulk import chunks
 
 from .initiation import new_run
@@ -23,13 +23,14 @@ from .tables import run_history, run_tag, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
 
-class SqlAdoption(RunPart):
-    """``AdoptionStore``."""
+class AdoptionStore(RunPart):
+    """Runs that the database has lost and that still execute."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
-        """Insert a run again that no row knows. Again: the row that is there.
+        """Insert a run again that no row knows, under its number and uid, with its tasks as what is to be looked for.
 
-        Raises ``NotInThisState`` when a number is given to another run or task by now.
+        A task that left nothing behind is LOST. Again: the row that is there. Raises ``NotInThisState`` when the number
+        of the run, or of one of its tasks, is given to another one by now.
         """
         r, number = run_history.c, lost.run.run_id
         with self._db.writing() as conn:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
 from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
-from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
+from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.row_validation import Fault, unreadable
 
@@ -41,17 +41,19 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
     return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
 
 
-class SqlCompletion(RunPart):
-    """``CompletionStore``."""
+class CompletionStore(RunPart):
+    """The verdict."""
 
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
-        """Judge the run and set its terminal status, with the events of it in the same transaction.
+        """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
+
+        When a stop is on record, there is also the event ``run.stopped``.
+
+        Raises ``NotInThisState`` while tasks are alive.
 
         These are ``run.ended``, and ``run.stopped`` whenever a stop is on record, however its signal fared.
 
         Again: the row as it is, without asking ``judge``.
-
-        Raises ``NotInThisState`` when tasks are still alive, and whatever ``judge`` raises.
         """
         with self._unit(fence.run_id, fence) as unit:
             counts = checked_counts(unit.conn, unit.run)

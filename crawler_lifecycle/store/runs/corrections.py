@@ -16,7 +16,8 @@ from sqlalchemy import func, insert, literal_column, select
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal, Fence
+from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.columns import storable
@@ -31,15 +32,20 @@ WORD_MAX = 20
 _LIVE = {status.value for status in RunStatus if not status.terminal}
 
 
-class SqlCorrections(RunPart):
-    """``CorrectionStore``."""
+class CorrectionStore(RunPart):
+    """Recorded statuses that turned out to be untrue."""
 
     def record_corrections(
         self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
     ) -> list[CorrectionRow]:
-        """Append what is not on record yet; those rows. Again: nothing is new, and nothing is written.
+        """Append corrections of the run or of its tasks; those that are new, as they were written.
 
-        Raises ``RunNotFound``, ``InvalidRequest``, and ``Fenced`` when a fence is given.
+        What is on record for the same task (or the run), attempt, kind, belief and truth is not written again. A status
+        that is an end never changes. Only a correction of a live run's own present status, whose truth is a later live
+        status, also changes that status, with its transition, in the same transaction. One ``run.changed`` follows.
+
+        ``found_by`` is one of ``domain.ledger.SOURCES``. Raises ``RunNotFound``; ``InvalidRequest`` for a kind or
+        source that does not exist, for words that are too long, and for a task or attempt that is not the run's.
         """
         for one in corrections:
             _check(one, found_by)
@@ -70,7 +76,8 @@ class SqlCorrections(RunPart):
         kind: str | None = None,
         before_id: int | None = None,
     ) -> list[CorrectionRow]:
-        """Corrections of one run, or of all, oldest first, or newest first before one of them."""
+        """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
+        were made before that one, newest first."""
         key = correction.c.id
         query = select(correction).where(key > after_id)
         if before_id is not None:
@@ -84,7 +91,7 @@ class SqlCorrections(RunPart):
             return [correction_row(row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """Number and longest time of each kind, written at ``since`` or later."""
+        """How many corrections of each kind all runs had since then, and how long a status was untrue at most."""
         c = correction.c
         # Not the bare column: SQLite would read all of the index that has the groups in order, instead of the week's.
         kind = func.coalesce(c.kind, literal_column("''"))

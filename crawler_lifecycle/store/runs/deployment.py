@@ -13,7 +13,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
-from crawler_lifecycle.ports import Deployed, Fence, QueuedTask, TaskCounts
+from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
 
@@ -26,8 +26,8 @@ _STAGES = [stage.value for stage in Stage]
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
 
-class SqlDeployment(RunPart):
-    """``DeploymentStore``: from the offer of tasks to the start of the run."""
+class DeploymentStore(RunPart):
+    """Tasks that are offered to the scheduler service, its answers, and the start of the run."""
 
     def offer_tasks(
         self,
@@ -38,7 +38,14 @@ class SqlDeployment(RunPart):
         place: str | None = None,
         next_look_at: datetime | None = None,
     ) -> tuple[list[QueuedTask], StopIntent | None]:
-        """Mark the next QUEUED tasks as offered and return them. Again: the same tasks, as nothing answered for them.
+        """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
+
+        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more. As
+        many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
+
+        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
+        the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the first
+        one is planned for ``next_look_at``.
 
         A task that a later call offers already stays offered until the end of that one: this try comes late.
         None under a stop or after the end. Raises ``Fenced``.
@@ -71,7 +78,11 @@ class SqlDeployment(RunPart):
         until: datetime | None = None,
         offered: Sequence[QueuedTask] = (),
     ) -> TaskCounts:
-        """Apply the scheduler service's answers to tasks that are still QUEUED; answers for others change nothing."""
+        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED.
+
+        ``until`` and ``offered`` name the offer that they answer. A task that was offered again meanwhile is not put
+        off by them; one that an earlier call may still bring counts as offered by that one.
+        """
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             told = [answer.index for answer in answers]
@@ -106,7 +117,10 @@ class SqlDeployment(RunPart):
     def refuse_queued(
         self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
     ) -> TaskCounts:
-        """QUEUED tasks become FAILED / ``deploy_failed``, but for those that an earlier call may have brought.
+        """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
+
+        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. A task that an earlier
+        one offered stays QUEUED and is offered by that one only, until a look from after its end did not see the task.
 
         A call without an answer may have created what no refusal of a later one takes back. Its tasks stay, with the
         end of that call, until a look from after it did not see them. Again: nothing is left to refuse or to set back.
@@ -129,7 +143,7 @@ class SqlDeployment(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """The offer until this moment brought nothing: its tasks are offered as before. Others stay as they are."""
+        """The call of this offer brought nothing: its tasks are offered by the call before it, or not at all."""
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
             for chunk in chunks(list(earlier)):
@@ -141,7 +155,7 @@ class SqlDeployment(RunPart):
                 _set_back(unit, {task_id: earlier[task_id] for task_id in rows.scalars().all()})
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
-        """Write down why the run waits; ``None`` when it no longer does.
+        """Write down why the run waits (or that it no longer does).
 
         A run that has ended waits for nothing, and neither does one that has started and has no task left to deploy:
         such a word comes from a try that was overtaken, and nobody would take it back.
@@ -154,7 +168,7 @@ class SqlDeployment(RunPart):
     def mark_started(
         self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
     ) -> RunStatus:
-        """INITIALIZING becomes PROCESSING; any later status stays, with its next look, and so does a known start."""
+        """INITIALIZING becomes PROCESSING (any later status stays), the stage reconciliation; the status now."""
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
                 return unit.status
@@ -165,7 +179,7 @@ class SqlDeployment(RunPart):
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """New QUEUED rows of this attempt for indexes that ended without success in an earlier one.
+        """New QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes; raise the attempt of QUEUED rows.
 
         QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
         ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
@@ -179,7 +193,7 @@ class SqlDeployment(RunPart):
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """Where tasks of the run live, or calls on their way may bring them to life, as far as it is on record."""
+        """Where on the cluster tasks of the run live or may come to life, as far as it is on record."""
         t = task_history.c
         alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
         query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()

@@ -10,14 +10,14 @@ from crawler_lifecycle.domain.names import (
     PROPERTY_FILES_REMOVED,
 )
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 
 from .tables import export_record, history_property
 from .unit import RunPart, check_fence
 
 
-class SqlExports(RunPart):
-    """``ExportStore``."""
+class ExportStore(RunPart):
+    """Exports, and how they stand."""
 
     def begin_export(self, fence: Fence) -> int:
         """An export of the fence's attempt reads files from now on; the last attempt whose files are given up, or 0."""
@@ -31,7 +31,7 @@ class SqlExports(RunPart):
             return unit.conn.execute(gone).scalar_one() or 0
 
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
-        """How the export of the fence's attempt stands; there is one row for an attempt, and the last word counts.
+        """How the export of the fence's attempt stands; also of one that was resumed meanwhile.
 
         What was stored stays on record with its address: a later try that fails adds its error and nothing else.
         An attempt that was resumed meanwhile may still say how its own export went: nobody else will.

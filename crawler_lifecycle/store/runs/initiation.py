@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
-from crawler_lifecycle.ports import Owner, RunHandle, RunRow
+from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.engine import KeyTaken
@@ -72,18 +71,16 @@ def _task_args(
     return None if request.tasks is None else [task.args for task in request.tasks]
 
 
-class SqlInitiation(RunPart):
-    """``InitiationStore``."""
-
-    new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Gives a new run its uid; never the same again."""
+class InitiationStore(RunPart):
+    """Runs as they are accepted over HTTP, and as their workflow makes or claims them."""
 
     def reserve_run(
         self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
     ) -> tuple[RunRow, bool]:
-        """Insert the run and its QUEUED tasks without an owner. Again: the stored row and ``False``.
+        """Insert the run and all its task rows (QUEUED), without an owner; the row, and whether it is new.
 
-        Raises ``DuplicateRequest`` when the id belongs to another request, ``InvalidRequest``, ``StoreUnavailable``.
+        ``task_args`` are the tasks' own arguments (default: those of ``request.tasks``, or one task).
+        The same ``request_id`` again answers the stored row; another request under it raises ``DuplicateRequest``.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
@@ -92,11 +89,7 @@ class SqlInitiation(RunPart):
         return self._insert_or_find(request, request_id, task_args, found)
 
     def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
-        """``reserve_run`` and claim in one transaction. The same owner again gets the same handle, as it was stored:
-        its second try may know other limits of the crawler.
-
-        Raises ``DuplicateRequest`` when the id belongs to another request or another owner.
-        """
+        """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
 
         def claim(unit: Unit, new: bool) -> RunHandle:
             holder = _owner_of(unit.run)
@@ -177,7 +170,13 @@ class SqlInitiation(RunPart):
     def claim_run(
         self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
     ) -> RunHandle:
-        """Claim an existing run: a reserved one as it is, any other as a new attempt. Again: the same handle.
+        """Claim the run ``request.run_id``: reserved or resumed, it is taken as it is, else its attempt is raised.
+
+        The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
+        former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+
+        ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
+        did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
 
         ``former_is_open`` may call another system, so it is asked between two transactions; the second one decides
         anew if the run changed meanwhile. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
@@ -229,9 +228,11 @@ class SqlInitiation(RunPart):
         return None
 
     def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
-        """Begin the attempt after ``attempt`` of the run, to be claimed by ``workflow_id``. Again: the row as it is.
+        """Accept that the run goes on after ``attempt``, whose workflow is closed: the next attempt is on record from
+        now on, to be claimed by ``workflow_id``. The row, and whether this call did it.
 
-        Raises ``RunNotFound``, ``AlreadyCompleted``, and ``NotInThisState`` when it was resumed a moment ago otherwise.
+        What somebody else resumed since ``attempt`` was read stays as it is. Raises ``RunNotFound``,
+        ``AlreadyCompleted``, and ``NotInThisState`` for a rerun of what was resumed without and is not claimed yet.
         """
         assert request.run_id is not None
         with self._unit(request.run_id) as unit:

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, or_, select, union_all
 
 from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
-from crawler_lifecycle.ports import RecentRun, RunRow
+from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.row_validation import Row
 
 from .rows import listed_run, tag_key

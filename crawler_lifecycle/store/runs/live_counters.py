@@ -11,7 +11,7 @@ from sqlalchemy import case, func, update
 from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
-from crawler_lifecycle.ports import Counted
+from crawler_lifecycle.ports.looks import Counted
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
 
@@ -23,11 +23,14 @@ COUNTERS = ("pages", "items", "errors", "bytes")
 _ALIVE = [status.value for status in ALIVE]
 
 
-class SqlLiveCounters(RunPart):
-    """``LiveCounterStore``."""
+class LiveCounterStore(RunPart):
+    """Counters of crawlers that execute."""
 
     def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
-        """Raise counters of the run's live tasks; how many tasks. Again: nothing is higher, and nothing is written.
+        """Raise counters of the run's live tasks, between looks; how many tasks. ``counted`` is of that run.
+
+        Never lowers one, and touches neither what has ended nor what is of another attempt or another run's uid. Moves
+        ``last_progress_at``, and neither ``updated_at`` nor anything of looks; makes no event. Raises ``RunNotFound``.
 
         Nobody owns this: whoever reads a counter may write it. So it only ever raises one, of the very task (uid of
         the run, index, attempt), and leaves everything else as it is, ``updated_at`` among it: that a row does not

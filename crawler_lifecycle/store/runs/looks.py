@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Overtaken
 from crawler_lifecycle.domain.stall import Reading, quiet_time
 from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
-from crawler_lifecycle.ports import Details, Fence, FoundState, Look, LookReport, TaskCounts, TaskFinding
+from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
+from crawler_lifecycle.ports.runs import Fence, TaskCounts
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows
 from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import stop_of
@@ -38,11 +39,11 @@ _OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "eve
 _OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
 
 
-class SqlLooks(RunPart):
-    """``LookStore``: the comparison of one look with the database, step by step."""
+class LookStore(RunPart):
+    """Looks: their findings are staged, and then applied in one transaction."""
 
     def found_state(self, fence: Fence) -> FoundState:
-        """The unsettled tasks of the run and what is needed to judge a look. Raises ``Fenced``."""
+        """The unsettled tasks of the run and what is needed to judge a look."""
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
             check_fence(run, fence)
@@ -63,7 +64,12 @@ class SqlLooks(RunPart):
         source: str,
         ordered_at: datetime | None = None,
     ) -> LookReport:
-        """Stage the findings and commit what the look proves at once. Again: the same look says nothing new.
+        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+
+        ``next_look_at`` None: this look is beside those that are planned, and their plan stays.
+
+        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all. Raises
+        ``Overtaken`` when a look that was ordered later is on record: this one comes from a worker that was frozen.
 
         The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
         end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record.
@@ -109,7 +115,9 @@ class SqlLooks(RunPart):
             return _report(unit)
 
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
-        """Write down why the last look failed, and since when, until one succeeds. It says nothing about any task.
+        """Write down why the last look failed, and since when looks do, until one succeeds.
+
+        Nothing when a look that was ordered later is on record.
 
         One that was given up, and fails when a look that was ordered later has succeeded, is not the last one.
         """
@@ -118,7 +126,7 @@ class SqlLooks(RunPart):
                 unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
 
     def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[TaskFinding]:
-        """The staged findings in order of the task's index. Raises ``Fenced``."""
+        """The staged findings in order of the task's index."""
         o = task_observation.c
         with self._db.reading() as conn:
             check_fence(read_run(conn, fence.run_id, owned=True), fence)
@@ -131,7 +139,7 @@ class SqlLooks(RunPart):
             return [load_finding(row) for row in rows]
 
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
-        """Stage debugging information until ``apply_details``; later information about a task replaces earlier.
+        """Stage debugging information until ``apply_details``.
 
         A log that was staged before stays when there is none any more: a node removes it with the container. Of tasks
         whose end is on record nothing is staged: such information comes late, and is older than what the end brought.
@@ -167,7 +175,9 @@ class SqlLooks(RunPart):
             return total
 
     def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
-        """Change the staged statuses by compare-and-set and forget what was staged. Again: nothing is staged.
+        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``.
+
+        With ``observed_at`` only what that look staged; when another one came after it, nothing.
 
         What another look than the one of ``observed_at`` staged is left to whoever ordered that look.
         """

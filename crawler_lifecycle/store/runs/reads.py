@@ -11,8 +11,7 @@ from sqlalchemy import func, select
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import RecentRun, Resumption, RunRow, TransitionRow
-from crawler_lifecycle.ports.store.readers import CRAWLERS_MAX, ROWS_MAX
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
 from crawler_lifecycle.store.base.row_validation import Row, salvaged
 from crawler_lifecycle.store.base.unit import stop_of
 
@@ -32,8 +31,8 @@ _plain = attrgetter(*_PLAIN)
 _NOTES_MAX = 10
 
 
-class SqlRuns(RunPart):
-    """``RunReader``. Each is one transaction; all raise only ``StoreUnavailable``, and ``RowUnreadable``.
+class RunReader(RunPart):
+    """Runs, and what is on record beside them. All raise only ``StoreUnavailable`` and ``RowUnreadable``.
 
     Lists of runs, tasks and records go on over a row that another hand spoilt, and mark it.
     """
@@ -49,7 +48,7 @@ class SqlRuns(RunPart):
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
-        """The stored request of a run, for its own workflow. Raises ``RowMissing``."""
+        """The stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
         r = run_history.c
         rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
         if not rows:
@@ -73,7 +72,10 @@ class SqlRuns(RunPart):
         created_until: datetime | None = None,
         attention: bool = False,
     ) -> list[RunRow]:
-        """The newest runs first; ``before_run_id`` is the last one of the page before."""
+        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
+        ``created_until`` is not. ``attention``: only those of the last 30 days, or from ``created_from`` on, that
+        failed, that no person ended, and after which no run of the same work (crawler, arguments, settings, tasks) or
+        of the same schedule completed."""
         wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
         wanted["parent"] = parent
         if attention and created_from is None:
@@ -98,7 +100,11 @@ class SqlRuns(RunPart):
         return found
 
     def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Those that changed, in any order."""
+        """Those of these rows, at most ``ROWS_MAX``, that are not what they were when they were read, as they are now.
+
+        One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
+        no longer there is left out; what another hand changes of a request is not seen.
+        """
         before = {row.run_id: row for row in known}
         if len(before) > ROWS_MAX:
             raise ValueError(f"{len(before)} rows are compared at once; give at most {ROWS_MAX}")
@@ -110,7 +116,7 @@ class SqlRuns(RunPart):
         return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
-        """The newest ``each`` of each crawler."""
+        """The newest ``each`` runs of each of these crawlers, at most ``CRAWLERS_MAX``, newest first. One statement."""
         wanted = sorted(set(crawlers))
         if len(wanted) > CRAWLERS_MAX:
             raise ValueError(f"{len(wanted)} crawlers are asked for at once; give at most {CRAWLERS_MAX}")
@@ -119,7 +125,7 @@ class SqlRuns(RunPart):
         return [RecentRun(**{name: row[name] for name in RecentRun.__dataclass_fields__}) for row in values]
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """What the run's tasks say about going on with saved state, the commonest first."""
+        """What the run's tasks say about going on with saved state: at most ten notes, the commonest first."""
         t = task_history.c
         count = func.count().label("tasks")
         said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))

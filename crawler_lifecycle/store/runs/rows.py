@@ -15,16 +15,8 @@ from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.pace import pages_per_minute
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
-from crawler_lifecycle.ports import (
-    CorrectionRow,
-    Details,
-    RunHandle,
-    RunRow,
-    TaskFinding,
-    TaskRow,
-    TransitionRow,
-    UnknownStatus,
-)
+from crawler_lifecycle.ports.looks import CorrectionRow, Details, TaskFinding
+from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow, TransitionRow, UnknownStatus
 from crawler_lifecycle.store.base.row_validation import Fault, check, evident, salvaged, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import Broken, JsonText, json_text, storable

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
-from crawler_lifecycle.ports import Fence, RunRow, TaskCounts
+from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
 
@@ -27,11 +27,15 @@ _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
 CANCEL_PAGE = 5_000
 
 
-class SqlStops(RunPart):
-    """``StopStore``."""
+class StopStore(RunPart):
+    """The intent to stop a run, and the tasks that are asked to end."""
 
     def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
-        """Write the intent, STOPPING and, for a person who gave an id, the log row. Again: the row as it is.
+        """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
+
+        The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
+        one adds force; a person's outweighs a limit's. On a terminal run nothing is written. Of a run whose row cannot
+        be read a person's log row alone is written, by its keys, and ``RowUnreadable`` raised.
 
         On a terminal run nothing is written. Raises ``RunNotFound``, and ``Fenced`` when a fence is given. Of a run
         whose row cannot be read a person's log row alone is written, and ``RowUnreadable`` raised.
@@ -72,7 +76,9 @@ class SqlStops(RunPart):
                 _log(conn, key, run_id, attempt, stop, request_id)
 
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
-        """QUEUED tasks become CANCELLED, except those that a deployment call may have brought to the cluster.
+        """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
+
+        That takes a look from after the moment at which the call is void; its answer may be lost for ever.
 
         Such a call has no answer yet, perhaps never will (it was lost), and is void only at ``offered_until``. So a
         task that was offered needs a look from after that moment, and before ``now``, which did not see it.
@@ -108,8 +114,9 @@ class SqlStops(RunPart):
     def unstopped(
         self, fence: Fence, force: bool, killed_before: datetime | None = None, after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
-        """PENDING and RUNNING tasks by index; with ``force`` the active ones that were not killed yet, or, when it is
-        given, that were killed before that moment.
+        """A page of the tasks that are to be asked to end and were not yet, by index: those PENDING or RUNNING.
+
+        With ``force`` those active ones that were not killed yet, or were before ``killed_before``. Raises ``Fenced``.
 
         Nothing but keys is needed of the rows, the run's own included: what else stands there keeps no stop back. A
         task in a status that does not exist is asked, too.
@@ -131,7 +138,7 @@ class SqlStops(RunPart):
         return [stop_state(row) for row in rows]
 
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
-        """PENDING and RUNNING tasks become STOPPING. Again: they are no longer either of them."""
+        """These tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: by force, just now."""
         with self._unit(fence.run_id, fence) as unit:
             t = task_history.c
             moves = []
@@ -145,7 +152,7 @@ class SqlStops(RunPart):
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
-        """When the last of the STOPPING tasks became so."""
+        """When the last of the tasks that are STOPPING was asked to end."""
         t = task_history.c
         query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
         with self._db.reading() as conn:
@@ -153,7 +160,7 @@ class SqlStops(RunPart):
         return found if isinstance(found, datetime) else None
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
-        """Fill ``acted_at`` of the intent's log rows that have none, and note that the stop was heard."""
+        """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""
         with self._unit(fence.run_id, fence) as unit:
             note_acted(unit, at)
 

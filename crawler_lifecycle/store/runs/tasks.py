@@ -10,8 +10,7 @@ from sqlalchemy import Connection, Select, and_, func, or_, select, union_all
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
-from crawler_lifecycle.ports import DrawnTask, RunTasks, TaskCounts, TaskRow
-from crawler_lifecycle.ports.store.readers import ROWS_MAX
+from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
 from crawler_lifecycle.store.base.row_validation import Row, checker, salvaged
 from crawler_lifecycle.store.base.unit import StorePart
@@ -28,8 +27,8 @@ _DRAWN = tuple(name for name in DrawnTask._fields if name != "unreadable")
 _BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
 
 
-class SqlTasks(StorePart):
-    """``TaskReader``. Lists go on over a row that another hand spoilt, and mark it."""
+class TaskReader(StorePart):
+    """Tasks of runs. Lists go on over a row that another hand spoilt, and mark it."""
 
     def list_tasks(
         self,
@@ -40,6 +39,7 @@ class SqlTasks(StorePart):
         superseded: bool = False,
         among: Collection[int] | None = None,
     ) -> list[TaskRow]:
+        """Tasks by id, superseded ones only when asked for; ``among``: of these ids alone, at most ``ROWS_MAX``."""
         t = task_history.c
         query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
         if not superseded:
@@ -53,6 +53,7 @@ class SqlTasks(StorePart):
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
+        """The first tasks by id that are not superseded, in short: for so many that their whole rows take long."""
         t = task_history.c
         query = select(*(t[name] for name in _DRAWN)).where(t.run_id == run_id, t.superseded_by.is_(None))
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
@@ -82,6 +83,10 @@ class SqlTasks(StorePart):
             return count_tasks(conn, run_id)
 
     def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
+        """The tasks of these runs, at most ``ROWS_MAX``, that are not superseded; runs without any are left out.
+
+        One statement for all of them, and one for 50 of those that have PENDING tasks.
+        """
         if len(run_ids) > ROWS_MAX:
             raise ValueError(f"{len(run_ids)} runs are asked for at once; give at most {ROWS_MAX}")
         t, ids = task_history.c, sorted(set(run_ids))
@@ -110,6 +115,7 @@ class SqlTasks(StorePart):
         return {run_id: RunTasks(TaskCounts(found), reasons.get(run_id)) for run_id, found in counts.items()}
 
     def task_indexes(self, task_ids: Collection[int]) -> dict[int, int]:
+        """The index of each of these tasks, at most ``ROWS_MAX``; those that do not exist are left out."""
         if len(task_ids) > ROWS_MAX:
             raise ValueError(f"{len(task_ids)} tasks are asked for at once; give at most {ROWS_MAX}")
         t = task_history.c
@@ -139,7 +145,10 @@ class SqlTasks(StorePart):
         return str(rows[0]["log_tail"]) if rows else None
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
-        """What another hand wrote into them counts for nothing."""
+        """The crawlers' own statistics, summed over the run's tasks that are not superseded; empty where none told.
+
+        At most 8 KiB as JSON (``bounds.statistics``).
+        """
         with self._db.reading() as conn:
             return run_statistics(conn, run_id)
 

@@ -18,7 +18,8 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports import Committed, Corrected, CorrectionRow, Event, Fence, TaskChanged, TaskCounts
+from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
+from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import insert_event
 from crawler_lifecycle.store.base.row_validation import Fault, Row, check, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, stop_of

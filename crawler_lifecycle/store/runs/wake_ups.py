@@ -9,7 +9,7 @@ from sqlalchemy import or_, select
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .rows import listed_run
@@ -18,11 +18,11 @@ from .tables import run_history
 _LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
-class SqlSweep(StorePart):
-    """``SweepStore``."""
+class SweepStore(StorePart):
+    """Runs that were accepted, or told to stop, and have no workflow that knows."""
 
     def unowned_runs(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Runs that were reserved or resumed before ``older_than`` and not claimed since, oldest first."""
+        """Runs that were reserved or resumed and not claimed: they were accepted, so somebody must start them."""
         r = run_history.c
         query = (
             select(run_history)
@@ -38,7 +38,7 @@ class SqlSweep(StorePart):
         return [listed_run(row) for row in self._rows(query)]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
-        """Live runs whose stop was recorded before ``older_than`` and not acted on, oldest first."""
+        """Runs whose recorded stop no workflow has acted on yet."""
         r = run_history.c
         query = (
             select(run_history)
@@ -49,11 +49,11 @@ class SqlSweep(StorePart):
         return [listed_run(row) for row in self._rows(query)]
 
 
-class SqlWakeUps(StorePart):
-    """``WakeUpStore``."""
+class WakeUpStore(StorePart):
+    """Runs whose workflow is to be woken."""
 
     def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
-        """By the primary key, in the order of the ids."""
+        """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
         r = run_history.c
         if not run_ids:
             return []

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.names import EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind, due_text, kind_of
-from crawler_lifecycle.ports.store.schedules import DueRow, Noted, TargetRef
+from crawler_lifecycle.ports.schedules import DueRow, Noted, TargetRef
 from crawler_lifecycle.store.base.named_rows import definition_of
 from crawler_lifecycle.store.base.outbox import insert_event
 from crawler_lifecycle.store.base.row_validation import Row, check

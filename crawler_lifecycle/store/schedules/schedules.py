@@ -19,14 +19,7 @@ from crawler_lifecycle.domain.schedules.decision import (
     too_many_failures,
 )
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
-from crawler_lifecycle.ports.store.schedules import (
-    DueRow,
-    Noted,
-    PreviousTarget,
-    ScheduleCounts,
-    ScheduleRow,
-    TargetRef,
-)
+from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
 from crawler_lifecycle.store.base.named_rows import locked_row, needed_row, put_row
 from crawler_lifecycle.store.base.row_validation import Row, check
 from crawler_lifecycle.store.base.unit import StorePart
@@ -68,14 +61,19 @@ _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
 _AHEAD = timedelta(hours=1)
 
 
-class SqlSchedules(StorePart):
-    """``ScheduleStore``."""
+class ScheduleStore(StorePart):
+    """Schedules, and what became of each due time. A schedule's row is locked first."""
 
     # --- definitions ---
 
     def put_schedule(
         self, name: str, definition: Mapping[str, Any], requested_by: str | None
     ) -> tuple[ScheduleRow, bool]:
+        """Make the schedule, or give it this definition; whether anything changed. A deleted one is there again.
+
+        What was due until now has its line first, by the definition of until now; the same before a pause ends, and
+        before a deletion.
+        """
         return put_row(self._db, schedule, name, lambda conn: self._put(conn, name, definition, requested_by))
 
     def _put(
@@ -104,6 +102,7 @@ class SqlSchedules(StorePart):
         return _schedule(row), True
 
     def pause_schedule(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
+        """Pause it for this reason, or (``None``) let it go on. ``at``: since when. Raises ``RunNotFound``."""
         with self._db.writing() as conn:
             row = needed_row(conn, schedule, name)
             if (row["paused_at"] is None) == (reason is None):
@@ -120,6 +119,7 @@ class SqlSchedules(StorePart):
             return _schedule({**row, **values})
 
     def delete_schedule(self, name: str) -> bool:
+        """Have it deleted; whether it was there. Its due times stay on record."""
         with self._db.writing() as conn:
             row, now = locked_row(conn, schedule, name), self._clock()
             if row is None:
@@ -133,20 +133,24 @@ class SqlSchedules(StorePart):
     def told_schedule(
         self, schedule_id: int, told: int | None, *, trouble: str | None, ended_at: datetime | None
     ) -> None:
+        """Write down which revision Temporal has, what is wrong, and since when it has no further due times."""
         values = {"told": told, "trouble": trouble, "ended_at": ended_at}
         with self._db.writing() as conn:
             conn.execute(update(schedule).where(_s.schedule_id == schedule_id).values(**values))
 
     def get_schedule(self, name: str) -> ScheduleRow | None:
+        """The schedule of this name, deleted ones too."""
         rows = self._rows(select(schedule).where(_s.name == name))
         # MySQL ignores spaces at the end.
         return _schedule(rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_schedules(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[ScheduleRow]:
+        """Schedules behind ``after_id``, in the order in which they were made."""
         query = select(schedule).where(_s.schedule_id > after_id).order_by(_s.schedule_id).limit(limit)
         return [_schedule(row) for row in self._rows(query if deleted else query.where(_s.deleted_at.is_(None)))]
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
+        """How many there are; ``untold`` counts what was changed before then."""
         there = _s.deleted_at.is_(None)
         untold = and_(there, or_(_s.told.is_(None), _s.told < _s.revision)) | and_(~there, _s.told.is_not(None))
         asked = (there & _s.paused_at.is_(None), there & _s.paused_at.is_not(None), untold & (_s.updated_at < before))
@@ -157,6 +161,10 @@ class SqlSchedules(StorePart):
     # --- due times ---
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
+        """Decide what becomes of a due time, once: again, the line that is there, also of a deleted schedule.
+
+        ``revision``: of the definition by which Temporal fired. ``None``: no such schedule, or it is not due then.
+        """
         with self._db.writing() as conn:
             row = locked_row(conn, schedule, name, deleted=True)
             before = None if row is None else line_at(conn, row["schedule_id"], due_at)
@@ -214,6 +222,7 @@ class SqlSchedules(StorePart):
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
+        """The line that this request asked for, if there is one. Raises ``InvalidRequest``."""
         check_request_id(request_key)
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_s.name == name, _d.request_key == request_key))
@@ -228,6 +237,14 @@ class SqlSchedules(StorePart):
         seen: datetime | None = None,
         request_key: str | None = None,
     ) -> list[DueRow]:
+        """Have these due times begin, because a person asks: each that began nothing yet. Raises ``RunNotFound``.
+
+        ``request_key``, with one due time: of the request, which sent again finds the line that it asked for, whenever
+        that is. ``NotInThisState`` when another request asked for the same second.
+
+        ``seen``: the latest due time that this person saw a line of. ``NotInThisState`` when somebody asked for a later
+        one since.
+        """
         with self._db.writing() as conn:
             row, now, told = needed_row(conn, schedule, name), self._clock(), list[DueRow]()
             if (
@@ -260,11 +277,16 @@ class SqlSchedules(StorePart):
             return told
 
     def unfired_due(self, schedule_id: int, until: datetime) -> list[datetime]:
+        """Due times up to ``until`` that have no line, a thousand at most."""
         with self._db.reading() as conn:
             row = conn.execute(select(schedule).where(_s.schedule_id == schedule_id)).mappings().one()
             return unfired_times(conn, row, until)[0]
 
     def note_due(self, schedule_id: int, until: datetime) -> Noted:
+        """Write a line for each due time up to ``until`` that has none, some at once.
+
+        They are ``paused`` where the schedule was, else ``missed``.
+        """
         with self._db.writing() as conn:
             query = select(schedule).where(_s.schedule_id == schedule_id).with_for_update()
             row = conn.execute(query).mappings().one_or_none()
@@ -276,6 +298,7 @@ class SqlSchedules(StorePart):
             return noted
 
     def get_due(self, due_id: int) -> DueRow:
+        """The line. Raises ``RunNotFound``."""
         query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
         rows = self._rows(query.where(_d.due_id == due_id)) if 0 < due_id <= ID_MAX else []
         if not rows:
@@ -283,6 +306,7 @@ class SqlSchedules(StorePart):
         return due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
+        """What a queued line waits for; ``None``: nothing."""
         with self._db.reading() as conn:
             after = conn.execute(select(_d.after_id).where(_d.due_id == due_id)).scalar_one_or_none()
             line = None if after is None else line_by_id(conn, after)
@@ -291,6 +315,10 @@ class SqlSchedules(StorePart):
             return PreviousTarget(line["due_id"], is_live(conn, line), target_of(line))
 
     def give_way(self, due_id: int) -> bool:
+        """Whether a queued line begins nothing, as it would be stopped at once for a later one; then written down.
+
+        What waits for it waits then for what it waited for.
+        """
         with self._db.writing() as conn:
             of_line = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
             query = select(schedule).where(_s.schedule_id == of_line).with_for_update()
@@ -311,6 +339,7 @@ class SqlSchedules(StorePart):
             return True
 
     def due_begun(self, due_id: int, target: TargetRef) -> None:
+        """Its target exists. Again: nothing more."""
         values = {"target_kind": target.kind.value, "target_id": target.id, "begun_at": self._clock()}
         mine = (_d.due_id == due_id, _d.target_id.is_(None))
         with self._db.writing() as conn:
@@ -320,6 +349,7 @@ class SqlSchedules(StorePart):
             conn.execute(update(schedule_due).where(*mine).values(**values))
 
     def due_failed(self, due_id: int, reason: str) -> None:
+        """Nothing can ever be begun for it. Again, or once something was begun: nothing more."""
         with self._db.writing() as conn:
             query = select(schedule).join(schedule_due, _s.schedule_id == _d.schedule_id).where(_d.due_id == due_id)
             row = conn.execute(query).mappings().one()
@@ -330,6 +360,7 @@ class SqlSchedules(StorePart):
                 append_events(conn, [event_of(row, [line], self._clock())])
 
     def due_to_begin(self, until: datetime, after_id: int = 0, limit: int = 100) -> list[DueRow]:
+        """Lines behind ``after_id`` decided before ``until`` whose target is still to be begun, by their id."""
         found: list[Row] = []
         for decision in BEGINS:  # each for itself, by the index
             query = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
@@ -341,6 +372,7 @@ class SqlSchedules(StorePart):
     def list_due(
         self, schedule_id: int, before: datetime | None = None, limit: int = 100, decision: Decision | None = None
     ) -> list[DueRow]:
+        """Its due times, the latest first, with the status of what they began."""
         query = select(schedule_due, _s.name, status_column()).with_hint(schedule_due, _BY_DUE, "mysql")
         query = query.join(schedule, _s.schedule_id == _d.schedule_id).where(_d.schedule_id == schedule_id)
         if before is not None:

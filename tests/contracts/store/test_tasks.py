@@ -10,7 +10,8 @@ import pytest
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Look, TaskFinding
+from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.runs import Deployed
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
 UNTIL = START + timedelta(seconds=25)
