@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, literal, or_, select, union
+from sqlalchemy import Connection, Select, and_, func, literal, or_, select, union
 
 from crawler_lifecycle.domain.audits.audit import (
     LOST,
@@ -67,9 +67,7 @@ class AuditStore(StorePart):
         r = run_history.c
         # By status and by the missing end: what another hand wrote into one of them shows in the other.
         conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
-        pages = [_page(condition, after_run_id, limit, f"page_{n}") for n, condition in enumerate(conditions)]
-        ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_all")
-        query = select(run_history).join(ids, ids.c.run_id == r.run_id).order_by(r.run_id).limit(limit)
+        query = _open_page(r.run_id, run_history.c, conditions, after_run_id, limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
             jobs = _unknown_jobs(conn, rows) | _unknown_steps(conn, rows)
@@ -79,17 +77,7 @@ class AuditStore(StorePart):
         """Managers that have not ended, by id, with what in their rows cannot be."""
         m = manager.c
         conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
-        pages = [
-            select(m.manager_id)
-            .where(condition, m.manager_id > after_manager_id)
-            .order_by(m.manager_id)
-            .limit(limit)
-            .with_hint(manager, "FORCE INDEX (ix_manager_status_manager_id, ix_manager_ended_at_manager_id)", "mysql")
-            .subquery(f"page_{n}")
-            for n, condition in enumerate(conditions)
-        ]
-        ids = union(*(select(page.c.manager_id) for page in pages)).subquery("page_of_all")
-        query = select(manager).join(ids, ids.c.manager_id == m.manager_id).order_by(m.manager_id).limit(limit)
+        query = _open_page(m.manager_id, m, conditions, after_manager_id, limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
             lost = _jobs_in_no_state(conn, [row["manager_id"] for row in rows])
@@ -100,17 +88,7 @@ class AuditStore(StorePart):
         g = graph.c
         # As of runs: what another hand wrote into the state shows in the missing end.
         conditions = [g.state == GraphState.EXECUTING.value, g.ended_at.is_(None) & (g.state != GraphState.DRAFT.value)]
-        pages = [
-            select(g.graph_id)
-            .where(condition, g.graph_id > after_graph_id)
-            .order_by(g.graph_id)
-            .limit(limit)
-            .with_hint(graph, "FORCE INDEX (ix_graph_state_graph_id, ix_graph_ended_at_graph_id)", "mysql")
-            .subquery(f"page_{n}")
-            for n, condition in enumerate(conditions)
-        ]
-        ids = union(*(select(page.c.graph_id) for page in pages)).subquery("page_of_all")
-        query = select(*GRAPH).join(ids, ids.c.graph_id == g.graph_id).order_by(g.graph_id).limit(limit)
+        query = _open_page(g.graph_id, GRAPH, conditions, after_graph_id, limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
             lost = _steps_in_no_state(conn, [row["graph_id"] for row in rows])
@@ -249,16 +227,22 @@ class OverdueStore(StorePart):
             return replace(found, lost=many, lost_since=what.first_seen, lost_what=what.detail)
 
 
-def _page(condition: Any, after: int, limit: int, name: str) -> Any:
-    r = run_history.c
-    return (
-        select(r.run_id)
-        .where(condition, r.run_id > after)
-        .order_by(r.run_id)
+def _open_page(key: Any, columns: Iterable[Any], conditions: Sequence[Any], after: int, limit: int) -> Select[Any]:
+    """The rows behind ``after`` that meet one of the conditions, by their key; each condition reads its own index."""
+    table = key.table
+    by = "state" if table is graph else "status"
+    indexes = ", ".join(f"ix_{table.name}_{name}_{key.name}" for name in (by, "ended_at"))
+    pages = [
+        select(key)
+        .where(condition, key > after)
+        .order_by(key)
         .limit(limit)
-        .with_hint(run_history, "FORCE INDEX (ix_run_history_status_run_id, ix_run_history_ended_at_run_id)", "mysql")
-        .subquery(name)
-    )
+        .with_hint(table, f"FORCE INDEX ({indexes})", "mysql")
+        .subquery(f"page_{n}")
+        for n, condition in enumerate(conditions)
+    ]
+    ids = union(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
+    return select(*columns).join(ids, ids.c[key.name] == key).order_by(key).limit(limit)
 
 
 def _due_page(

@@ -45,15 +45,14 @@ U = TypeVar("U", bound="RowUnit")
 
 _FORMER_MAX = 20
 
+_STOP = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
 #: Columns of a stop that nobody asked for.
-NO_STOP: Mapping[str, Any] = {
-    "stop_requested_at": None,
-    "stop_force": False,
-    "stop_requested_by": None,
-    "stop_reason": None,
-    "stop_limit": None,
-    "stop_escalated": False,
-}
+NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {"stop_force": False, "stop_escalated": False}
+
+
+def stop_columns(stop: StopIntent) -> dict[str, Any]:
+    """The columns of a row that keep this stop."""
+    return {f"stop_{name}": getattr(stop, name) for name in _STOP}
 
 
 def read_row(
@@ -155,8 +154,7 @@ class RowUnit(ABC):
     def ask_to_stop(self, intent: StopIntent) -> None:
         """Put a stop on record, beside what was asked for before."""
         stop = intent if self.stop is None else self.stop.merged(intent)
-        names = ("requested_at", "force", "requested_by", "reason", "limit", "escalated")
-        self.set(**{f"stop_{name}": getattr(stop, name) for name in names})
+        self.set(**stop_columns(stop))
 
     @property
     @abstractmethod
@@ -203,14 +201,7 @@ def stop_of(run: Row) -> StopIntent | None:
     """The stop intent on record."""
     if run["stop_requested_at"] is None:
         return None
-    return StopIntent(
-        requested_at=run["stop_requested_at"],
-        force=run["stop_force"],
-        requested_by=run["stop_requested_by"],
-        reason=run["stop_reason"],
-        limit=run["stop_limit"],
-        escalated=run["stop_escalated"],
-    )
+    return StopIntent(**{name: run[f"stop_{name}"] for name in _STOP})
 
 
 class StorePart:

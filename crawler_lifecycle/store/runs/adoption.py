@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
 from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.unit import stop_columns
 
 from .initiation import new_run
 from .rows import distinct_tags, request_hash, run_row, work_hash
@@ -120,7 +121,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
     stop = lost.stop
     status = RunStatus.PROCESSING if stop is None else RunStatus.STOPPING
-    row = new_run(lost.request, request_id, now) | {
+    return new_run(lost.request, request_id, now) | {
         "run_id": lost.run.run_id,
         "run_uid": lost.run.uid,
         "request_hash": request_hash(lost.request, None),
@@ -134,17 +135,8 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
         "claim_resumed": lost.attempt > 1,
         "owner_workflow_id": lost.owner.workflow_id,
         "owner_run_id": lost.owner.first_run_id,
+        **({} if stop is None else stop_columns(stop)),
     }
-    if stop is not None:
-        row |= {
-            "stop_requested_at": stop.requested_at,
-            "stop_force": stop.force,
-            "stop_requested_by": stop.requested_by,
-            "stop_reason": stop.reason,
-            "stop_limit": stop.limit,
-            "stop_escalated": stop.escalated,
-        }
-    return row
 
 
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.row_validation import Row
-from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 from crawler_lifecycle.store.engine import KeyTaken
 
 from .additions import check_room, insert_tasks
@@ -345,12 +345,7 @@ def _next_attempt(
     if before.terminal:
         values |= {
             "claim_rerun": request.rerun,
-            "stop_requested_at": None,
-            "stop_force": False,
-            "stop_requested_by": None,
-            "stop_reason": None,
-            "stop_limit": None,
-            "stop_escalated": False,
+            **NO_STOP,
             "stop_acted_at": None,
             "outcome": None,
             "cause": None,

@@ -36,9 +36,6 @@ class StopStore(RunPart):
         The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
         one adds force; a person's outweighs a limit's. On a terminal run nothing is written. Of a run whose row cannot
         be read a person's log row alone is written, by its keys, and ``RowUnreadable`` raised.
-
-        On a terminal run nothing is written. Raises ``RunNotFound``, and ``Fenced`` when a fence is given. Of a run
-        whose row cannot be read a person's log row alone is written, and ``RowUnreadable`` raised.
         """
         try:
             return self._recorded(run_id, stop, request_id, fence)
