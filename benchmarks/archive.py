@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.adapters.archive.zip.stream import Digesting
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 from tests.support.s3 import S3Server, aws_environment, rclone_s3
 
 REPETITIONS = 3

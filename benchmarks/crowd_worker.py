@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.settings import WorkerSettings
-from crawler_lifecycle.store.schema.tables import run_history, task_history
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.polling import worker
 from tests.support.fakes.cluster import Behaviour

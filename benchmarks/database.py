@@ -20,11 +20,12 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Look, Owner, TaskFinding
-from crawler_lifecycle.ports.store.readers import ROWS_MAX
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata, task_history
-from crawler_lifecycle.store.writes.unit_of_work import count_tasks
+from crawler_lifecycle.ports.looks import Look, TaskFinding
+from crawler_lifecycle.ports.runs import ROWS_MAX, Deployed, Fence, Owner
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.runs.tables import task_history
+from crawler_lifecycle.store.runs.unit import count_tasks
+from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import (
     COMMON_TAG,
     CRAWLERS,
@@ -146,7 +147,7 @@ def _filters() -> dict[str, dict[str, Any]]:
     }
 
 
-def _lists(store: SqlStore, name: str) -> None:
+def _lists(store: Store, name: str) -> None:
     calls = {
         title: lambda wanted=wanted: store.runs.list_runs(limit=PAGE, **wanted) for title, wanted in _filters().items()
     }
@@ -161,7 +162,7 @@ def _lists(store: SqlStore, name: str) -> None:
         print(f"    {median:7.1f} ms  {title}")
 
 
-def _screens(store: SqlStore, name: str) -> None:
+def _screens(store: Store, name: str) -> None:
     rows = store.runs.list_runs(limit=ROWS_MAX)
     crawlers = [f"crawler-{n}" for n in range(CRAWLERS)]
     calls = {
@@ -172,7 +173,7 @@ def _screens(store: SqlStore, name: str) -> None:
     print("  " + ", ".join(f"{title}: {median:.1f} ms" for title, median in _rotated(calls, 7).items()))
 
 
-def _counts(store: SqlStore, name: str) -> None:
+def _counts(store: Store, name: str) -> None:
     runs = iter(range(1, LARGE_RUNS + 1))
     with store.database.reading() as connection:
         open_ = _rotated(
@@ -193,12 +194,12 @@ def _counts(store: SqlStore, name: str) -> None:
     print(f"with its connection {whole['count']:.2f} ms (SELECT 1: {whole['SELECT 1']:.2f} ms)")
 
 
-def _select_one(store: SqlStore) -> None:
+def _select_one(store: Store) -> None:
     with store.database.reading() as connection:
         connection.execute(sa.text("SELECT 1")).scalar_one()
 
 
-def _events(store: SqlStore, name: str) -> None:
+def _events(store: Store, name: str) -> None:
     last = store.events.last_event_seq()
     medians = _rotated(
         {
@@ -215,7 +216,7 @@ def _events(store: SqlStore, name: str) -> None:
     print(f"(baseline SELECT 1: {medians['one']:.2f} ms)")
 
 
-def _additions(store: SqlStore, name: str) -> None:
+def _additions(store: Store, name: str) -> None:
     """``add_tasks`` against the bare bulk INSERT of the same rows."""
     args = [{"url": f"https://site.example/{n}"} for n in range(CHANGED)]
     keys = iter(range(10**6))
@@ -235,7 +236,7 @@ def _additions(store: SqlStore, name: str) -> None:
     print(f"baseline, the INSERT alone: {bare:.0f} ms (ratio {bare / add:.2f})")
 
 
-def _bare_insert(store: SqlStore, run_id: int, args: list[dict[str, str]]) -> None:
+def _bare_insert(store: Store, run_id: int, args: list[dict[str, str]]) -> None:
     now = datetime.now(UTC)
     common = {"run_id": run_id, "attempt": 1, "status": "QUEUED", "status_since": now, "ever_seen": False}
     rows = [{**common, "task_index": 1 + n, "args": own} for n, own in enumerate(args)]
@@ -243,7 +244,7 @@ def _bare_insert(store: SqlStore, run_id: int, args: list[dict[str, str]]) -> No
         connection.execute(sa.insert(task_history), rows)
 
 
-def _sync(store: SqlStore, name: str) -> None:
+def _sync(store: Store, name: str) -> None:
     """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same rows."""
     times: dict[str, list[float]] = {"bare": [], "look": [], "details": [], "sync": []}
     for turn in range(ROUNDS):
@@ -264,7 +265,7 @@ def _sync(store: SqlStore, name: str) -> None:
     print(f"before it, the look took {median['look']:.0f} ms and the details {median['details']:.0f} ms", flush=True)
 
 
-def _large_run(store: SqlStore, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
+def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
     """A run of 10,000 RUNNING tasks, and a look that finds them all ended."""
     row, _ = store.initiation.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
@@ -306,7 +307,7 @@ def _ended(task: TaskState, now: datetime) -> Observation:
     )
 
 
-def _bare_update(store: SqlStore, ids: list[int], status: str) -> None:
+def _bare_update(store: Store, ids: list[int], status: str) -> None:
     t = task_history.c
     with store.database.writing() as connection:
         for start in range(0, len(ids), CHUNK):

@@ -29,7 +29,7 @@ from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.store import open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.filling import analyze, fill_runs
 from tests.support.mariadb import running_mariadb

@@ -13,8 +13,8 @@ import httpx
 
 from benchmarks import gateway as figures
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.store import SqlStore, open_store
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import Store, open_store
 
 READERS = 500
 ALONE_S, MEASURED_S, WATCHED_S = 4.0, 15.0, 45.0
@@ -67,7 +67,7 @@ class Readers:
 class Writer:
     """Appends events to the outbox as a worker would: committed one by one."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         owner = Owner("benchmark", "benchmark")
         run = store.initiation.create_run(RunRequest(crawler="books"), f"streams-{time.time_ns()}", owner)

@@ -30,8 +30,8 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec, StepState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.graphs import Workflow, crawl
 from crawler_lifecycle.graphs.client import Gateway
-from crawler_lifecycle.ports.store.graphs import NewGraph
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.ports.graphs import NewGraph
+from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.plugin import plugin
 
 CHAIN, FAN, FAN_IN, CRAWLS, RESTING, REST_S = 200, 1000, 10_000, 500, 200, 60
@@ -93,7 +93,7 @@ def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
 class _Bench:
     """Graphs over one store and one worker of each kind."""
 
-    def __init__(self, client: Client, store: SqlStore, users: Any, worker: int) -> None:
+    def __init__(self, client: Client, store: Store, users: Any, worker: int) -> None:
         self.client, self.store, self.users, self.worker = client, store, users, worker
         self.seconds: dict[str, float] = {}
 

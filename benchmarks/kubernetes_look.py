@@ -133,7 +133,7 @@ def _bare(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
 
 def _look(kubeconfig: str, namespace: str, pods: int) -> Callable[[], None]:
     from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
-    from crawler_lifecycle.ports import TaskRef
+    from crawler_lifecycle.ports.runs import TaskRef
 
     api = _api(kubeconfig, namespace)
     cluster = KubernetesCluster(api)
@@ -232,7 +232,7 @@ def at_rest(cluster: Cluster, runs: int) -> None:
     """One look at each of many runs that execute, counted by the API server itself, beside an observer."""
     from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
     from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
-    from crawler_lifecycle.ports import TaskRef
+    from crawler_lifecycle.ports.runs import TaskRef
 
     namespace = cluster.namespace("rest")
     make(cluster, namespace, [job_of(run_id, 0, {}) for run_id in range(1, runs + 1)])

@@ -34,10 +34,10 @@ from crawler_lifecycle.domain.managers.manager import (
 )
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerRow, NewManager
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import manager_item
+from crawler_lifecycle.ports.managers import ManagerRow, NewManager
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.managers.tables import manager_item
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.services import FakeCatalogue
 from tests.support.managing import QUICK
@@ -93,7 +93,7 @@ def _plans(stack: ExitStack, address: str, folder: Path, **more: str) -> subproc
 # --- a stream ---------------------------------------------------------------------------------------------------------
 
 
-async def _stream(client: Client, store: SqlStore) -> None:
+async def _stream(client: Client, store: Store) -> None:
     ratios, rates, events = [], [], []
     for number in range(ROUNDS + 1):
         loop = await _plain_loop(client, number)
@@ -124,7 +124,7 @@ async def _plain_loop(client: Client, number: int) -> float:
     return JOBS / (time.perf_counter() - began)
 
 
-async def _managed(client: Client, store: SqlStore, number: int, count: int = JOBS) -> tuple[float, float]:
+async def _managed(client: Client, store: Store, number: int, count: int = JOBS) -> tuple[float, float]:
     """The same by a manager; jobs a second, and events of its workflow for each."""
     manager_id, workflow_id = _reserved(store, f"stream-{number}")
     for first in range(0, count, PAGE_ITEMS):
@@ -159,7 +159,7 @@ async def _events(client: Client, workflow_id: str) -> int:
 # --- one after the other ----------------------------------------------------------------------------------------------
 
 
-async def _one_by_one(client: Client, store: SqlStore, plans: dict[int, subprocess.Popen[bytes]]) -> None:
+async def _one_by_one(client: Client, store: Store, plans: dict[int, subprocess.Popen[bytes]]) -> None:
     """A window of one: how soon each job follows the one before, and after a kill of the worker with the object."""
     manager_id, workflow_id = _reserved(store, "single", window=1)
     jobs = [Job("quick", {"n": str(n)}) for n in range(SINGLE)]
@@ -191,7 +191,7 @@ async def _one_by_one(client: Client, store: SqlStore, plans: dict[int, subproce
 # --- at rest ----------------------------------------------------------------------------------------------------------
 
 
-async def _rest(client: Client, store: SqlStore, pids: list[int]) -> None:
+async def _rest(client: Client, store: Store, pids: list[int]) -> None:
     """Managers of which nothing is wanted: what they cost."""
     handles = []
     for number in range(RESTING):
@@ -277,7 +277,7 @@ def _identity(name: str, url: str, folder: Path | None = None) -> None:
             _source(store, row, folder)
 
 
-def _source(store: SqlStore, row: ManagerRow, folder: Path) -> None:
+def _source(store: Store, row: ManagerRow, folder: Path) -> None:
     """The source of this manager to its end, in cycles one after the other."""
     (folder / "many.py").write_text(SOURCE)
     owner = Owner(manager_workflow_id(row.name, row.flow_id), "benchmark")
@@ -305,7 +305,7 @@ def _source(store: SqlStore, row: ManagerRow, folder: Path) -> None:
 
 
 @contextmanager
-def _store(url: str) -> Iterator[SqlStore]:
+def _store(url: str) -> Iterator[Store]:
     store = open_store(url, most=dict.fromkeys(MOST, 1_000_000))
     try:
         yield store
@@ -313,7 +313,7 @@ def _store(url: str) -> Iterator[SqlStore]:
         store.close()
 
 
-def _reserved(store: SqlStore, flow_id: str, window: int = WINDOW) -> tuple[int, str]:
+def _reserved(store: Store, flow_id: str, window: int = WINDOW) -> tuple[int, str]:
     """A manager of the built-in class, and its workflow id."""
     options = {"argv": ["quick", "--max-running-jobs", str(window)]}
     row, _ = store.managers.reserve_manager(NewManager("benchmark", flow_id, BUILT_IN, options))

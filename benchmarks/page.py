@@ -27,7 +27,8 @@ from benchmarks.page_browser import Visit, chromium, middle, visiting
 from benchmarks.page_world import PageWorld
 from benchmarks.throughput import _server
 from crawler_lifecycle.store import open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata, run_history
+from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.tables import metadata
 from tests.support.filling import analyze, fill_runs
 from tests.support.mariadb import MariaDb, running_mariadb
 

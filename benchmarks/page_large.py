@@ -15,9 +15,10 @@ from benchmarks.page_world import PageWorld
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.names import graph_subject, run_subject
 from crawler_lifecycle.graphs import Workflow, crawl
-from crawler_lifecycle.ports.store.graphs import NewGraph
-from crawler_lifecycle.store.schema.tables import graph_step, task_history
-from crawler_lifecycle.store.writes.unit_of_work import insert_event
+from crawler_lifecycle.ports.graphs import NewGraph
+from crawler_lifecycle.store.base.outbox import insert_event
+from crawler_lifecycle.store.graphs.tables import graph_step
+from crawler_lifecycle.store.runs.tables import task_history
 
 TASKS, STEPS, LAYER, VISITS, MOVES = 10_000, 1_000, 50, 5, 8
 RUN_S, GRAPH_S, TASK_MS = 1.0, 1.5, 200.0

@@ -14,10 +14,10 @@ from playwright.async_api import Browser
 from benchmarks.gateway import Gateway
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import run_history, task_history
-from crawler_lifecycle.store.writes.unit_of_work import insert_event
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.base.outbox import insert_event
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from tests.support.filling import fill_tasks
 from tests.support.mariadb import MariaDb
 
@@ -29,7 +29,7 @@ class PageWorld:
     """Servers and a browser."""
 
     folder: Path
-    store: SqlStore
+    store: Store
     server: MariaDb
     gateway: Gateway
     browser: Browser
@@ -57,7 +57,7 @@ class PageWorld:
 class Writer:
     """Changes runs as a worker does: the row and its event in one commit."""
 
-    store: SqlStore
+    store: Store
     runs: list[Fence]
     committed: dict[tuple[int, int], float] = field(default_factory=dict)
     """By run and its pages: when that was committed."""

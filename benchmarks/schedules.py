@@ -28,7 +28,7 @@ from benchmarks.managers import _store, _until
 from benchmarks.throughput import _cpu, _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec as Definition
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.temporal.schedules import PAGE, TURN_S, ScheduleKeeper
@@ -109,7 +109,7 @@ async def _started(handle: ScheduleHandle) -> str:
         await asyncio.sleep(0.2)
 
 
-async def _due(store: SqlStore, keeper: ScheduleKeeper) -> list[float]:
+async def _due(store: Store, keeper: ScheduleKeeper) -> list[float]:
     """From the due time to the row of the run."""
     at = _soon()
     run = {"crawler": "quick", "limits": {"start_check_s": 0}}
@@ -129,7 +129,7 @@ async def _due(store: SqlStore, keeper: ScheduleKeeper) -> list[float]:
     return late
 
 
-async def _rest(stack: ExitStack, store: SqlStore, keeper: ScheduleKeeper, address: str, folder: Path) -> None:
+async def _rest(stack: ExitStack, store: Store, keeper: ScheduleKeeper, address: str, folder: Path) -> None:
     """What a worker of the role audit needs for schedules that are due once a year."""
     audit = _audit(stack, address, folder)
     await asyncio.sleep(60)  # its start is no rest

@@ -17,9 +17,9 @@ from crawler_lifecycle.adapters.webhooks import HttpWebhooks
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.webhooks import WebhookOrder
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.webhooks import WebhookOrder
+from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.support.faulty_http import serving
 from tests.support.receiver import ENVIRONMENT, Receiver
 
@@ -68,7 +68,7 @@ def _one_by_one() -> list[float]:
     return late
 
 
-def _filled(folder: Path, count: int) -> tuple[SqlStore, list[Fence]]:
+def _filled(folder: Path, count: int) -> tuple[Store, list[Fence]]:
     url = f"sqlite:///{folder / 'state.db'}"
     upgrade(url)
     store, fences = open_store(url), []
@@ -79,16 +79,16 @@ def _filled(folder: Path, count: int) -> tuple[SqlStore, list[Fence]]:
     return store, fences
 
 
-def _hook(store: SqlStore, receiver: Receiver) -> None:
+def _hook(store: Store, receiver: Receiver) -> None:
     store.webhooks.put_webhook("bench", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
 
 
-def _tell(store: SqlStore, fences: list[Fence], count: int) -> None:
+def _tell(store: Store, fences: list[Fence], count: int) -> None:
     for number in range(count):
         store.events.append_event(fences[number % len(fences)], "run.changed", f"many/{number}", {"n": number})
 
 
-def _follow(store: SqlStore, shift_s: float) -> threading.Thread:
+def _follow(store: Store, shift_s: float) -> threading.Thread:
     outside = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     acts = WebhookActivities(store.webhooks, outside, shift_s=shift_s)
     order = WebhookOrder("bench")
@@ -97,7 +97,7 @@ def _follow(store: SqlStore, shift_s: float) -> threading.Thread:
     return thread
 
 
-def _end(store: SqlStore, following: threading.Thread) -> None:
+def _end(store: Store, following: threading.Thread) -> None:
     """Its next turn finds that it was deleted."""
     store.webhooks.delete_webhook("bench")
     following.join()

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from crawler_lifecycle.domain.names import EVENTS_ONCE
-
-from .ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 SOURCE = "crawler-lifecycle"
 

@@ -41,8 +41,22 @@ from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
+from crawler_lifecycle.ports.cluster import Cluster, EvidenceKeeper, LiveFiles, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.protocols import (
+    Catalogue,
+    EventSink,
+    FileArchive,
+    FilesPlace,
+    FunctionHosts,
+    KnowsRuns,
+    Notifier,
+    PlanHosts,
+    SchedulerClient,
+    TaskBundles,
+    WorkflowDirectory,
+)
 from crawler_lifecycle.ports.webhooks import WebhookSenders
-from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.workflows.audit import CrawlAuditWorkflow
 from crawler_lifecycle.workflows.due import CrawlDueWorkflow
 from crawler_lifecycle.workflows.exports import CrawlEventWorkflow, RunExportWorkflow
@@ -52,27 +66,8 @@ from crawler_lifecycle.workflows.webhook import CrawlWebhookWorkflow
 
 from .activities import meters
 from .domain import names
-from .ports import (
-    Catalogue,
-    Cluster,
-    EventSink,
-    EvidenceKeeper,
-    FileArchive,
-    FilesPlace,
-    FunctionHosts,
-    KnowsRuns,
-    LiveFiles,
-    Notifier,
-    Observer,
-    PlanHosts,
-    SchedulerClient,
-    Store,
-    TaskBundles,
-    TaskFiles,
-    TaskLogs,
-    WorkflowDirectory,
-)
 from .settings import Settings
+from .store import open_store
 from .workflows.plans.graph import GraphWorkflow
 from .workflows.plans.graph_calls import GraphBatchWorkflow
 from .workflows.plans.manager import CrawlManagerWorkflow

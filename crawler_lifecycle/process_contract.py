@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, given_to_task
-
-from .ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 
 def contract_of(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> dict[str, str]:

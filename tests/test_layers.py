@@ -67,6 +67,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generic": set(),
 }
 
+#: Parts whose classes it may name for types alone, under ``if TYPE_CHECKING:``.
+MAY_NAME: dict[str, set[str]] = {name: {"store"} for name in ("activities", "temporal")}
+
 #: Adapters know one outside system each: these third-party packages belong to one of them alone.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("store",),
@@ -99,7 +102,7 @@ def _imports(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of everything that a module imports; of ours down to the name in the module."""
     package = ("crawler_lifecycle", *path.relative_to(ROOT).parts)[:-1]
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -107,6 +110,18 @@ def _imports(path: Path) -> list[tuple[int, str]]:
             module = ".".join(filter(None, (base, node.module)))
             found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
     return found
+
+
+@functools.cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def _for_types(path: Path) -> set[int]:
+    """Lines of what is imported for types alone."""
+    guards = [n for n in _nodes(path) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    return {line for guard in guards for line in range(guard.lineno, (guard.end_lineno or 0) + 1)}
 
 
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
@@ -126,7 +141,10 @@ def _point_downwards(path: Path) -> None:
         head, _, rest = module.partition(".")
         if head == "crawler_lifecycle":
             target = rest.split(".")[0]
-            assert target == part or target in MAY_IMPORT[part], f"{relative}:{line}: {part} may not import {target}"
+            named = target in MAY_NAME.get(part, ()) and line in _for_types(path)
+            assert target == part or target in MAY_IMPORT[part] or named, (
+                f"{relative}:{line}: {part} may not import {target}"
+            )
             if part == target and part in ("adapters", "clusters"):
                 mine, theirs = relative.split("/")[1].removesuffix(".py"), rest.split(".")[1]
                 assert mine == theirs, f"{relative}:{line}: {part} do not know each other"

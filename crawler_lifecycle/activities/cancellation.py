@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader, TaskStops
+from crawler_lifecycle.ports.cluster import TaskStops
+from crawler_lifecycle.ports.protocols import Notifier
+from crawler_lifecycle.ports.runs import Fence
 
 from .shared import Clock, Counts, beating, send_event, utc_now
 from .stopping import StopPass, StopReport
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.events import EventStore
+    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.stops import StopStore
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
 
 #: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.
 UNRECORDED_S = 5.0
@@ -39,7 +49,7 @@ class CancellationActivities:
     """Activities of a stop."""
 
     stops: StopStore
-    details: DetailStore
+    details: LookStore
     tasks: TaskReader
     events: EventStore
     cluster: TaskStops

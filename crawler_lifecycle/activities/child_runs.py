@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
@@ -21,20 +21,20 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
-from crawler_lifecycle.ports import (
-    AcceptanceStore,
-    Catalogue,
-    RunReader,
-    RunRow,
-    SchedulerClient,
-    StopIntentStore,
-    WorkflowDirectory,
-)
-from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
+from crawler_lifecycle.ports.runs import RunRow
 
 from .abreast import Abreast
 from .run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
 from .shared import alive
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.managers.managers import ManagerStore
+    from crawler_lifecycle.store.runs.initiation import InitiationStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.runs.stops import StopStore
+
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class RunsLeft:
 class ChildRuns:
     """Runs that belong to another workflow, their ``parent``."""
 
-    acceptance: AcceptanceStore
-    stops: StopIntentStore
+    acceptance: InitiationStore
+    stops: StopStore
     runs: RunReader
     directory: WorkflowDirectory
     catalogue: Catalogue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -18,24 +19,21 @@ from crawler_lifecycle.domain.names import (
     files_prefix,
 )
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict, verdict
-from crawler_lifecycle.ports import (
-    Catalogue,
-    CompletionStore,
-    EventSink,
-    EventStore,
-    ExportStore,
-    Fence,
-    FileArchive,
-    FileSource,
-    Notifier,
-    RunReader,
-    TaskFiles,
-    TaskReader,
-    TaskRef,
-    WaitStore,
-)
+from crawler_lifecycle.ports.cluster import TaskFiles
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .shared import alive, beating, send_event, telling
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.events import EventStore
+    from crawler_lifecycle.store.runs.completion import CompletionStore
+    from crawler_lifecycle.store.runs.deployment import DeploymentStore
+    from crawler_lifecycle.store.runs.exports import ExportStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
@@ -68,7 +66,7 @@ class CompletionActivities:
 
     completion: CompletionStore
     exports: ExportStore
-    waits: WaitStore
+    waits: DeploymentStore
     runs: RunReader
     tasks: TaskReader
     events: EventStore

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -26,24 +27,21 @@ from crawler_lifecycle.domain.ladder import start_check_interval
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
-from crawler_lifecycle.ports import (
-    Deployed,
-    Deployment,
-    DeploymentStore,
-    EventStore,
-    Fence,
-    FoundState,
-    Look,
-    LookStore,
-    Notifier,
-    RunReader,
-    SchedulerClient,
-    TaskPlaces,
-    TaskReader,
-)
+from crawler_lifecycle.ports.cluster import TaskPlaces
+from crawler_lifecycle.ports.looks import FoundState, Look
+from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
 
 from .look_step import LookStep, ref_of
 from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.events import EventStore
+    from crawler_lifecycle.store.runs.deployment import DeploymentStore
+    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -34,13 +34,19 @@ from crawler_lifecycle.domain.schedules.definition import (
     due_request_id,
     due_text,
 )
-from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
-from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore, NewManager
-from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow, ScheduleRow, ScheduleStore, TargetRef
+from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
+from crawler_lifecycle.ports.managers import ManagerRow, NewManager
+from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
 
 from . import meters
 from .child_runs import ERROR_MAX, BeginningRuns, ChildRuns
 from .shared import Clock, alive, beating, utc_now
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.graphs.graphs import GraphStore
+    from crawler_lifecycle.store.managers.managers import ManagerStore
+    from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+
 
 #: The type of the failure by which a due time waits for the verdict of what the one before began.
 PREVIOUS_LIVE = "PreviousLive"

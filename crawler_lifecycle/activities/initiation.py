@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
 from crawler_lifecycle.domain.run import AddedTaskId, ChildTask, RunRequest, TasksAdded
-from crawler_lifecycle.ports import (
-    AdditionStore,
-    Catalogue,
-    Fence,
-    InitiationStore,
-    Owner,
-    RunHandle,
-    RunReader,
-    WorkflowDirectory,
-)
+from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
+from crawler_lifecycle.ports.runs import Fence, Owner, RunHandle
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.additions import AdditionStore
+    from crawler_lifecycle.store.runs.initiation import InitiationStore
+    from crawler_lifecycle.store.runs.reads import RunReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.task import TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Fence, FoundState, Look, LookReport, LookStore, TaskFinding, TaskLooks, TaskRef
+from crawler_lifecycle.ports.cluster import TaskLooks
+from crawler_lifecycle.ports.looks import FoundState, Look, LookReport, TaskFinding
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .shared import ordered_at
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.looks import LookStore
+
 
 #: Tasks whose debugging information is fetched and written in one go.
 DETAILS_PAGE = 500

@@ -20,7 +20,7 @@ from temporalio.common import MetricMeter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
-from crawler_lifecycle.ports import Committed, CorrectionRow
+from crawler_lifecycle.ports.looks import Committed, CorrectionRow
 
 log = logging.getLogger(__name__)
 

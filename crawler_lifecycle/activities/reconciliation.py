@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -17,19 +18,18 @@ from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import (
-    EventStore,
-    Fence,
-    Look,
-    LookStore,
-    Notifier,
-    TaskLooks,
-    TaskReader,
-    TaskRef,
-)
+from crawler_lifecycle.ports.cluster import TaskLooks
+from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.protocols import Notifier
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .look_step import LookStep, ref_of
 from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.events import EventStore
+    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 
 
 def own_workflow_id(row: RunRow) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError, FailureError
@@ -26,9 +26,13 @@ from crawler_lifecycle.domain.errors import (
     StoreUnavailable,
 )
 from crawler_lifecycle.domain.names import event_key
-from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
+from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 
 from . import meters
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.events import EventStore
+
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.ports import Details, DetailStore, Fence, StopStore, TaskReader, TaskRef, TaskStops
+from crawler_lifecycle.ports.cluster import TaskStops
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .abreast import Abreast
 from .look_step import ref_of
 from .shared import Clock, Counts, alive
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.stops import StopStore
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +55,7 @@ class StopPass:
     def __init__(
         self,
         stops: StopStore,
-        details: DetailStore,
+        details: LookStore,
         tasks: TaskReader,
         cluster: TaskStops,
         clock: Clock,

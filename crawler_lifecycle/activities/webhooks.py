@@ -9,19 +9,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio import activity
 
 from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.domain.errors import Fenced, NotDelivered, RunNotFound
 from crawler_lifecycle.domain.webhooks.definition import GIVE_UP_S, WebhookSpec
-from crawler_lifecycle.ports import Event
-from crawler_lifecycle.ports.store.webhooks import Tried, WebhookOrder, WebhookRow, WebhookStore
-from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender, WebhookSenders
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.ports.webhooks import (
+    ReceiverGone,
+    Tried,
+    WebhookOrder,
+    WebhookRow,
+    WebhookSender,
+    WebhookSenders,
+)
 
 from . import meters
 from .shared import Clock, beating, utc_now
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.webhooks import WebhookStore
+
 
 T = TypeVar("T")
 

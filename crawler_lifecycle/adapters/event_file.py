@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.cloudevents import bus_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 
 class JsonLinesSink:

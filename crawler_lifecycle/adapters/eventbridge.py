@@ -14,7 +14,7 @@ from typing import Any
 
 from crawler_lifecycle.cloudevents import SOURCE, bus_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 
 class OutboxNotifier:

@@ -17,7 +17,7 @@ import httpx
 
 from crawler_lifecycle.cloudevents import event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 #: Pusher takes less than 10 kB of data in an event, whichever way that is read (pusher.com, "HTTP API Reference").
 DATA_MAX = 9_999

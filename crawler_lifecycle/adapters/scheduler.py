@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.errors import (
     MeantElsewhere,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.ports import Deployed, Deployment
+from crawler_lifecycle.ports.runs import Deployed, Deployment
 
 #: Answers larger than this are no answers; 500 tasks with long reasons need a tenth of it.
 ANSWER_MAX = 8 * 1024 * 1024

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id, read_secret, signed_headers
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookSender
 
 #: Seconds of one delivery, from the look-up of the name to the answer; of these for what an answer says; bytes of that

@@ -38,7 +38,9 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.figures import count_webhooks
-from crawler_lifecycle.ports import FileArchive, LiveFiles, SchedulerClient, Store, TaskBundles, TaskLogs
+from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
+from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard

@@ -16,7 +16,10 @@ from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.ports import CorrectionReader, OverdueStore, RunReader, StoreHealth
+from crawler_lifecycle.store.audits.reads import OverdueStore
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.store import StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.operator.queue_findings import judged
 
@@ -104,7 +107,7 @@ class Health:
         feed: Feed,
         runs: RunReader,
         overdue: OverdueStore,
-        corrections: CorrectionReader,
+        corrections: CorrectionStore,
         clock: Callable[[], datetime],
         *,
         fresh_s: float = FRESH_S,

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problem_codes import render
 
 

@@ -22,9 +22,13 @@ from crawler_lifecycle.domain.run import RunStatus, StopRequest
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
-from crawler_lifecycle.ports import RunReader, RunRow, SweepStore
-from crawler_lifecycle.ports.store.graphs import GraphReader, GraphRow
-from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow
+from crawler_lifecycle.ports.graphs import GraphRow
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.wake_ups import SweepStore
 from crawler_lifecycle.temporal.client import Workflows
 
 logger = logging.getLogger(__name__)
@@ -64,8 +68,8 @@ class Sweep:
         self,
         sweep: SweepStore,
         runs: RunReader,
-        managers: ManagerReader,
-        graphs: GraphReader,
+        managers: ManagerStore,
+        graphs: GraphStore,
         workflows: Workflows,
         commands: Commands,
         manager_commands: ManagerCommands,

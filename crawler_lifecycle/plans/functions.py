@@ -18,7 +18,7 @@ from typing import Any
 from crawler_lifecycle.domain.bounds import YEAR_S
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import packed
-from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 
 from .output import for_people
 from .pool import no_answer

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import CYCLE_S, OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
-from crawler_lifecycle.ports import PlanFailed
+from crawler_lifecycle.ports.protocols import PlanFailed
 
 from . import calls
 from .process import START_S, Answer, HostProcess, Rules

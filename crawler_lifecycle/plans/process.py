@@ -27,7 +27,7 @@ from typing import Any
 from crawler_lifecycle.clusters.local.launch import PASSED_ON
 from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.ports import PlanFailed
+from crawler_lifecycle.ports.protocols import PlanFailed
 
 from .output import Output, for_people
 from .wire import MESSAGE_MAX, TEXT_MAX, encode

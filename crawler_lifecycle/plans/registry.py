@@ -14,16 +14,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
-from crawler_lifecycle.ports import PlanFailed
-from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow, PlanStore
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
+from crawler_lifecycle.ports.protocols import PlanFailed
 
 from . import calls
 from .pool import no_answer
 from .process import START_S, HostProcess, Rules
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.managers.plans import PlanStore
+
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, manager_workflow_id
 from crawler_lifecycle.domain.run import parse_memory
-from crawler_lifecycle.ports.store.managers import ManagerReader, PlanStore
 from crawler_lifecycle.settings import PlansSettings
 
 from .functions import Functions
 from .pool import Hosts, Limits
 from .process import Rules
 from .registry import Registry
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.managers.managers import ManagerStore
+    from crawler_lifecycle.store.managers.plans import PlanStore
 
 
 class UsersCode:
@@ -44,7 +48,7 @@ class UsersCode:
         """For the worker's health."""
         return {"processes": self.hosts.state(), "functions": self.functions.state(), **self.registry.state()}
 
-    async def leave(self, managers: ManagerReader, moved: Callable[[str], Awaitable[bool]]) -> None:
+    async def leave(self, managers: ManagerStore, moved: Callable[[str], Awaitable[bool]]) -> None:
         """Tell each manager whose object is here that another worker is to make it anew. Who is not told finds out by
         asking here in vain. Raises ``LifecycleError``."""
         for manager_id in self.hosts.leave():

@@ -16,21 +16,9 @@ from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run_ref import RunRef
 
-from .values import (
-    Counted,
-    Deployed,
-    Deployment,
-    Details,
-    FilePart,
-    FileSource,
-    KeptEnd,
-    LogPart,
-    Look,
-    ObserverHealth,
-    TaskFileList,
-    TaskRecord,
-    TaskRef,
-)
+from .files import FilePart, FileSource, KeptEnd, LogPart, TaskFileList
+from .looks import Counted, Details, Look, ObserverHealth
+from .runs import Deployed, Deployment, TaskRecord, TaskRef
 
 
 class TaskDetails(Protocol):

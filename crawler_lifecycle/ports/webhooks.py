@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
 
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
+from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, check_webhook_name
 
-from .values import Event
+from .runs import Event
 
 
 class ReceiverGone(NotDelivered):
@@ -27,3 +30,84 @@ class WebhookSenders(Protocol):
 
     def connections(self) -> AbstractAsyncContextManager[WebhookSender]:
         """A sender for the event loop that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """One row of ``webhook``."""
+
+    webhook_id: int
+    webhook_uid: str
+    name: str
+    revision: int
+    """How often its definition was given or changed."""
+    definition: Mapping[str, Any]
+    """As ``WebhookSpec`` in JSON."""
+    through_seq: int
+    """Every event up to this number is delivered, or is none of its."""
+    created_at: datetime
+    updated_at: datetime
+    requested_by: str | None = None
+    follower: str | None = None
+    """Who delivers at present; another one may not write any more."""
+    failing_since: datetime | None = None
+    """Since when the event behind ``through_seq`` is not taken."""
+    error: str | None = None
+    """Why the last try failed that did, while it fails."""
+    delivered_at: datetime | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    deleted_at: datetime | None = None
+
+    @property
+    def state(self) -> Literal["active", "failing", "paused"]:
+        """How it stands."""
+        if self.paused_at is not None:
+            return "paused"
+        return "active" if self.failing_since is None else "failing"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvents:
+    """What is to be told to a webhook next."""
+
+    events: Sequence[Event]
+    """In order; those that are delivered are left out, those that do not fit its filters too."""
+    until_seq: int
+    """Up to this number there is nothing else that is to be told."""
+    more: bool = False
+    """Whether there may be more behind it now."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One try to deliver an event; ``error`` ``None``: it was taken."""
+
+    seq: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookDelivery:
+    """An event that was tried to be delivered to a webhook."""
+
+    seq: int
+    type: str
+    subject: str
+    created_at: datetime
+    status: str
+    """``delivered`` or ``failed``, which is tried again unless it was skipped."""
+    tries: int
+    error: str | None
+    delivered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOrder:
+    """Input of ``CrawlWebhookWorkflow``. Raises ``InvalidRequest``."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_webhook_name(self.name)

@@ -14,7 +14,8 @@ from starlette.types import Scope
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
 from crawler_lifecycle.observability.metrics import SchedulerMetrics
-from crawler_lifecycle.ports import Catalogue, Deployer
+from crawler_lifecycle.ports.cluster import Deployer
+from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.web.origins import Check, programs_only
 from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised

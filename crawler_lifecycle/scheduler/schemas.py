@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, args_of
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 
 #: Tasks in one call.
 TASKS_MAX = 500

@@ -13,7 +13,8 @@ from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs, redaction
-from crawler_lifecycle.ports import Deployer, Deployment, QueuedTask
+from crawler_lifecycle.ports.cluster import Deployer
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
 

@@ -1,4 +1,4 @@
-"""The database: the ports of the store on SQLite, MySQL 8 and MariaDB, and its schema."""
+"""The database, on SQLite, MySQL 8 and MariaDB: the only place where a status changes, always by compare-and-set."""
 
 from crawler_lifecycle.store.migrations.schema_version import (
     Schema,
@@ -7,19 +7,19 @@ from crawler_lifecycle.store.migrations.schema_version import (
     read_schema,
     upgrade,
 )
-from crawler_lifecycle.store.writes.owned_pruning import Place
-from crawler_lifecycle.store.writes.pruning import Pruner, open_pruner
+from crawler_lifecycle.store.retention.owned_pruning import Place
+from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked
-from .store import SqlStore, open_store
+from .store import Store, open_store
 
 __all__ = [
     "Diagnosis",
     "Place",
     "Pruner",
     "Schema",
-    "SqlStore",
+    "Store",
     "current_version",
     "diagnose",
     "head_version",

@@ -28,7 +28,8 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import QueuePool
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
-from crawler_lifecycle.store.schema.columns import json_text, read_json
+
+from .columns import json_text, read_json
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"

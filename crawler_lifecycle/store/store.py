@@ -1,103 +1,96 @@
-"""The ports of the database over one SQL database."""
+"""Everything that is asked of one SQL database."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_type_hints
 
 from crawler_lifecycle.domain.bounds import MOST
 from crawler_lifecycle.domain.errors import StoreUnavailable
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.audits.findings import FindingStore
+from crawler_lifecycle.store.audits.reads import AuditStore, OverdueStore
+from crawler_lifecycle.store.base.unit import Clock, Most, StorePart, Told, utc_now
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.store.migrations.schema_version import schema_of
-from crawler_lifecycle.store.reads.audits import SqlAudits, SqlOverdue
-from crawler_lifecycle.store.reads.graphs import SqlGraphReads
-from crawler_lifecycle.store.reads.manager_jobs import SqlManagerJobs
-from crawler_lifecycle.store.reads.managers import SqlManagerReads
-from crawler_lifecycle.store.reads.runs import SqlRuns
-from crawler_lifecycle.store.reads.tasks import SqlTasks
-from crawler_lifecycle.store.reads.wake_ups import SqlSweep, SqlWakeUps
-from crawler_lifecycle.store.writes.events import SqlEvents
-from crawler_lifecycle.store.writes.file_retention import SqlFileRetention
-from crawler_lifecycle.store.writes.findings import SqlFindings
-from crawler_lifecycle.store.writes.graphs.graphs import SqlGraphs
-from crawler_lifecycle.store.writes.managers.managers import SqlManagers
-from crawler_lifecycle.store.writes.plans import SqlPlans
-from crawler_lifecycle.store.writes.run_numbers import SqlRunNumbers
-from crawler_lifecycle.store.writes.runs.additions import SqlAdditions
-from crawler_lifecycle.store.writes.runs.adoption import SqlAdoption
-from crawler_lifecycle.store.writes.runs.completion import SqlCompletion
-from crawler_lifecycle.store.writes.runs.corrections import SqlCorrections
-from crawler_lifecycle.store.writes.runs.deployment import SqlDeployment
-from crawler_lifecycle.store.writes.runs.exports import SqlExports
-from crawler_lifecycle.store.writes.runs.initiation import SqlInitiation
-from crawler_lifecycle.store.writes.runs.live_counters import SqlLiveCounters
-from crawler_lifecycle.store.writes.runs.looks import SqlLooks
-from crawler_lifecycle.store.writes.runs.stops import SqlStops
-from crawler_lifecycle.store.writes.schedules.schedules import SqlSchedules
-from crawler_lifecycle.store.writes.troubles import SqlTroubles
-from crawler_lifecycle.store.writes.unit_of_work import Clock, Most, StorePart, Told, utc_now
-from crawler_lifecycle.store.writes.webhooks import SqlWebhooks
+from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
+from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
+from crawler_lifecycle.store.runs.additions import AdditionStore
+from crawler_lifecycle.store.runs.adoption import AdoptionStore
+from crawler_lifecycle.store.runs.completion import CompletionStore
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.deployment import DeploymentStore
+from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.initiation import InitiationStore
+from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
+from crawler_lifecycle.store.runs.looks import LookStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.stops import StopStore
+from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.store.runs.wake_ups import SweepStore, WakeUpStore
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 
 from .engine import Database, open_engine, parse_url
+from .events import EventStore
+from .troubles import TroubleStore
+from .webhooks import WebhookStore
 
 
-class SqlHealth(StorePart):
-    """``StoreHealth``."""
+class StoreHealth(StorePart):
+    """The database as a whole."""
 
     def ping(self) -> None:
-        """Raise ``StoreUnavailable`` unless the database answers and has a schema that serves this build."""
+        """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this build."""
         with self._db.reading() as conn:
             wrong = schema_of(conn).problem
         if wrong is not None:
             raise StoreUnavailable(wrong)
 
 
-class SqlManagerStore(SqlManagers, SqlManagerReads, SqlManagerJobs):
-    """``ManagerStore``."""
-
-
-class SqlGraphStore(SqlGraphs, SqlGraphReads):
-    """``GraphStore``."""
-
-
 @dataclass(frozen=True)
-class SqlStore(Store):
-    """All ports over one SQLite, MySQL or MariaDB. Safe to share between threads."""
+class Store:
+    """All parts of one SQLite, MySQL or MariaDB; a class asks for those that it needs. Safe to share between threads.
 
+    Every method of a part is one transaction, and running it a second time with the same arguments changes nothing
+    more. Every method that takes a fence raises ``Fenced`` and writes nothing when the attempt or the owner is another
+    one. All raise ``StoreUnavailable`` when the database cannot be used now.
+    """
+
+    initiation: InitiationStore
+    additions: AdditionStore
+    adoption: AdoptionStore
+    run_numbers: RunNumberStore
+    deployment: DeploymentStore
+    looks: LookStore
+    live_counters: LiveCounterStore
+    stops: StopStore
+    completion: CompletionStore
+    exports: ExportStore
+    file_retention: FileRetentionStore
+    events: EventStore
+    runs: RunReader
+    tasks: TaskReader
+    sweep: SweepStore
+    wake_ups: WakeUpStore
+    overdue: OverdueStore
+    corrections: CorrectionStore
+    audits: AuditStore
+    findings: FindingStore
+    managers: ManagerStore
+    graphs: GraphStore
+    plans: PlanStore
+    schedules: ScheduleStore
+    webhooks: WebhookStore
+    troubles: TroubleStore
+    health: StoreHealth
     database: Database
 
     @classmethod
-    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST) -> SqlStore:
-        """The ports over this database."""
-        return cls(
-            initiation=SqlInitiation(database, clock, told),
-            additions=SqlAdditions(database, clock, told),
-            adoption=SqlAdoption(database, clock, told),
-            run_numbers=SqlRunNumbers(database, clock, told),
-            deployment=SqlDeployment(database, clock, told),
-            looks=SqlLooks(database, clock, told),
-            live_counters=SqlLiveCounters(database, clock, told),
-            stops=SqlStops(database, clock, told),
-            completion=SqlCompletion(database, clock, told),
-            exports=SqlExports(database, clock, told),
-            file_retention=SqlFileRetention(database, clock, told),
-            events=SqlEvents(database, clock, told),
-            runs=SqlRuns(database, clock, told),
-            tasks=SqlTasks(database, clock, told),
-            sweep=SqlSweep(database, clock, told),
-            wake_ups=SqlWakeUps(database, clock, told),
-            overdue=SqlOverdue(database, clock, told),
-            corrections=SqlCorrections(database, clock, told),
-            audits=SqlAudits(database, clock, told),
-            findings=SqlFindings(database, clock, told),
-            managers=SqlManagerStore(database, clock, told, most),
-            graphs=SqlGraphStore(database, clock, told, most),
-            plans=SqlPlans(database, clock, told),
-            schedules=SqlSchedules(database, clock, told, most),
-            webhooks=SqlWebhooks(database, clock, told, most),
-            troubles=SqlTroubles(database, clock, told),
-            health=SqlHealth(database, clock, told),
-            database=database,
-        )
+    def over(cls, database: Database, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST) -> Store:
+        """The parts over this database."""
+        kinds = {name: kind for name, kind in get_type_hints(cls).items() if kind is not Database}
+        return cls(**{name: kind(database, clock, told, most) for name, kind in kinds.items()}, database=database)
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
@@ -106,11 +99,11 @@ class SqlStore(Store):
 
 def open_store(
     url: str, *, pool_size: int = 5, clock: Clock = utc_now, told: Told | None = None, most: Most = MOST
-) -> SqlStore:
+) -> Store:
     """A store on the database at ``url``. Nothing is connected before the first use.
 
     ``told`` is called after each commit that added to the ledger, in the thread that wrote. ``most``: how many of each
     kind may be open.
     Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
-    return SqlStore.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most)
+    return Store.over(Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most)

@@ -36,9 +36,9 @@ from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.schedules import DueOrder
-from crawler_lifecycle.ports.store.webhooks import WebhookOrder
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.ports.webhooks import WebhookOrder
 from crawler_lifecycle.workflows.audit import AuditOrder
 from crawler_lifecycle.workflows.exports import ExportOrder
 

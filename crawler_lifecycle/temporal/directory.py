@@ -12,8 +12,8 @@ from crawler_lifecycle.domain.audits.audit import OpenWorkflow, WorkflowState
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.schedules.definition import due_of_workflow
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.schedules import DueOrder
 
 from .client import Workflows
 

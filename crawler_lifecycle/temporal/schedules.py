@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import (
     Client,
@@ -40,10 +40,14 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.calendar import Calendar
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id, temporal_schedule_id
-from crawler_lifecycle.ports.store.schedules import DueOrder, ScheduleRow, ScheduleStore
+from crawler_lifecycle.ports.schedules import DueOrder, ScheduleRow
 
 from .client import DUE_FIRST, Workflows
 from .errors import allowing
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import Parts, build_audit, build_keeper, build_parent_audit
-from crawler_lifecycle.ports import Observer, ObserverHealth
-from crawler_lifecycle.ports.store import Store
+from crawler_lifecycle.ports.cluster import Observer
+from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.settings import AuditSettings, Settings
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper

@@ -19,7 +19,10 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
-from crawler_lifecycle.ports import EvidenceKeeper, KeptEnd, TaskReader, TaskRef
+from crawler_lifecycle.ports.cluster import EvidenceKeeper
+from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.store.runs.tasks import TaskReader
 
 log = logging.getLogger(__name__)
 

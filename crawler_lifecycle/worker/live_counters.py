@@ -16,7 +16,9 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import Counted, LiveCounterStore, Observer
+from crawler_lifecycle.ports.cluster import Observer
+from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
 #: Seconds between two turns: with the time that they take, a counter is on record within 5 s.
 TURN_S = 2.0

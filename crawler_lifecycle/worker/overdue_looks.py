@@ -23,7 +23,7 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import SEARCH_S, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
-from crawler_lifecycle.ports import OverdueStore
+from crawler_lifecycle.store.audits.reads import OverdueStore
 
 log = logging.getLogger(__name__)
 

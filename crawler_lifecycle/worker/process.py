@@ -35,9 +35,10 @@ from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
 from crawler_lifecycle.plans.users_code import UsersCode
-from crawler_lifecycle.ports import Observer, StoreHealth
-from crawler_lifecycle.ports.store.managers import ManagerReader
+from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.store import StoreHealth
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
@@ -309,7 +310,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         await polling.leave(None if plans is None else _tell_moved(plans, parts[PLANS].store.managers, workflows))
 
 
-async def _tell_moved(plans: UsersCode, managers: ManagerReader, workflows: Workflows) -> None:
+async def _tell_moved(plans: UsersCode, managers: ManagerStore, workflows: Workflows) -> None:
     """Have managers go on elsewhere at once. For a while: they find out by themselves."""
     try:
         await asyncio.wait_for(plans.leave(managers, workflows.moved), MOVED_S)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import KnowsRuns, RunNumberStore
+from crawler_lifecycle.ports.protocols import KnowsRuns
+from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from temporalio.common import SearchAttributeKey
 
 from crawler_lifecycle.activities.due import DueActivities
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.ports.schedules import DueOrder
 
 from .calls import WithoutSignals, call
 from .leaving import MustLeave

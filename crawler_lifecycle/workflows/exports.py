@@ -19,7 +19,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.undecoded import Undecoded
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 
 from .calls import WithoutSignals, call, reason
 from .leaving import MustLeave

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .calls import call, look_away, pause
 from .deploying import Deploying

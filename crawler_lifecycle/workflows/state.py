@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports import Fence, RunHandle
+from crawler_lifecycle.ports.runs import Fence, RunHandle
 
 from .leaving import Interrupted, MustLeave
 

@@ -22,7 +22,7 @@ from crawler_lifecycle.activities.reconciliation import (
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 
 from .calls import call, fire_and_forget, reason, start
 from .leaving import Interrupted, history_full

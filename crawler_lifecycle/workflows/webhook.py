@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.webhooks import Followed, WebhookActivities
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.ports.store.webhooks import WebhookOrder
+from crawler_lifecycle.ports.webhooks import WebhookOrder
 
 from .calls import call, pause, reason
 from .leaving import Interrupted, MustLeave, history_full

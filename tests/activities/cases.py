@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports import Deployment, Fence, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.run_refs import run_ref

@@ -9,9 +9,9 @@ from sqlalchemy import update
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_of_workflow, due_request_id
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow
-from crawler_lifecycle.store.schema.tables import schedule_due
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.ports.schedules import DueOrder, DueRow
+from crawler_lifecycle.store.schedules.tables import schedule_due
 from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _nothing
 from tests.activities.world import START, World
 

@@ -24,8 +24,8 @@ from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.graphs import GraphFence, NewGraph
+from crawler_lifecycle.ports.graphs import GraphFence, NewGraph
+from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import (
     ANOTHER_PROCESS,
     FAILS,

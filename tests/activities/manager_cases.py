@@ -19,8 +19,8 @@ from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import DELIVERED_AGAIN, GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _after_grace, _nothing
 from tests.activities.world import World
 

@@ -15,7 +15,8 @@ from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Correction, Fence
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import open_pruner
 from tests.activities.world import World
 

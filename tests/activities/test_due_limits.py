@@ -6,7 +6,7 @@ import pytest
 
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
-from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.ports.schedules import DueOrder
 from tests.activities.due_cases import GRAPH, MANAGER
 from tests.activities.world import START, World
 

@@ -13,9 +13,9 @@ import pytest
 from temporalio import activity
 
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
-from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.ports.store.graphs import GraphFence
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.activities.cases import ANOTHER_PROCESS, GONE, WAITED, Case
 from tests.activities.cases import CASES as OF_RUNS

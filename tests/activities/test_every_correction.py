@@ -29,7 +29,8 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import CorrectionRow, Deployment, Fence, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports.looks import CorrectionRow, Look
+from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
 from tests.clusters.local.local_bench import Bench, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour
@@ -370,7 +371,7 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last statement of the transaction fails: neither is there; the second try writes both."""
-    from crawler_lifecycle.store.writes.unit_of_work import Unit
+    from crawler_lifecycle.store.runs.unit import Unit
 
     world = new_world()
     hands = FakeHands(world)

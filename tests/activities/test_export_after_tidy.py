@@ -19,9 +19,9 @@ from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.contracts.store.world import Clock, World
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
@@ -29,7 +29,7 @@ from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 class Scene:
     """A run that was exported, on a volume and with an archive that are real."""
 
-    def __init__(self, store: SqlStore, clock: Clock, root: Path) -> None:
+    def __init__(self, store: Store, clock: Clock, root: Path) -> None:
         self.store, self.world, self.root = store, World(store, clock), root
         self.volume = root / "volume"
         self.archive = open_archive((root / "archive").as_uri())

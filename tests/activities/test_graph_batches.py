@@ -26,9 +26,9 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.values import decode, packed, to_json, unpacked
 from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports import PlanFailed, WorkerLeaves
-from crawler_lifecycle.ports.store.graphs import Done, StepWork
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.graphs import Done, StepWork
+from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
 from crawler_lifecycle.store import open_store, upgrade
 from tests.contracts.store.graphing import Graphed, crawl, group
 from tests.contracts.store.world import Clock, World

@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
 from crawler_lifecycle.domain.errors import CallTooLarge
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX
-from crawler_lifecycle.ports import Deployed, Fence
+from crawler_lifecycle.ports.runs import Deployed, Fence
 from crawler_lifecycle.scheduler.app import BODY_MAX, create_app
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, World

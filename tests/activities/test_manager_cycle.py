@@ -19,8 +19,9 @@ from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS, Facts, JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, driver
-from crawler_lifecycle.ports import Fence, Owner, PlanFailed
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.protocols import PlanFailed
+from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import open_store, upgrade
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER

@@ -10,7 +10,7 @@ from crawler_lifecycle.activities.managers import cycles as managers
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.plans.pool import Hosts, Limits
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.managers import ManagerFence
 from tests.activities.test_manager_cycle import PLAN, Bench, bench, empty
 
 __all__ = ["bench", "empty"]

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.managers.manager import Added, Decision, Hooked, HookFailed, Job, Page, Picked, SourceItem
 from crawler_lifecycle.plans import calls
 from crawler_lifecycle.plans.wire import encode
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.managers import ManagerFence
 from tests.activities.test_manager_cycle import Bench, bench, empty
 from tests.contracts.store.managing import MINE
 from tests.support.examples import examples

@@ -14,7 +14,7 @@ from crawler_lifecycle.activities.deployment import MainJob, MainJobReport, Star
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import ALIVE
-from crawler_lifecycle.ports import Deployed, Deployment, Fence
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
 from tests.clusters.kubernetes.looks.world import CRAWLER

@@ -8,7 +8,7 @@ from crawler_lifecycle.activities.deployment import Deploy
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from tests.activities.world import World
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.activities.deployment import MainJob
 from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.errors import StoreRefused
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import World
 

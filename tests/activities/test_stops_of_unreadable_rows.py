@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import RowUnreadable
-from crawler_lifecycle.store.schema.tables import run_history, task_history
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from tests.activities.world import World
 
 #: Values that no row of ours has, in columns that every look reads.

@@ -26,7 +26,8 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
-from crawler_lifecycle.ports import Fence, FileSource
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.runs import Fence
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
 from tests.support.fakes.cluster import Behaviour

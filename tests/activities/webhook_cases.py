@@ -11,8 +11,7 @@ from crawler_lifecycle.activities.webhooks import Followed
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports.store.webhooks import WebhookOrder, WebhookRow
-from crawler_lifecycle.ports.webhooks import ReceiverGone
+from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookOrder, WebhookRow
 from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case
 from tests.activities.cases import _nothing as _any
 from tests.activities.world import World

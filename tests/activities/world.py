@@ -27,10 +27,10 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, StopIntent
 from crawler_lifecycle.managers import GeneratorCrawlManager
-from crawler_lifecycle.ports import Fence, Owner, RunRow, TaskRef, TaskRow
-from crawler_lifecycle.ports.store.managers import NewManager
-from crawler_lifecycle.store import SqlStore, open_store
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRef, TaskRow
+from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store.tables import metadata
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.fakes.plans import FakeFunctions, FakeHosts
 from tests.support.fakes.services import (
@@ -125,7 +125,7 @@ class World:
         self.now = START
         self.file, self.url = file, f"sqlite:///{file}"
         self.folder = folder
-        self.store: SqlStore = open_store(self.url, pool_size=2, clock=self.clock)
+        self.store: Store = open_store(self.url, pool_size=2, clock=self.clock)
         self.runs_made = 0
         self.store.initiation.new_uid = self._new_uid  # the same in every world
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))

@@ -20,7 +20,7 @@ from crawler_lifecycle.cloudevents import (
     event_id,
     event_text,
 )
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from tests.support.examples import examples
 
 UID = "0123456789abcdef" * 2

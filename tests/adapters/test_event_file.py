@@ -16,7 +16,7 @@ import pytest
 
 from crawler_lifecycle.adapters.event_file import JsonLinesSink
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 
 UID = "0123456789abcdef" * 2
 AT = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=UTC)
@@ -71,7 +71,7 @@ def test_many_writers_lose_and_mix_nothing(path: Path) -> None:
     code = (
         "import sys; from datetime import datetime, UTC\n"
         "from crawler_lifecycle.adapters.event_file import JsonLinesSink\n"
-        "from crawler_lifecycle.ports import Event\n"
+        "from crawler_lifecycle.ports.runs import Event\n"
         "for n in range(50): JsonLinesSink(sys.argv[1], lock_timeout_s=120).send("
         "Event(n, n + int(sys.argv[2]), 'u' * 32, 1, 'run.ended', {'x': 'y' * 5000}, datetime.now(UTC)))"
     )

@@ -17,7 +17,7 @@ from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.compose import build_sink
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import Settings, UrlSettings
 from tests.support.event_bus import (
     AWS_ENVIRONMENT,

@@ -18,8 +18,8 @@ from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.cloudevents import CAUSE_MAX, CORE, TEXT_MAX, cloud_event
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.ports import Event, Fence
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.runs import Event, Fence
+from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.contracts.store.world import Clock, World
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, aws_error, event_bus_server
 from tests.support.fakes.cluster import FakeCluster
@@ -47,7 +47,7 @@ TYPES = {names.EVENT_RUN_STARTED, names.EVENT_RUN_CHANGED, names.EVENT_RUN_STOPP
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     url = f"sqlite:///{tmp_path_factory.mktemp('events') / 'lifecycle.db'}"
     upgrade(url)
     store = open_store(url)
@@ -56,7 +56,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
 
 
 @pytest.fixture(scope="module")
-def real(store: SqlStore) -> list[Document]:
+def real(store: Store) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
     world, notifier = World(store, Clock()), FakeNotifier()
     deployment = DeploymentActivities(
@@ -152,14 +152,14 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
 # --- what the page promises about delivery ----------------------------------------------------------------------------
 
 
-def fence_of(store: SqlStore, run_id: int) -> Fence:
+def fence_of(store: Store, run_id: int) -> Fence:
     row = store.runs.get_run(run_id)
     assert row is not None
     return Fence(run_id, 1, "chain-1", row.run_uid)
 
 
 def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
-    store: SqlStore, real: list[Document], monkeypatch: pytest.MonkeyPatch
+    store: Store, real: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in AWS_UNSET:
         monkeypatch.delenv(name, raising=False)
@@ -209,7 +209,7 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
     assert store.runs.get_run(1).status.value == "COMPLETED"  # type: ignore[union-attr]
 
 
-def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlStore, real: list[Document]) -> None:
+def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, real: list[Document]) -> None:
     before, fence = store.runs.get_run(1), fence_of(store, 1)
     with pusher_server() as server:
         host, port = server.url.removeprefix("http://").split(":")
@@ -262,7 +262,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlStore,
     assert store.runs.get_run(1) == before
 
 
-def test_what_is_delivered_stays_delivered(store: SqlStore, real: list[Document]) -> None:
+def test_what_is_delivered_stays_delivered(store: Store, real: list[Document]) -> None:
     sink = FakeSink()
     completion = CompletionActivities(
         store.completion,

@@ -23,7 +23,7 @@ from crawler_lifecycle.adapters.pusher import CALLS_MAX, DATA_MAX, PusherNotifie
 from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.compose import build_notifier
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import PusherSettings, Settings
 from crawler_lifecycle.workflows.policies import POLICIES
 from tests.clusters.local.local_bench import wait_until

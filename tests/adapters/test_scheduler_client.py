@@ -18,7 +18,7 @@ import uvicorn
 from crawler_lifecycle.adapters.scheduler import ANSWER_MAX, HttpSchedulerClient
 from crawler_lifecycle.domain.errors import CallTooLarge, DeploymentExpired, DeploymentRefused, SchedulerUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.run_refs import run_ref
 
 CALL = Deployment(

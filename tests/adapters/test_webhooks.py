@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.domain.webhooks.signing import message_id
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import ReceiverGone
 from tests.support.faulty_http import Answer, serving
 from tests.support.hostile_addresses import HOSTILE

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import (
 )
 from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
-from crawler_lifecycle.ports import RunRow, TaskRow
+from crawler_lifecycle.ports.runs import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -29,9 +29,9 @@ from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.sweep import Sweep
-from crawler_lifecycle.ports import Deployed, Fence, Owner, RunHandle
-from crawler_lifecycle.ports.store.schedules import DueOrder
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle
+from crawler_lifecycle.ports.schedules import DueOrder
+from crawler_lifecycle.store import Store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 from tests.support.fakes.services import FakeScheduler
@@ -195,7 +195,7 @@ class FakeWorkflows:
 class World:
     """Everything around one gateway, and the workflow's part of the conversation with the store."""
 
-    def __init__(self, store: SqlStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
         self.workflows = FakeWorkflows()

@@ -15,7 +15,7 @@ from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.health import Health, HealthPart, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.ports import Correction
+from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue
 from tests.contracts.store import world as store_world
 from tests.contracts.store.test_overdue import executing

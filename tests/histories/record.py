@@ -45,8 +45,9 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, RunResul
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, due_workflow_id
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.ports import Deployment, Event, Fence, Look, QueuedTask, TaskRef
-from crawler_lifecycle.ports.store.schedules import DueOrder
+from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.runs import Deployment, Event, Fence, QueuedTask, TaskRef
+from crawler_lifecycle.ports.schedules import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.contracts.store.graphing import chain, step

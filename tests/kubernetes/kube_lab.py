@@ -21,7 +21,7 @@ from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesOb
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentRefused, SchedulerUnavailable
-from crawler_lifecycle.ports import Deployed, Deployment, RunRow, TaskRow
+from crawler_lifecycle.ports.runs import Deployed, Deployment, RunRow, TaskRow
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.finalizer_release import Releaser

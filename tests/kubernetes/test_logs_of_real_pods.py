@@ -19,7 +19,8 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Deployment, Details, QueuedTask, TaskRef
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.images import PYTHON

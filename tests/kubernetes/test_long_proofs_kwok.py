@@ -26,7 +26,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.ports import CorrectionRow, TaskRow
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.runs import TaskRow
 from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.kube_lab import KubeLab, kube_laboratory

@@ -24,7 +24,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import deletion_is_d
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import Resources
-from crawler_lifecycle.ports import Deployed, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.job_cases import Case, Rules, cases, crawler, deployment
 

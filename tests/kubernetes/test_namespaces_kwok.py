@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeploy
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.kube_harness import crawler
 from tests.kubernetes.cluster.cluster import Cluster

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow, TransitionRow
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tests.contracts.cluster.kube_harness import summary
 from tests.kubernetes.soak.ends import Stops
 from tests.kubernetes.soak.judge import Case, judge_run, judge_task

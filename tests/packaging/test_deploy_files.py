@@ -26,7 +26,7 @@ from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment
+from crawler_lifecycle.ports.runs import Deployment
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.web import listening
 from crawler_lifecycle.worker.health import Health

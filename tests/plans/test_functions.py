@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.values import decode, encode, to_json, unpacked
 from crawler_lifecycle.plans.functions import CALLS_MAX, FunctionProcess, Functions
 from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 from tests.plans.plans_support import module, nothing, until
 
 BODY = """
@@ -430,7 +430,7 @@ import json, sys
 from pathlib import Path
 from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.process import Rules
-from crawler_lifecycle.ports import FunctionCall
+from crawler_lifecycle.ports.protocols import FunctionCall
 with Functions([{name!r}], Rules(folder=Path({str(users)!r})), 1000).use("g") as host:
     print(host.process.pid, flush=True)
     host.call(FunctionCall("{name}:hangs", "plain", "g", {{"path": "a", "job": {{}}}}, 60.0), None, lambda: None)

@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.domain.managers.manager import Facts, Start
 from crawler_lifecycle.plans.pool import Host, Hosts
-from crawler_lifecycle.ports import PlanFailed
+from crawler_lifecycle.ports.protocols import PlanFailed
 from tests.plans.plans_support import Bench, answer, generator, manager, nothing, until
 
 

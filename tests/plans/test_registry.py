@@ -15,8 +15,8 @@ from crawler_lifecycle.plans.functions import Functions
 from crawler_lifecycle.plans.pool import no_answer
 from crawler_lifecycle.plans.process import Rules
 from crawler_lifecycle.plans.registry import Registry, modules_in
-from crawler_lifecycle.ports import FunctionCall, PlanFailed
-from crawler_lifecycle.ports.store.managers import PLAN_READING, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_READING, PlanRow
+from crawler_lifecycle.ports.protocols import FunctionCall, PlanFailed
 from tests.plans.plans_support import module, nothing
 
 

@@ -20,7 +20,7 @@ import pytest
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.adapters.archive.bundles.reader import NOTHING, UNFINISHED, S3Bundles
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import FilesMissing, FileSource
+from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
 from crawler_lifecycle.runner.held import Held
 from crawler_lifecycle.runner.upload import Upload

@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.scheduler.serve import _child_tasks
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store import engine as engine_module
+from crawler_lifecycle.store.columns import UtcTime, Words, storable
 from crawler_lifecycle.store.engine import Database, masked, open_engine, parse_url
-from crawler_lifecycle.store.schema.columns import UtcTime, Words, storable
 from tests.support.databases import wait_patiently
 from tests.support.mariadb import MariaDb
 from tests.support.sql_server import SqlServer
@@ -229,7 +229,7 @@ def test_a_server_that_ends_our_connections(server: SqlServer) -> None:
         store.close()
 
 
-def _connection_id(store: SqlStore) -> object:
+def _connection_id(store: Store) -> object:
     with store.database.reading() as connection:
         return connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar()
 

@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import RunRow
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.base.unit import utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
-from crawler_lifecycle.store.writes.unit_of_work import utc_now
 from tests.clusters.local.local_bench import wait_until
 from tests.contracts.store.world import START, Clock, World, good_end, seen
 from tests.support.databases import wait_patiently
@@ -31,7 +31,7 @@ from tests.support.sql_server import SqlServer
 
 
 @pytest.fixture
-def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
+def migrated(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store on any database."""
     wait_patiently(monkeypatch)
     upgrade(empty_url)
@@ -132,7 +132,7 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
             options["read_timeout"] = limits[0] if limits else 60
 
         sa.event.listen(engine, "do_connect", limited)
-        store = SqlStore.over(Database(engine), utc_now)
+        store = Store.over(Database(engine), utc_now)
         assert store.runs.list_runs() == []
         with engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
@@ -213,7 +213,7 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 # --- others write -------------------------------------------------------------------------------------------------
 
 
-def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrated: SqlStore) -> None:
+def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(migrated: Store) -> None:
     world = World(migrated, Clock())
     fence = world.deployed(tasks=3)
     world.execute(fence)
@@ -257,7 +257,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
         store.close()
 
 
-def test_the_end_counts_what_was_committed_while_it_waited(migrated: SqlStore) -> None:
+def test_the_end_counts_what_was_committed_while_it_waited(migrated: Store) -> None:
     """The last count is made under the lock of the run, and never out of an older snapshot."""
     world = World(migrated, Clock())
     fence = world.deployed()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.sql_server import SqlServer
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SECTION = "## An installation by hand"
 
 

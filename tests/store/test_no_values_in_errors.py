@@ -24,13 +24,15 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import Deployed, Details
-from crawler_lifecycle.ports.store.managers import NewManager, PlanRow
-from crawler_lifecycle.ports.store.schedules import TargetRef
-from crawler_lifecycle.ports.store.webhooks import Tried
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.managers import NewManager, PlanRow
+from crawler_lifecycle.ports.runs import Deployed
+from crawler_lifecycle.ports.schedules import TargetRef
+from crawler_lifecycle.ports.webhooks import Tried
+from crawler_lifecycle.store import Store, open_store, upgrade
 from crawler_lifecycle.store.engine import spoken
-from crawler_lifecycle.store.schema.tables import metadata, run_history
+from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.managing import Managed, job
@@ -45,7 +47,7 @@ _TABLE = re.compile(r"\(\w[\w ]*? (\w+)\)")
 class Refusing:
     """A port each of whose statements that write is refused once, before the call goes through."""
 
-    def __init__(self, port: Any, store: SqlStore, caplog: pytest.LogCaptureFixture, refused: set[str]) -> None:
+    def __init__(self, port: Any, store: Store, caplog: pytest.LogCaptureFixture, refused: set[str]) -> None:
         self._port, self._caplog, self._refused = port, caplog, refused
         self._at = self._seen = 0
         sa.event.listen(store.database.engine, "before_cursor_execute", self._broken, retval=True)
@@ -228,7 +230,7 @@ def test_what_a_database_says_of_itself_is_told(code: int, text: str) -> None:
 
 
 def test_a_value_that_its_column_does_not_take_is_not_told_either(world: World) -> None:
-    store = cast(SqlStore, world.store)
+    store = cast(Store, world.store)
     world.run()
     for value in (MARKER, {MARKER}):
         with pytest.raises(StoreRefused) as caught, store.database.writing() as conn:
@@ -237,7 +239,7 @@ def test_a_value_that_its_column_does_not_take_is_not_told_either(world: World) 
 
 
 def test_a_row_that_cannot_be_read_does_not_tell_what_a_caller_put_into_it(world: World) -> None:
-    store = cast(SqlStore, world.store)
+    store = cast(Store, world.store)
     fence = world.run(args={"k": MARKER})
     with store.database.writing() as conn:
         stored = conn.execute(sa.select(run_history.c.request)).scalar_one()

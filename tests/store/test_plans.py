@@ -31,12 +31,15 @@ from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import Correction, Counted, Details, Fence, LostRun, Owner, Store, TaskRecord
-from crawler_lifecycle.ports.store.managers import PlanRow
-from crawler_lifecycle.ports.store.schedules import TargetRef
-from crawler_lifecycle.ports.store.webhooks import Tried
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata, outbox_event, run_history, task_history
+from crawler_lifecycle.ports.looks import Correction, Counted, Details
+from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
+from crawler_lifecycle.ports.schedules import TargetRef
+from crawler_lifecycle.ports.webhooks import Tried
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl, group, step
 from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
 from tests.contracts.store.test_overdue import executing
@@ -143,7 +146,7 @@ class Watched:
 class Filled:
     """A database full of ended runs, and one live run of many tasks."""
 
-    store: SqlStore
+    store: Store
     clock: Clock
     large: Fence
     size: Size

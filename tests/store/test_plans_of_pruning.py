@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.retention import Stays
 from crawler_lifecycle.store import Pruner, open_pruner, upgrade
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
-from crawler_lifecycle.store.schema.tables import metadata, task_log
+from crawler_lifecycle.store.runs.tables import task_log
+from crawler_lifecycle.store.tables import metadata
 from tests.store.plans import Plans
 from tests.support.filling import (
     FILLED_FROM,

@@ -15,10 +15,10 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports import Correction
-from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.webhooks import Tried
 from crawler_lifecycle.store import open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, seen
 from tests.support.sql_server import SqlServer
 
@@ -27,7 +27,7 @@ PASSWORD = "canary-of-the-rights"
 
 def grants() -> list[str]:
     """The statements of docs/security.md, one a line."""
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     [block] = re.findall(r"```sql\n(GRANT.*?)```", page, re.S)
     return [line.removesuffix(";") for line in block.splitlines()]
 

@@ -18,15 +18,15 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind
-from crawler_lifecycle.ports import Details
-from crawler_lifecycle.ports.store.schedules import TargetRef
-from crawler_lifecycle.store import SqlStore, open_pruner, open_store, upgrade
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.schedules import TargetRef
+from crawler_lifecycle.store import Store, open_pruner, open_store, upgrade
 from tests.contracts.store.graphing import Graphed, announced, step
 from tests.contracts.store.managing import NEW, Managed, job
 from tests.contracts.store.world import Clock, World
 from tests.support.sql_server import SqlServer
 
-PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 #: Not one called ``test_…``: in those MariaDB lets everybody do everything.
 DATABASE = "pruning_rights"
 
@@ -57,7 +57,7 @@ def address(server: SqlServer) -> Iterator[str]:
             server.execute(f"DROP USER IF EXISTS {user}_p@'127.0.0.1'")
 
 
-def _leave(store: SqlStore, clock: Clock, name: str) -> None:
+def _leave(store: Store, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
     world = World(store, clock)
     fence = world.deployed(name, tasks=2)

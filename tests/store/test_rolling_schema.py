@@ -14,13 +14,13 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Verdict
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import diagnose, head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
 from tests.support.future_schema import MIGRATIONS, upgrade_by_a_newer_build
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 VERSIONS = MIGRATIONS / "versions"
 
 Newer = Callable[[str], None]

@@ -14,11 +14,12 @@ import sqlalchemy as sa
 from crawler_lifecycle.activities.stopping import STOP_PAGE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports import Details, Fence
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes.bulk import move_tasks
-from crawler_lifecycle.store.writes.runs import stops
-from crawler_lifecycle.store.writes.runs.stops import CANCEL_PAGE
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.runs import stops
+from crawler_lifecycle.store.runs.moves import move_tasks
+from crawler_lifecycle.store.runs.stops import CANCEL_PAGE
 from tests.contracts.store.world import OWNER, START, Clock, World, closed, good_end, request, seen
 from tests.support.databases import wait_patiently
 
@@ -33,7 +34,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def counted(store: SqlStore) -> Iterator[list[str]]:
+def counted(store: Store) -> Iterator[list[str]]:
     """The statements that are sent, begins and commits aside; a bulk statement counts once."""
     sent: list[str] = []
 
@@ -47,7 +48,7 @@ def counted(store: SqlStore) -> Iterator[list[str]]:
         sa.event.remove(store.database.engine, "before_cursor_execute", note)
 
 
-def large(store: SqlStore, tasks: int) -> Fence:
+def large(store: Store, tasks: int) -> Fence:
     """A run of more tasks than fit into a request, as the gateway starts it."""
     row, _ = store.initiation.reserve_run(request(), "r1", [{}] * tasks)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, closed)

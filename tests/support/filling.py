@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from crawler_lifecycle.store.schema.tables import manager
+from crawler_lifecycle.store.managers.tables import manager
 
 #: When the first of these runs was created; each later one came a minute after the one before.
 FILLED_FROM = datetime(2025, 1, 1, tzinfo=UTC)

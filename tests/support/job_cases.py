@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume, Toleration
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.run_refs import run_ref
 
 DIGEST = "registry.example/crawlers@sha256:" + "0123456789abcdef" * 4

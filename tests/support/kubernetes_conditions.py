@@ -13,7 +13,7 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 RECORDED = Path(__file__).parents[1] / "kubernetes" / "recorded"
 PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"

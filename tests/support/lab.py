@@ -30,7 +30,9 @@ from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavaila
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.ports import CorrectionRow, Deployed, Deployment, Event, FileSource
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Event
 from crawler_lifecycle.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory

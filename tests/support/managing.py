@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
     manager_workflow_id,
 )
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
 from tests.support.lab import CRAWLERS, Lab
 
 #: A crawler whose run is looked at without waiting.

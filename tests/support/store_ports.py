@@ -1,4 +1,4 @@
-"""All ports of a store at once, for tests that wrap, break or count them."""
+"""All parts of a store at once, for tests that wrap, break or count them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store import Store
 
-PORTS = [field.name for field in dataclasses.fields(Store)]
+PORTS = {name: kind for name, kind in typing.get_type_hints(Store).items() if name != "database"}
 
 S = TypeVar("S", bound=Store)
 
@@ -18,8 +18,8 @@ S = TypeVar("S", bound=Store)
 def methods() -> dict[str, Callable[..., Any]]:
     """Every method of every port, by its name."""
     found: dict[str, Callable[..., Any]] = {}
-    for port in typing.get_type_hints(Store).values():
-        mine = {name: one for name, one in inspect.getmembers(port, inspect.isfunction) if name[0] != "_"}
+    for port in PORTS.values():
+        mine = dict(inspect.getmembers(port, lambda one: inspect.isfunction(one) and one.__name__[0] not in "_<"))
         assert not found.keys() & mine.keys(), "two ports have a method of one name"
         found |= mine
     return found

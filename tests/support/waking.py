@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.ports import Observer, ObserverHealth
+from crawler_lifecycle.ports.cluster import Observer
+from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.wake_ups import Waker
 from tests.support.fakes.observer import FakeObserver

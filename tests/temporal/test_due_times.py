@@ -23,8 +23,8 @@ from temporalio.testing import ActivityEnvironment
 from crawler_lifecycle.activities.due import PREVIOUS_LIVE
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_request_id, temporal_schedule_id
-from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow
-from crawler_lifecycle.store.schema.tables import run_history
+from crawler_lifecycle.ports.schedules import DueOrder, DueRow
+from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from tests.activities.world import World
 from tests.support.databases import make_tables

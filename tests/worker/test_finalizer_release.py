@@ -15,7 +15,9 @@ import pytest
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import KeptEnd, TaskReader, TaskRef
+from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.worker import finalizer_release
 from crawler_lifecycle.worker.finalizer_release import Releaser, releasable
 from tests.support.run_refs import run_ref

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import decode, unpacked
-from crawler_lifecycle.ports.store.graphs import NewGraph
+from crawler_lifecycle.ports.graphs import NewGraph
 from crawler_lifecycle.store import open_store, upgrade
 from tests.plans.plans_support import module
 from tests.support.temporal import temporal_server

@@ -12,7 +12,7 @@ import pytest
 from crawler_lifecycle.domain.audits.audit import LiveRun, Reported
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.ports import OverdueStore
+from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.worker.overdue_looks import FAILED_MAX, Overdue
 from tests.support.run_refs import run_ref
 

@@ -18,7 +18,8 @@ from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoF
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.compose import ASKING, ROLES, Parts, activities_of, build_parts
-from crawler_lifecycle.ports import TaskRef, WorkflowDirectory
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import FakeApiServer
 from tests.support.run_refs import run_ref

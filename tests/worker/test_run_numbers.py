@@ -13,7 +13,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
-from crawler_lifecycle.ports import RunNumberStore
+from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 from crawler_lifecycle.worker.run_numbers import Numbers, ask, bring_forward
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.wake_ups import WakeUpState
-from crawler_lifecycle.ports import ObserverHealth
+from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.worker import wake_ups
 from crawler_lifecycle.worker.wake_ups import Waker
 

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunSnapshot
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import policies
 from crawler_lifecycle.workflows.exports import ExportReport

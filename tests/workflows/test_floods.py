@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
 from crawler_lifecycle.workflows import leaving

@@ -8,7 +8,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunSnapshot
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports import Event
+from crawler_lifecycle.ports.runs import Event
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.fakes.cluster import SHUTDOWN, Behaviour
 from tests.support.lab import Lab
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopI
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.lab import Lab, workflow_clock

@@ -11,7 +11,7 @@ from temporalio.api.enums.v1 import EventType
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.ports import Deployment
+from crawler_lifecycle.ports.runs import Deployment
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, workflow_clock
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.activities import deployment
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports import Deployment, Event
+from crawler_lifecycle.ports.runs import Deployment, Event
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import Lab, each_at_once
 

@@ -15,8 +15,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.runner import state
-from crawler_lifecycle.store.writes import unit_of_work
-from crawler_lifecycle.store.writes.runs import initiation
+from crawler_lifecycle.store.runs import initiation
+from crawler_lifecycle.store.runs import unit as unit_of_work
 from tests.support import resume_table
 from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward

@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports import Deployment, Fence
+from crawler_lifecycle.ports.runs import Deployment, Fence
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab, each_at_once, workflow_clock
 

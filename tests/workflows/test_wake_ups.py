@@ -15,7 +15,8 @@ import pytest
 from crawler_lifecycle.domain.ladder import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.wake_ups import PATIENCE_S
-from crawler_lifecycle.ports import Deployment, LookReport
+from crawler_lifecycle.ports.looks import LookReport
+from crawler_lifecycle.ports.runs import Deployment
 from crawler_lifecycle.workflows import leaving
 from tests.histories.record import HeldLooks
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,18 +14,16 @@ from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import (
-    AdoptionStore,
-    LostRun,
-    Owner,
-    RunReader,
-    RunRow,
-    TaskInventory,
-    TaskRecord,
-    WorkflowDirectory,
-)
+from crawler_lifecycle.ports.cluster import TaskInventory
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.runs import LostRun, Owner, RunRow, TaskRecord
 
 from .ending import Mend
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.adoption import AdoptionStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -53,25 +54,25 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import (
-    AdoptionStore,
-    AuditedCluster,
-    AuditStore,
-    Correction,
-    CorrectionStore,
-    Fence,
-    FindingStore,
-    RunReader,
-    TaskReader,
-    TaskRef,
-    WorkflowDirectory,
-)
+from crawler_lifecycle.ports.cluster import AuditedCluster
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .adoption import Adoption, run_of
 from .ending import AuditEnding, Mend, still
 from .giving_up import GivingUp
 from .parents import waker
 from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.audits.findings import FindingStore
+    from crawler_lifecycle.store.audits.reads import AuditStore
+    from crawler_lifecycle.store.runs.adoption import AdoptionStore
+    from crawler_lifecycle.store.runs.corrections import CorrectionStore
+    from crawler_lifecycle.store.runs.reads import RunReader
+    from crawler_lifecycle.store.runs.tasks import TaskReader
+
 
 log = logging.getLogger(__name__)
 

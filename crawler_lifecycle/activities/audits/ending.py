@@ -9,7 +9,8 @@ from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.audits.audit import AuditFinding, ClusterTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
-from crawler_lifecycle.ports import AuditedCluster, TaskRef
+from crawler_lifecycle.ports.cluster import AuditedCluster
+from crawler_lifecycle.ports.runs import TaskRef
 
 #: Between asking a task that nobody owns to end and ending it by force, in seconds.
 STOP_S = 10.0

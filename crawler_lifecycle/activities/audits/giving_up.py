@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
 from crawler_lifecycle.activities.look_step import LookStep
@@ -22,12 +23,17 @@ from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.domain.run import EndedTasks, RunRequest, RunStatus, StopIntent, Verdict, verdict
-from crawler_lifecycle.ports import AuditedCluster, Fence, Owner, WorkflowDirectory
-from crawler_lifecycle.ports.store import Store
-from crawler_lifecycle.ports.store.graphs import GraphFence
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.cluster import AuditedCluster
+from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .ending import AuditEnding
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.store import Store
+
 
 #: The first letters of an owner that is no workflow, and who asks for the stops.
 OURS = "given-up-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -22,12 +23,18 @@ from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
-from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, WorkflowDirectory
-from crawler_lifecycle.ports.store.schedules import ScheduleStore
+from crawler_lifecycle.ports.protocols import WorkflowDirectory
 
 from .ending import Mend, still
 from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.audits.findings import FindingStore
+    from crawler_lifecycle.store.audits.reads import AuditStore
+    from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+    from crawler_lifecycle.store.webhooks import WebhookStore
+
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
@@ -44,7 +51,7 @@ class ParentAudit:
     findings: FindingStore
     directory: WorkflowDirectory
     schedules: ScheduleStore
-    webhooks: WebhookReader
+    webhooks: WebhookStore
     rules: AuditRules = field(default_factory=AuditRules)
     clock: Clock = utc_now
     giving_up: GivingUp | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -15,11 +16,15 @@ from crawler_lifecycle.domain.audits.judgement import judge_told, judge_unfired,
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
-from crawler_lifecycle.ports import FindingStore
-from crawler_lifecycle.ports.store.schedules import Noted, ScheduleRow, ScheduleStore
+from crawler_lifecycle.ports.schedules import Noted, ScheduleRow
 
 from .ending import Mend
 from .settling import PAGE, AuditPage, AuditPart, Settling
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.audits.findings import FindingStore
+    from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+
 
 #: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
 SETTLE_S = 60.0

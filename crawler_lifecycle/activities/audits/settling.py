@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.domain.audits.audit import (
@@ -22,9 +23,12 @@ from crawler_lifecycle.domain.audits.audit import (
     reportable,
 )
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports import FindingStore
 
 from .ending import Mend
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.audits.findings import FindingStore
+
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 from temporalio.exceptions import CancelledError
@@ -24,7 +24,8 @@ from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import pool_of
 from crawler_lifecycle.domain.values import NoValue
-from crawler_lifecycle.ports import (
+from crawler_lifecycle.ports.graphs import Done, GraphFence, GraphRow, StepWork
+from crawler_lifecycle.ports.protocols import (
     FunctionCall,
     FunctionHost,
     FunctionHosts,
@@ -32,10 +33,13 @@ from crawler_lifecycle.ports import (
     PlanFailed,
     WorkflowDirectory,
 )
-from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, GraphStore, StepWork
-from crawler_lifecycle.ports.store.managers import PlanStore
 
 from .questions import Around, Frame, Questions, given_frames, unfit
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.graphs.graphs import GraphStore
+    from crawler_lifecycle.store.managers.plans import PlanStore
+
 
 #: Seconds for which functions are begun in one call; the one that is begun then is called to its end.
 BEGIN_S = 20.0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
@@ -31,11 +31,16 @@ from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.graphs import GraphFence, GraphRow, GraphStore, StepWork
-from crawler_lifecycle.ports.store.managers import ManagerStore, NewManager
+from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, StepWork
+from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.ports.runs import Owner
 
 from .questions import unfit
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.graphs.graphs import GraphStore
+    from crawler_lifecycle.store.managers.managers import ManagerStore
+
 
 _REQUEST = TypeAdapter(RunRequest)
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.activities.shared import answered, patient
 from crawler_lifecycle.domain.errors import (
@@ -27,8 +27,12 @@ from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKin
 from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.values import NoValue, unpacked
-from crawler_lifecycle.ports import FunctionHost, WorkflowDirectory
-from crawler_lifecycle.ports.store.graphs import Given, GraphReader, GraphRow, GraphStore, StepRow, StepWork
+from crawler_lifecycle.ports.graphs import Given, GraphRow, StepRow, StepWork
+from crawler_lifecycle.ports.protocols import FunctionHost, WorkflowDirectory
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.graphs.graphs import GraphStore
+
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ class Around:
     """Numbers of the steps that the graph depends on."""
 
 
-def given_frames(graphs: GraphReader, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
+def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
     """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level; an item
     of a fan-out gets what the fan-out depends on. What is read ``around`` the step is added there."""
     above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
@@ -81,13 +85,13 @@ def given_frames(graphs: GraphReader, graph_id: int, work: StepWork, around: Aro
     yield from _values(graphs, graph_id, found, lambda one: one.path.split("/")[level:])
 
 
-def _deps_of(graphs: GraphReader, graph_id: int, path: str) -> Sequence[int]:
+def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
     """The numbers of the steps that a graph within a graph depends on."""
     deps = [dep for row in graphs.list_steps(graph_id, limit=1, paths=[path]) for dep in row.deps]
     return [row.number for row in graphs.list_steps(graph_id, limit=len(deps), paths=deps)] if deps else ()
 
 
-def explained(graphs: GraphReader, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
+def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
     """These steps, the reason of each that waits saying what for. That takes all steps of the graph."""
     waits = {row.number for row in rows if row.unreadable is None and row.state in _WAIT and not row.reason}
     graph = graphs.load(graph_id) if waits else None
@@ -101,7 +105,7 @@ def job_document(row: StepRow) -> dict[str, Any]:
 
 
 def _values(
-    graphs: GraphReader, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
+    graphs: GraphStore, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
 ) -> Iterator[Frame]:
     """What steps give, graphs before what is in them. What did not complete and recorded nothing is left out."""
     holding = {one.path.rpartition("/")[0] for one in found}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
@@ -35,8 +35,13 @@ from crawler_lifecycle.domain.managers.manager import (
 )
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Catalogue, PlanFailed, PlanHost, PlanHosts
-from crawler_lifecycle.ports.store.managers import HEARD_S, Committed, ManagerFence, ManagerRow, ManagerStore, PlanStore
+from crawler_lifecycle.ports.managers import HEARD_S, Committed, ManagerFence, ManagerRow
+from crawler_lifecycle.ports.protocols import Catalogue, PlanFailed, PlanHost, PlanHosts
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.managers.managers import ManagerStore
+    from crawler_lifecycle.store.managers.plans import PlanStore
+
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from temporalio import activity
 
@@ -20,8 +21,11 @@ from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manag
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import ManagerFence, ManagerRow, ManagerStore
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
+from crawler_lifecycle.ports.runs import Owner
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.managers.managers import ManagerStore
 
 
 @dataclass(frozen=True, slots=True)

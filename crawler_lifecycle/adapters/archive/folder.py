@@ -19,7 +19,7 @@ from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FilePart, FileSource
+from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 

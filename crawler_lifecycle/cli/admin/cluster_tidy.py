@@ -19,9 +19,10 @@ from .services import load_settings
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.retention import KeptRun, RetentionState
     from crawler_lifecycle.domain.run_ref import RunRef
-    from crawler_lifecycle.ports import FileRetentionStore, FilesPlace
+    from crawler_lifecycle.ports.protocols import FilesPlace
     from crawler_lifecycle.settings import Settings
-    from crawler_lifecycle.store import SqlStore
+    from crawler_lifecycle.store import Store
+    from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
 #: Runs read from the database in one go.
@@ -99,7 +100,7 @@ def _places(settings: Settings) -> list[FilesPlace]:
         raise CommandFailed(Exit.USAGE, what, None, cure) from None
 
 
-def _store(settings: Settings) -> SqlStore:
+def _store(settings: Settings) -> Store:
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.store import open_store
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.plugin import configured_address, connect
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.ports import KnowsRuns
+    from crawler_lifecycle.ports.protocols import KnowsRuns
     from crawler_lifecycle.settings import Settings
 
 #: Seconds for all sources together. A server that was started with us needs a moment.

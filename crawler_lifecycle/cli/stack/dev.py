@@ -156,7 +156,7 @@ def _place(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
 
 
 def _without_password(url: str | None) -> str:
-    from crawler_lifecycle.store import masked  # SQLAlchemy: not for every call
+    from crawler_lifecycle.store import masked
 
     return masked(url or "")
 

@@ -13,7 +13,8 @@ from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import Curre
 from crawler_lifecycle.clusters.kubernetes.looks.pipeline import Looks
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Details, Look, TaskRecord, TaskRef
+from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
 
 from .looks import run_records
 from .looks.details.log_tails import LogTails

@@ -39,7 +39,8 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
-from crawler_lifecycle.ports import Deployed, Deployment, Details, Look, QueuedTask, TaskRecord, TaskRef
+from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from .folders import folder as files

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import parse_cpu, parse_memory
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 from crawler_lifecycle.runner.held import Held, NotOurs
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import Counted, TaskRef
+from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .folders import folder as files
 from .listing import task_of

@@ -31,7 +31,8 @@ from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import Identity, still_alive
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Counted, ObserverHealth, TaskRef
+from crawler_lifecycle.ports.looks import Counted, ObserverHealth
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from .folders import folder as files

@@ -21,7 +21,8 @@ from crawler_lifecycle.gateway.runs.files import RunFile
 from crawler_lifecycle.gateway.runs.requests import (
     StrictBody,
 )
-from crawler_lifecycle.ports import CorrectionRow, FindingRow, Resumption, RunRow, TaskRow
+from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
+from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
 
 from .run_waits import standing_of, undelivered
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.graphs.commands import OPEN
-from crawler_lifecycle.ports.store.graphs import GraphRow, StepRow
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 
 from .answers import Stop
 from .paging import Paging

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
-from crawler_lifecycle.ports.store.managers import JobRow, ManagerRow, PlanRow
+from crawler_lifecycle.ports.managers import JobRow, ManagerRow, PlanRow
 
 from .answers import Stop
 from .paging import Paging

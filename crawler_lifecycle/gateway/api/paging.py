@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
-from crawler_lifecycle.ports import CorrectionReader, CorrectionRow
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
 
 Row = TypeVar("Row")
 #: Characters of the name of a file in an archive, which may hold more; so much fits into an address.
@@ -157,7 +158,7 @@ def cut(kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]) 
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 
 
-def id_before(corrections: CorrectionReader, since: datetime) -> int:
+def id_before(corrections: CorrectionStore, since: datetime) -> int:
     """The id after which corrections made at or after ``since`` begin.
 
     Ids grow with time, so the place is found by bisection instead of reading everything before it.

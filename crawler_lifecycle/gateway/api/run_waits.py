@@ -9,7 +9,8 @@ from typing import Any
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, Standing
-from crawler_lifecycle.ports import RunRow, TaskReader
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:

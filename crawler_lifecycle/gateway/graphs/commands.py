@@ -27,8 +27,10 @@ from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
 from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.ports.store.graphs import GraphRow, GraphStore, NewGraph
-from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow, PlanStore
+from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 

@@ -32,15 +32,9 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, che
 from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
-from crawler_lifecycle.ports.store.managers import (
-    PLAN_MANAGER,
-    PLAN_READING,
-    ManagerRow,
-    ManagerStore,
-    NewManager,
-    PlanRow,
-    PlanStore,
-)
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_READING, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 

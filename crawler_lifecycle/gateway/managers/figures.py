@@ -9,12 +9,13 @@ from datetime import datetime
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports.store.graphs import GraphReader
-from crawler_lifecycle.ports.store.managers import ManagerReader
-from crawler_lifecycle.ports.store.schedules import UNTOLD, ScheduleCounts, ScheduleReader
+from crawler_lifecycle.ports.schedules import UNTOLD, ScheduleCounts
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 
 
-def count_managers(managers: ManagerReader, metrics: Metrics) -> None:
+def count_managers(managers: ManagerStore, metrics: Metrics) -> None:
     """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
     try:
         found = managers.live_managers()
@@ -26,7 +27,7 @@ def count_managers(managers: ManagerReader, metrics: Metrics) -> None:
     metrics.manager_jobs_live.set(math.nan if found is None else found.jobs)
 
 
-def count_graphs(graphs: GraphReader, metrics: Metrics) -> None:
+def count_graphs(graphs: GraphStore, metrics: Metrics) -> None:
     """The same of graphs."""
     try:
         metrics.graphs.set(graphs.count_graphs())
@@ -34,7 +35,7 @@ def count_graphs(graphs: GraphReader, metrics: Metrics) -> None:
         metrics.graphs.set(math.nan)
 
 
-def count_schedules(schedules: ScheduleReader, metrics: Metrics, clock: Callable[[], datetime]) -> None:
+def count_schedules(schedules: ScheduleStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
     """The same of schedules."""
     try:
         found: ScheduleCounts | None = schedules.count_schedules(clock() - UNTOLD)

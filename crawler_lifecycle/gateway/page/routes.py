@@ -45,7 +45,7 @@ from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 
 from .login import add_login

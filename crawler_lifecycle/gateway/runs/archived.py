@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import IO, cast
 
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.ports import FileArchive
+from crawler_lifecycle.ports.protocols import FileArchive
 
 #: Bytes of a directory that are read: of some twenty thousand files.
 DIRECTORY_MAX = 2 * 1024 * 1024

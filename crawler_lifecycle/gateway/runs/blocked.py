@@ -27,9 +27,10 @@ from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import FindingRow, RunRow
-from crawler_lifecycle.ports.store.schedules import DueRow, ScheduleRow
-from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.ports.looks import FindingRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
+from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 

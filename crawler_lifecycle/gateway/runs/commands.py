@@ -30,7 +30,11 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.names import attempt_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.gateway.access.operations import caller_name, check_own
-from crawler_lifecycle.ports import AcceptanceStore, AdditionStore, RunReader, RunRow, StopIntentStore
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.additions import AdditionStore
+from crawler_lifecycle.store.runs.initiation import InitiationStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.stops import StopStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
@@ -89,9 +93,9 @@ class Commands:
 
     def __init__(
         self,
-        acceptance: AcceptanceStore,
+        acceptance: InitiationStore,
         additions: AdditionStore,
-        stops: StopIntentStore,
+        stops: StopStore,
         runs: RunReader,
         workflows: Workflows,
         crawlers: Crawlers,

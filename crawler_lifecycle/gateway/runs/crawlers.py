@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import SchedulerUnavailable
-from crawler_lifecycle.ports import SchedulerClient
+from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 FRESH_S = 5.0

@@ -11,7 +11,11 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound, TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
-from crawler_lifecycle.ports import EventReader, ExportReader, Fence, FileArchive, RunReader, RunRow
+from crawler_lifecycle.ports.protocols import FileArchive
+from crawler_lifecycle.ports.runs import Fence, RunRow
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
@@ -33,8 +37,8 @@ class Deliveries:
     def __init__(
         self,
         runs: RunReader,
-        events: EventReader,
-        exports: ExportReader,
+        events: EventStore,
+        exports: ExportStore,
         workflows: Workflows,
         archive: FileArchive | None,
     ) -> None:

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import ExportReader, FileArchive, FilePart, LiveFiles, RunRow, TaskReader, TaskRef
+from crawler_lifecycle.ports.cluster import LiveFiles
+from crawler_lifecycle.ports.files import FilePart
+from crawler_lifecycle.ports.protocols import FileArchive
+from crawler_lifecycle.ports.runs import RunRow, TaskRef
+from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .archived import ArchivedFiles
 
@@ -68,7 +73,7 @@ class RunFiles:
     def __init__(
         self,
         tasks: TaskReader,
-        exports: ExportReader,
+        exports: ExportStore,
         live: LiveFiles | None,
         archive: FileArchive | None,
         elsewhere: str | None = None,

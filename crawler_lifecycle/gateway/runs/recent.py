@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.kept import Kept
-from crawler_lifecycle.ports import RecentRun, RunReader, RunRow
-from crawler_lifecycle.ports.store.readers import CRAWLERS_MAX
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, RunRow
+from crawler_lifecycle.store.runs.reads import RunReader
 
 from .crawlers import Crawlers
 

@@ -21,7 +21,8 @@ from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow, ScheduleRow, ScheduleStore
+from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from crawler_lifecycle.web.problems import Problem

@@ -20,7 +20,8 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun, StopRun
-from crawler_lifecycle.ports import RunReader, RunRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 
 from .forms import Form, refused, shown

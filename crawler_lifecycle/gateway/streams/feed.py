@@ -26,7 +26,9 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import Event, EventReader, RunReader
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.runs.reads import RunReader
 
 #: Pause between two readings of the outbox while somebody listens, in seconds: after news, and when there was none.
 BUSY_S, IDLE_S = 0.1, 0.25
@@ -96,7 +98,7 @@ class Feed:
 
     def __init__(
         self,
-        events: EventReader,
+        events: EventStore,
         runs: RunReader,
         metrics: Metrics,
         clock: Callable[[], datetime],

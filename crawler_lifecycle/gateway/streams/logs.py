@@ -14,7 +14,11 @@ from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import LogPart, RunReader, TaskLogs, TaskReader, TaskRef
+from crawler_lifecycle.ports.cluster import TaskLogs
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
 
 #: Bytes read and sent at once.

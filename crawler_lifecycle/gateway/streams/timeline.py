@@ -16,16 +16,13 @@ from pydantic import BaseModel
 from crawler_lifecycle.domain.audits.corrections import MEANINGS, SOURCES
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.cursors import decode_places, encode
-from crawler_lifecycle.ports import (
-    CorrectionReader,
-    CorrectionRow,
-    EventReader,
-    ExportReader,
-    RunReader,
-    RunRow,
-    TaskReader,
-    TransitionRow,
-)
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.runs import RunRow, TransitionRow
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 
 LIST = "timeline"
 TEXT_MAX = 500
@@ -81,9 +78,9 @@ class Timeline:
 
     runs: RunReader
     tasks: TaskReader
-    corrections: CorrectionReader
-    exports: ExportReader
-    events: EventReader
+    corrections: CorrectionStore
+    exports: ExportStore
+    events: EventStore
 
     def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
         """The page after ``token``. Raises ``Problem`` 422 for a token of another list."""

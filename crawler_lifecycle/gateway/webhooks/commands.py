@@ -11,8 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import check_webhook_name
 from crawler_lifecycle.gateway.runs.commands import Commanded, told
-from crawler_lifecycle.ports import Event
-from crawler_lifecycle.ports.store.webhooks import WebhookRow, WebhookStore
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.ports.webhooks import WebhookRow
+from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import EventReader, WebhookReader
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.webhooks import WebhookStore
 
 
-def count_webhooks(webhooks: WebhookReader, events: EventReader, metrics: Metrics) -> None:
+def count_webhooks(webhooks: WebhookStore, events: EventStore, metrics: Metrics) -> None:
     """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
     try:
         rows, newest = webhooks.list_webhooks(0, WEBHOOKS_MAX), events.last_event_seq()

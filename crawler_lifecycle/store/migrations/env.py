@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -16,8 +16,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect, select, text, update
 
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
+from crawler_lifecycle.store.audits.tables import schema_compatibility
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url, translated
-from crawler_lifecycle.store.schema.tables import schema_compatibility
 
 _MIGRATIONS = Path(__file__).parent
 _LOCK_WAIT_S = 120

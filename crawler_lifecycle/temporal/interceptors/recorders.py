@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.initiation import CreateHistory
 from crawler_lifecycle.activities.meters import count, measure
 from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import Fence, RunHandle
+from crawler_lifecycle.ports.runs import Fence, RunHandle
 
 log = logging.getLogger(__name__)
 

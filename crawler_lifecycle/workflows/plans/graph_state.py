@@ -15,7 +15,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.graph.commands import GraphResult, GraphSnapshot
 from crawler_lifecycle.domain.graph.spec import GraphState
-from crawler_lifecycle.ports.store.graphs import GraphFence
+from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.workflows.state import FLOW, PARENT, STATUS
 
 from .manager_state import NAME, ManagerInbox, OwnedState

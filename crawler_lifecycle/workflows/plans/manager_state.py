@@ -16,7 +16,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import words
 from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
-from crawler_lifecycle.ports.store.managers import ManagerFence
+from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, REASON_MAX, STATUS, TOO_LATE, Inbox
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")

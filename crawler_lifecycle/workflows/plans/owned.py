@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.activities.graphs.graphs import GraphStopped
 from crawler_lifecycle.activities.managers.managing import ManagerStopped
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.workflows.alarm import Alarm
 from crawler_lifecycle.workflows.calls import Beside, call, pause
 from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave

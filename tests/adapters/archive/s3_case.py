@@ -12,7 +12,7 @@ from pathlib import Path
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.names import archive_key
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 from tests.support.s3 import Bucket
 
 KEY = archive_key(7, 1)

@@ -21,7 +21,8 @@ from crawler_lifecycle.adapters.archive.zip.packing import Pace, Packed, pack
 from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles, task_files
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FilesMissing, FileSource, TaskRef, Ticket
+from crawler_lifecycle.ports.files import FilesMissing, FileSource
+from crawler_lifecycle.ports.runs import TaskRef, Ticket
 from tests.support.run_refs import run_ref
 
 MIB = 2**20

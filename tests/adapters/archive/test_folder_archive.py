@@ -33,7 +33,7 @@ from crawler_lifecycle.adapters.archive.zip import packing
 from crawler_lifecycle.adapters.archive.zip.names import Names, safe_component
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 
 KEY = "7/1/supporting-files.zip"
 
@@ -498,7 +498,7 @@ def test_a_hundred_thousand_files_fit_into_little_memory(folder: Path, tmp_path:
 import sys
 from pathlib import Path
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 def peak():
     return int(next(s for s in open("/proc/self/status") if s.startswith("VmHWM")).split()[1])
 before = peak()

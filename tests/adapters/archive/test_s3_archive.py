@@ -20,7 +20,7 @@ from crawler_lifecycle.adapters.archive.s3 import archive as s3
 from crawler_lifecycle.adapters.archive.s3 import upload as s3_upload
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 from tests.adapters.archive.s3_case import KEY, MIB, OBJECT, proved, store, until
 from tests.support.s3 import Bucket, S3Server, aws_environment, use_aws
 from tests.support.s3_faults import Fault, FaultProxy
@@ -122,7 +122,7 @@ from pathlib import Path
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.adapters.archive.s3 import upload
 from crawler_lifecycle.adapters.archive.zip import packing
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 
 part = int(sys.argv[4])
 upload.part_bytes = lambda _: part

@@ -27,7 +27,7 @@ from crawler_lifecycle.adapters.archive.s3 import upload
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 from tests.adapters.archive.s3_case import KEY, OBJECT, proved, store, until
 from tests.support.s3 import SECRET_KEY, Bucket, S3Server, use_aws
 from tests.support.s3_faults import Fault, FaultProxy

@@ -16,9 +16,9 @@ from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state
 from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes.file_retention import SqlFileRetention
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 from tests.support.run_refs import run_ref
@@ -29,7 +29,7 @@ from tests.support.s3_faults import Fault, FaultProxy
 class Fleet:
     """Runs in a database, and what they left on a volume."""
 
-    def __init__(self, store: SqlStore, clock: Clock, volume: Path) -> None:
+    def __init__(self, store: Store, clock: Clock, volume: Path) -> None:
         self.store, self.volume = store, volume
         self.world = World(store, clock)
         self.count = 0
@@ -197,13 +197,13 @@ def test_nothing_is_there(fleet: Fleet, tidy: Any) -> None:
 
 def test_a_run_that_is_resumed_in_this_moment_is_kept(fleet: Fleet, tidy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = fleet.run(days=20)
-    really = SqlFileRetention.give_up_files
+    really = FileRetentionStore.give_up_files
 
-    def resumed_before(self: SqlFileRetention, *given: Any, **options: Any) -> Any:
+    def resumed_before(self: FileRetentionStore, *given: Any, **options: Any) -> Any:
         fleet.world.resume(fleet.fence(run_id))
         return really(self, *given, **options)
 
-    monkeypatch.setattr(SqlFileRetention, "give_up_files", resumed_before)
+    monkeypatch.setattr(FileRetentionStore, "give_up_files", resumed_before)
     done = tidy("--yes", "-o", "json")
     assert done.code == Exit.DONE
     assert (states(done)[str(run_id)], done.json["removed"]) == ("live", 0)

@@ -14,9 +14,9 @@ from crawler_lifecycle.cli.admin import db_prune
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER
-from crawler_lifecycle.ports import Details
-from crawler_lifecycle.store import Pruner, SqlStore, open_store, upgrade
-from crawler_lifecycle.store.writes import pruning as adapter
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.store import Pruner, Store, open_store, upgrade
+from crawler_lifecycle.store.retention import pruning as adapter
 from tests.cli.cli_support import NOW, Crawlctl, Result
 from tests.contracts.store.world import Clock, World
 
@@ -24,7 +24,7 @@ from tests.contracts.store.world import Clock, World
 class Fleet:
     """Runs in a database."""
 
-    def __init__(self, store: SqlStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.world = World(store, clock)
         self.count = 0

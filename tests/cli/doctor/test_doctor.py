@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.gateway.access.tokens import new_token
 from crawler_lifecycle.observability.redaction import Redactor
-from crawler_lifecycle.ports.store.managers import HEARD_S, PlanRow
+from crawler_lifecycle.ports.managers import HEARD_S, PlanRow
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import engine, head_version, open_store, upgrade
 from crawler_lifecycle.temporal.operator import task_queues

@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.local.processes.identity import Identity, all_pr
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from tests.support.run_refs import run_ref
 
 RUN = 5

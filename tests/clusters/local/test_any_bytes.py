@@ -22,7 +22,8 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.local.live_counters import counted
 from crawler_lifecycle.clusters.local.processes.identity import boot_id
 from crawler_lifecycle.domain.task import End, Observation, Phase
-from crawler_lifecycle.ports import Details, Fence, TaskRef
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
 from crawler_lifecycle.runner.state import JobState
 from crawler_lifecycle.store import open_store, upgrade

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Deployed
+from crawler_lifecycle.ports.runs import Deployed
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 

@@ -23,7 +23,7 @@ from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import wait_until
 from tests.support.run_refs import owned, run_ref
 

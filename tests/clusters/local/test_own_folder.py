@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.clusters.local.processes import liveness_marks
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.run_refs import run_ref
 

@@ -23,7 +23,7 @@ from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.clusters.local.processes.cgroup import Group
 from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Deployed
+from crawler_lifecycle.ports.runs import Deployed
 from crawler_lifecycle.runner.held import Held
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref

@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced, NothingDeployed
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Fence, Owner, TaskRef
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
+from crawler_lifecycle.ports.runs import Fence, Owner, TaskRef
+from crawler_lifecycle.store import Store, open_store, upgrade
 from tests.clusters.local.local_bench import SLEEP, Bench, wait_until
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler
 
@@ -35,7 +35,7 @@ class Stand:
         upgrade(f"sqlite:///{self.file}")
         self.store = self._open()
 
-    def _open(self) -> SqlStore:
+    def _open(self) -> Store:
         return open_store(f"sqlite:///{self.file}", pool_size=1)
 
     def back_up(self) -> None:

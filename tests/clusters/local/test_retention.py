@@ -14,7 +14,7 @@ from crawler_lifecycle.clusters.local.folders import retention
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench
 from tests.support.run_refs import run_ref
 

@@ -12,7 +12,8 @@ from crawler_lifecycle.clusters.local.folders import folder as files
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import DEPTH_MAX, LocalFiles
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskFileList, TaskRef
+from crawler_lifecycle.ports.files import TaskFileList
+from crawler_lifecycle.ports.runs import TaskRef
 
 RUN = RunRef(7, "u7")
 TASK = TaskRef(70, 0, 1, None)

@@ -19,17 +19,9 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import (
-    Cluster,
-    Deployed,
-    Deployer,
-    Deployment,
-    EvidenceKeeper,
-    KnowsRuns,
-    QueuedTask,
-    TaskFiles,
-    TaskRef,
-)
+from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, TaskFiles
+from crawler_lifecycle.ports.protocols import KnowsRuns
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
 

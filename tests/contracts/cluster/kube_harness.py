@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Deployed, Deployment, TaskRef
+from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.contracts.cluster.cluster_harness import LONG, RUN, WAIT_S, Harness
 from tests.support.run_refs import run_ref

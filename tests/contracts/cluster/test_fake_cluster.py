@@ -10,7 +10,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
 

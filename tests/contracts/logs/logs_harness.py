@@ -10,7 +10,9 @@ from typing import Any
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
-from crawler_lifecycle.ports import LogPart, TaskLogs, TaskRef
+from crawler_lifecycle.ports.cluster import TaskLogs
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.fakes.logs import FakeLogs
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.ports import LogPart, TaskRef
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.contracts.logs.logs_harness import RUN, FakeHarness, Harness, LocalHarness, PodHarness
 from tests.support.kube_api import Garbage
 from tests.support.kube_objects import NO_LOGS

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports import Cluster, Observer, TaskRef
+from crawler_lifecycle.ports.cluster import Cluster, Observer
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.fakes.observer import FakeObserver

@@ -14,7 +14,8 @@ import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.ports import FileArchive, FilesMissing, FileSource
+from crawler_lifecycle.ports.files import FilesMissing, FileSource
+from crawler_lifecycle.ports.protocols import FileArchive
 from tests.support.fakes.services import FakeArchive
 from tests.support.s3 import S3Server, moto_s3, rclone_s3, use_aws
 

@@ -16,7 +16,8 @@ from crawler_lifecycle.adapters.eventbridge import EventBridgeSink
 from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.ports import Catalogue, EventSink, Notifier, Owner
+from crawler_lifecycle.ports.protocols import Catalogue, EventSink, Notifier
+from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.services.services_harness import CRAWLERS, event
 from tests.support.event_bus import AWS_ENVIRONMENT, AWS_UNSET, BUS, moto_bus
 from tests.support.fakes.services import FakeCatalogue, FakeDirectory, FakeNotifier, FakeSink

@@ -17,7 +17,8 @@ from crawler_lifecycle.domain.errors import (
     OtherPlace,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.ports import QueuedTask, SchedulerClient
+from crawler_lifecycle.ports.protocols import SchedulerClient
+from crawler_lifecycle.ports.runs import QueuedTask
 from crawler_lifecycle.scheduler import create_app
 from tests.contracts.services.services_harness import CRAWLERS, deployment, served
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler_lifecycle.store import SqlStore, open_store, upgrade
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store import Store, open_store, upgrade
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import wait_patiently
 from tests.support.servers import DATABASES, shared_server
@@ -69,12 +69,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(store_url: str, clock: Clock) -> Iterator[SqlStore]:
+def store(store_url: str, clock: Clock) -> Iterator[Store]:
     store = open_store(store_url, pool_size=25, clock=clock)
     yield store
     store.close()
 
 
 @pytest.fixture
-def world(store: SqlStore, clock: Clock) -> World:
+def world(store: Store, clock: Clock) -> World:
     return World(store, clock)

@@ -15,9 +15,9 @@ from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.values import decode, unpacked
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.graphs import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
-from crawler_lifecycle.ports.store.managers import ManagerFence, NewManager
+from crawler_lifecycle.ports.graphs import Done, GraphFence, GraphRow, NewGraph, StepRow, StepWork
+from crawler_lifecycle.ports.managers import ManagerFence, NewManager
+from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
 
 KEY = "nightly/shops"

@@ -17,8 +17,8 @@ from crawler_lifecycle.domain.managers.manager import (
     SourceItem,
     manager_workflow_id,
 )
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.managers import Committed, JobRow, ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, request
 
 NAME, FLOW = "shops", "flow-1"

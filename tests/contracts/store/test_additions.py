@@ -12,9 +12,9 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced, InvalidReq
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import End, Phase, TaskStatus
-from crawler_lifecycle.ports import AddedTask, Fence, RunRow
-from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import task_addition
+from crawler_lifecycle.ports.runs import AddedTask, Fence, RunRow
+from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.runs.tables import task_addition
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World, good_end, request, seen
 
@@ -102,7 +102,7 @@ def test_no_tasks_and_no_run(world: World) -> None:
 
 
 def test_more_tasks_than_a_run_may_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.store.writes.runs.additions.TASKS_PER_RUN_MAX", 4)
+    monkeypatch.setattr("crawler_lifecycle.store.runs.additions.TASKS_PER_RUN_MAX", 4)
     fence = world.run(tasks=2)
     with pytest.raises(InvalidRequest, match=r"tasks: 3 .* at most 4, and this one has 2: start another run"):
         world.store.additions.add_tasks(fence.run_id, "k", [*ARGS, {}])
@@ -143,7 +143,7 @@ def test_a_writer_that_lost_the_run_adds_nothing(world: World) -> None:
     assert world.store.tasks.count_tasks(fence.run_id).queued == 1
 
 
-def test_ten_thousand_tasks_in_a_few_statements(world: World, store: SqlStore) -> None:
+def test_ten_thousand_tasks_in_a_few_statements(world: World, store: Store) -> None:
     fence = world.run()
     sent: list[str] = []
 
@@ -182,7 +182,7 @@ def test_many_adders_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("round_", range(8))
-def test_an_addition_against_the_end(world: World, store: SqlStore, round_: int) -> None:
+def test_an_addition_against_the_end(world: World, store: Store, round_: int) -> None:
     fence = world.deployed()
     world.execute(fence)
     [task] = world.store.looks.found_state(fence).tasks

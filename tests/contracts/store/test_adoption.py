@@ -10,7 +10,7 @@ from crawler_lifecycle.domain.errors import NotInThisState, RowMissing, RunNotFo
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Fence, LostRun, TaskRecord
+from crawler_lifecycle.ports.runs import Fence, LostRun, TaskRecord
 from tests.contracts.store.world import OTHER, OWNER, World, request
 
 UID = "0123456789abcdef" * 2

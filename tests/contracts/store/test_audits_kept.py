@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.store import Store
 from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
 ORPHAN = AuditFinding("orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"})
@@ -45,9 +45,7 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     ("change", "named"),
     [("status = 'DANCING'", "DANCING"), ("status = 'COMPLETED', ended_at = NULL", "ended_at")],
 )
-def test_what_cannot_be_is_among_the_open_runs_and_says_so(
-    world: World, store: SqlStore, change: str, named: str
-) -> None:
+def test_what_cannot_be_is_among_the_open_runs_and_says_so(world: World, store: Store, change: str, named: str) -> None:
     spoilt, whole = world.run("r1"), world.run("r2")
     with store.database.engine.begin() as conn:
         conn.execute(text(f"UPDATE run_history SET {change} WHERE run_id = {spoilt.run_id}"))
@@ -173,7 +171,7 @@ def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
 # --- findings and reports
 
 
-def test_a_finding_keeps_the_moment_of_its_first_sight(store: SqlStore, clock: Clock) -> None:
+def test_a_finding_keeps_the_moment_of_its_first_sight(store: Store, clock: Clock) -> None:
     first = clock.now
     assert store.findings.note_findings([ORPHAN]) == {ORPHAN.subject: Noted(first)}
     clock.forward(60)
@@ -184,7 +182,7 @@ def test_a_finding_keeps_the_moment_of_its_first_sight(store: SqlStore, clock: C
     assert (row.status, row.kind, row.run_id, row.evidence) == ("open", "orphan", 9, {"uid": "u"})
 
 
-def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: SqlStore, clock: Clock) -> None:
+def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: Store, clock: Clock) -> None:
     store.findings.note_findings([ORPHAN])
     store.findings.note_repair(ORPHAN.subject, "could not be repaired: 503", done=False)
     assert [row.repair for row in store.findings.audit_findings()] == ["could not be repaired: 503"]
@@ -198,7 +196,7 @@ def test_a_repair_is_kept_and_what_comes_back_begins_anew(store: SqlStore, clock
     assert len(store.findings.audit_findings()) == 1
 
 
-def test_evidence_that_was_written_down_is_nothing_new(store: SqlStore, clock: Clock) -> None:
+def test_evidence_that_was_written_down_is_nothing_new(store: Store, clock: Clock) -> None:
     late = AuditFinding("late_evidence/task/1/SUCCEEDED", FindingKind.LATE_EVIDENCE, "it had ended", 1, 1, 1)
     store.findings.note_findings([late])
     store.findings.note_repair(late.subject, "written down")
@@ -207,7 +205,7 @@ def test_evidence_that_was_written_down_is_nothing_new(store: SqlStore, clock: C
     assert store.findings.audit_findings() == []
 
 
-def test_what_is_not_seen_again_is_gone(store: SqlStore, clock: Clock) -> None:
+def test_what_is_not_seen_again_is_gone(store: Store, clock: Clock) -> None:
     other = AuditFinding("no_row/workflow/x", FindingKind.NO_ROW, "w", 8)
     store.findings.note_findings([ORPHAN, other])
     audit = clock.forward(60)
@@ -218,7 +216,7 @@ def test_what_is_not_seen_again_is_gone(store: SqlStore, clock: Clock) -> None:
     assert [row.subject for row in store.findings.audit_findings("gone")] == [ORPHAN.subject]
 
 
-def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: SqlStore) -> None:
+def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: Store) -> None:
     findings = [replace(ORPHAN, subject=f"orphan/{n}") for n in range(20)]
     barrier, failed = threading.Barrier(4), []
 
@@ -238,7 +236,7 @@ def test_audits_that_find_the_same_at_the_same_moment_keep_it_once(store: SqlSto
     assert len(store.findings.audit_findings()) == 20
 
 
-def test_a_report_is_kept_once_for_thirty_days(store: SqlStore, clock: Clock) -> None:
+def test_a_report_is_kept_once_for_thirty_days(store: Store, clock: Clock) -> None:
     assert store.findings.last_audit() is None
     one = Reported(FindingKind.ORPHAN, "it executes", 9, due_at=clock.now)
     first = AuditReport(

@@ -12,7 +12,8 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Correction, Fence, TaskRow
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.runs import Fence, TaskRow
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World
 

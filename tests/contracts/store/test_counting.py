@@ -11,7 +11,8 @@ from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports import Counted, Fence
+from crawler_lifecycle.ports.looks import Counted
+from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import World, good_end, seen
 
 

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from crawler_lifecycle.domain.errors import Fenced, LifecycleError, RowEdited, RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Fence, UnknownStatus
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence, UnknownStatus
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from tests.contracts.store.world import START, World, seen
 

@@ -14,9 +14,10 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import Counters, End, Phase
-from crawler_lifecycle.ports import Details, Fence, Owner
-from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import run_history, task_history
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.runs.tables import run_history, task_history
 from tests.contracts.store.world import World, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.
@@ -95,7 +96,7 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
 
 
 @pytest.mark.parametrize("edited", [2**63 - 1, bounds.COUNT_MAX + 1, -1])
-def test_counters_that_another_hand_wrote_never_break_a_sum(store: SqlStore, world: World, edited: int) -> None:
+def test_counters_that_another_hand_wrote_never_break_a_sum(store: Store, world: World, edited: int) -> None:
     fence = world.deployed(tasks=3)
     world.execute(fence)
     t = task_history.c
@@ -148,7 +149,7 @@ def test_the_largest_request_survives_its_row(world: World) -> None:
     ],
 )
 def test_a_stored_request_that_another_hand_put_out_of_bounds_is_told_as_unreadable(
-    store: SqlStore, world: World, field: str, value: object
+    store: Store, world: World, field: str, value: object
 ) -> None:
     fence = world.deployed()
     world.execute(fence)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.errors import Fenced, Overtaken, RowEdited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports import Deployed, Fence, Look, Resumption
-from crawler_lifecycle.store.writes.unit_of_work import check_fence
+from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.runs import Deployed, Fence, Resumption
+from crawler_lifecycle.store.runs.unit import check_fence
 from tests.contracts.store.world import START, World, good_end, seen
 
 NUMBERS = st.integers(1, 2**31 - 1)

@@ -11,7 +11,8 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, Fenced, RunNotFo
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import RetentionState
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import Fence, Store
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import Clock, World
 
 DAY = 86_400.0

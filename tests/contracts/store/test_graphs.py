@@ -27,8 +27,8 @@ from crawler_lifecycle.domain.graph.spec import LOST_MAX, GraphSpec, GraphState,
 from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED, graph_subject, graph_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.values import RESULT_PART
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.graphs import Done, GraphFence
+from crawler_lifecycle.ports.graphs import Done, GraphFence
+from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.graphing import KEY, MINE, NEXT, Graphed, announced, chain, crawl, group, manager, step
 from tests.contracts.store.world import World, request
 

@@ -10,7 +10,8 @@ from crawler_lifecycle.domain.crawlers.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Fence, Look, Owner
+from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
 UNTIL, LATER = START + timedelta(seconds=25), START + timedelta(seconds=60)

@@ -13,8 +13,8 @@ from crawler_lifecycle.domain.errors import TooManyOpen
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.store import SqlStore, open_store
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import NEW, Managed
 from tests.contracts.store.world import Clock, World
@@ -25,7 +25,7 @@ TARGET = {"run": {"crawler": "services"}, "every_s": 3600}
 
 
 @pytest.fixture
-def small(store_url: str, clock: Clock) -> Iterator[SqlStore]:
+def small(store_url: str, clock: Clock) -> Iterator[Store]:
     """An installation that allows two of each."""
     most = dict.fromkeys(("managers", "graphs", "schedules", "webhooks"), MOST)
     store = open_store(store_url, pool_size=10, clock=clock, most=most)
@@ -34,7 +34,7 @@ def small(store_url: str, clock: Clock) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def few(small: SqlStore, clock: Clock) -> World:
+def few(small: Store, clock: Clock) -> World:
     return World(small, clock)
 
 
@@ -107,7 +107,7 @@ def test_what_has_ended_is_not_opened_again_beyond_the_limit(few: World) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_many_at_once_no_one_too_many_is_made(small: SqlStore, few: World, kind: str) -> None:
+def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: World, kind: str) -> None:
     make, _ = KINDS[kind]
 
     def one(n: int) -> bool:

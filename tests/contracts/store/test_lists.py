@@ -12,8 +12,8 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.schedules.definition import due_request_id
-from crawler_lifecycle.ports import Fence, RecentRun, RunRow
-from crawler_lifecycle.store.reads.run_lists import CLOCK_SLACK
+from crawler_lifecycle.ports.runs import Fence, RecentRun, RunRow
+from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
 from tests.contracts.store.world import OWNER, START, World, request
 
 RUNS = 60

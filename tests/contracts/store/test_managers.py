@@ -34,8 +34,8 @@ from crawler_lifecycle.domain.managers.manager import (
 )
 from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.managers import HEARD_S, PLAN_READING, ManagerFence, PlanRow
+from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, ManagerFence, PlanRow
+from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
 from tests.contracts.store.world import World, request
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import NAME, NEW, Managed, job, page
 from tests.contracts.store.world import World
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import World, request, seen
 
 

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports import Fence, Owner
+from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, never_asked, request, still_open
 
 

@@ -23,12 +23,13 @@ from crawler_lifecycle.domain.retention import GOES, NEVER, Stays, pruned_throug
 from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.schedules.definition import TargetKind
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports import Correction, Details, Fence, Owner
-from crawler_lifecycle.ports.store.schedules import TargetRef
-from crawler_lifecycle.ports.store.webhooks import Tried
-from crawler_lifecycle.store import Pruner, SqlStore, open_pruner
-from crawler_lifecycle.store.schema.tables import metadata
-from crawler_lifecycle.store.writes import pruning as adapter
+from crawler_lifecycle.ports.looks import Correction, Details
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.schedules import TargetRef
+from crawler_lifecycle.ports.webhooks import Tried
+from crawler_lifecycle.store import Pruner, Store, open_pruner
+from crawler_lifecycle.store.retention import pruning as adapter
+from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.world import Clock, World, good_end, seen
 from tests.support.examples import examples
 
@@ -106,7 +107,7 @@ def told(pruner: Pruner, world: World, table: str) -> tuple[int, dict[Stays, int
     return len(chunk.goes), dict(chunk.stays)
 
 
-def everything(store: SqlStore, *but: str) -> dict[str, list[Any]]:
+def everything(store: Store, *but: str) -> dict[str, list[Any]]:
     """All rows of all tables, but of those."""
     with store.database.reading() as conn:
         tables = [table for table in metadata.sorted_tables if table.name not in but]
@@ -118,7 +119,7 @@ def test_every_table_is_decided_about() -> None:
     assert not GOES.keys() & NEVER.keys()
 
 
-def test_what_goes_and_what_stays(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) -> None:
     old = ended(world, tasks=3)
     world.clock.forward(100 * DAY)
     recent = ended(world)
@@ -201,7 +202,7 @@ def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
     assert [e.type for e in world.store.events.events_after(0, run_id=fence.run_id)] == ["run.started", EVENT_RUN_ENDED]
 
 
-def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(world: World, store: Store, pruner: Pruner) -> None:
     old, live = ended(world, tasks=2), world.deployed("live", 2)
     for fence in (old, live):
         tasks = store.tasks.list_tasks(fence.run_id)
@@ -219,7 +220,7 @@ def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(world: World, s
     assert told(pruner, world, "task_observation") == (0, {Stays.LIVE: 2})
 
 
-def test_findings_that_were_closed_long_ago(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: Pruner) -> None:
     old, live = ended(world), world.deployed("live")
     found = [
         AuditFinding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
@@ -243,7 +244,7 @@ def test_findings_that_were_closed_long_ago(world: World, store: SqlStore, prune
 
 
 def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
-    world: World, store: SqlStore, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+    world: World, store: Store, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its reading and its update the row went: then this is its first sight, and nothing is lost."""
     one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
@@ -280,7 +281,7 @@ class Sink:
         self.sent.append(event.type)
 
 
-def test_everything_still_works_afterwards(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_everything_still_works_afterwards(world: World, store: Store, pruner: Pruner) -> None:
     """Readers answer as before, the event can be sent again, and a resume executes what failed."""
     fence = ended(world, tasks=3)
     world.clock.forward(100 * DAY)
@@ -341,7 +342,7 @@ def test_everything_still_works_afterwards(world: World, store: SqlStore, pruner
 # --- while everything goes on ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, store: Store, pruner: Pruner) -> None:
     fence = ended(world, tasks=2)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
@@ -355,7 +356,7 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(world: World, sto
 
 
 def test_two_at_once_and_everything_goes_on(
-    world: World, store: SqlStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+    world: World, store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes once."""
     monkeypatch.setattr(adapter, "CHUNK", 3)
@@ -398,7 +399,7 @@ def test_two_at_once_and_everything_goes_on(
 
 
 def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
-    world: World, store: SqlStore, store_url: str, pruner: Pruner
+    world: World, store: Store, store_url: str, pruner: Pruner
 ) -> None:
     """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has one writer."""
     fence, live = ended(world), world.deployed("live")
@@ -414,7 +415,7 @@ def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
     assert pruned_through(store.runs.properties(fence.run_id))
 
 
-def test_a_chunk_is_all_or_nothing(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_a_chunk_is_all_or_nothing(world: World, store: Store, pruner: Pruner) -> None:
     ended(world)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
@@ -449,7 +450,7 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, size=st.sampled_from([1, 4, 500]))
-def test_any_history(store: SqlStore, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
+def test_any_history(store: Store, pruner: Pruner, clock: Clock, steps: list[Any], size: int) -> None:
     """The record is the same with and without pruning, and what is gone is of runs that were old then."""
     world, fences, over = World(store, clock), list[Fence](), set[int]()
     adapter.CHUNK = size
@@ -485,7 +486,7 @@ def _end(world: World, fence: Fence, pushed: str) -> None:
             world.store.events.record_delivery(event.seq, "pusher", None if pushed == "delivered" else "no answer")
 
 
-def _check_prune(store: SqlStore, pruner: Pruner, world: World) -> None:
+def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
     before = world.clock.now - AGE
     record = everything(store, *GOES, "history_property")
     rows = {row.run_id: row for row in store.runs.list_runs(limit=500)}
@@ -506,7 +507,7 @@ def _check_prune(store: SqlStore, pruner: Pruner, world: World) -> None:
     assert sum(prune(pruner, world).values()) == 0
 
 
-def test_news_of_webhooks_go_by_their_own_age(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner: Pruner) -> None:
     """A webhook has no end; what it was told goes with the event, also what never got through."""
     fence = ended(world, pushed=None)
     hook, _ = store.webhooks.put_webhook("shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None)
@@ -523,7 +524,7 @@ def test_news_of_webhooks_go_by_their_own_age(world: World, store: SqlStore, pru
     assert store.events.get_event(young.seq) == young
 
 
-def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store: SqlStore, pruner: Pruner) -> None:
+def test_old_due_times_go_and_what_they_began_is_found_again(world: World, store: Store, pruner: Pruner) -> None:
     s, definition = store.schedules, {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"}
     row, _ = s.put_schedule("nightly", definition, "ann")
     start = world.clock.now.replace(second=0, microsecond=0)

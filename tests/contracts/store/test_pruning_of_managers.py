@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import EVENT_MANAGER_ENDED, manager_subject
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports import Fence
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import Pruner, open_pruner
 from tests.contracts.store.managing import NEXT, Managed, job, page
 from tests.contracts.store.world import Clock, World

@@ -12,19 +12,19 @@ from crawler_lifecycle.cloudevents import cloud_event
 from crawler_lifecycle.domain.errors import NotInThisState, RunNotFound
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind
-from crawler_lifecycle.ports.store.schedules import DueRow, Noted, ScheduleRow, TargetRef
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.ports.schedules import DueRow, Noted, ScheduleRow, TargetRef
+from crawler_lifecycle.store import Store
 from tests.contracts.store.world import Clock, World
 
 RUN: dict[str, Any] = {"crawler": "services"}
 
 
-def made(store: SqlStore, name: str = "nightly", **fields: Any) -> ScheduleRow:
+def made(store: Store, name: str = "nightly", **fields: Any) -> ScheduleRow:
     spec = ScheduleSpec(run=RUN, **{"every_s": 60, **fields})
     return store.schedules.put_schedule(name, spec.document(), "ann")[0]
 
 
-def due(store: SqlStore, at: datetime, name: str = "nightly") -> DueRow:
+def due(store: Store, at: datetime, name: str = "nightly") -> DueRow:
     """Decide, as for a trigger in Temporal: also at times that are not due."""
     row = store.schedules.get_schedule(name)
     line = store.schedules.decide_due(name, at, row.revision if row is not None else None)
@@ -32,7 +32,7 @@ def due(store: SqlStore, at: datetime, name: str = "nightly") -> DueRow:
     return line
 
 
-def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, clock: Clock) -> None:
+def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, clock: Clock) -> None:
     s = store.schedules
     row = made(store)
     assert (row.revision, row.checked_until, row.requested_by) == (1, clock.now, "ann")
@@ -53,9 +53,7 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, c
         s.pause_schedule("weekly", "why not")
 
 
-def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(
-    store: SqlStore, clock: Clock
-) -> None:
+def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_anew(store: Store, clock: Clock) -> None:
     s = store.schedules
     made(store, overlap=Overlap.QUEUE)
     first = due(store, clock.now)
@@ -76,14 +74,14 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
     assert (line.decision, line.reason, again.revision) == ("started", None, 2)
 
 
-def test_two_that_make_the_same_name_at_once_make_one(store: SqlStore) -> None:
+def test_two_that_make_the_same_name_at_once_make_one(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda n: made(store, every_s=60 + n % 2), range(16)))
     assert len({row.schedule_id for row in rows}) == 1
     assert len(store.schedules.list_schedules(deleted=True)) == 1
 
 
-def test_a_due_time_is_decided_once_by_however_many(store: SqlStore, clock: Clock) -> None:
+def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) -> None:
     made(store)
     with ThreadPoolExecutor(8) as pool:
         lines = list(pool.map(lambda _: due(store, clock.now), range(16)))
@@ -101,7 +99,7 @@ def test_a_due_time_is_decided_once_by_however_many(store: SqlStore, clock: Cloc
     ],
 )
 def test_what_overlaps_is_judged_by_the_verdict(
-    store: SqlStore, world: World, clock: Clock, overlap: Overlap, decision: Decision
+    store: Store, world: World, clock: Clock, overlap: Overlap, decision: Decision
 ) -> None:
     s = store.schedules
     made(store, overlap=overlap)
@@ -133,9 +131,7 @@ def test_what_overlaps_is_judged_by_the_verdict(
     assert s.list_due(first.schedule_id, before=second.due_at) == listed[2:]
 
 
-def test_stop_previous_begins_the_newest_of_those_that_came_together(
-    store: SqlStore, world: World, clock: Clock
-) -> None:
+def test_stop_previous_begins_the_newest_of_those_that_came_together(store: Store, world: World, clock: Clock) -> None:
     s = store.schedules
     row, start = made(store, overlap=Overlap.STOP_PREVIOUS), clock.now.replace(microsecond=0)
     times = [start + timedelta(seconds=60 * n - start.timestamp() % 60) for n in range(1, 6)]
@@ -163,7 +159,7 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(
     assert [line.due_at for line in s.list_due(row.schedule_id, decision=Decision.SKIPPED_OVERLAP)] == [times[1]]
 
 
-def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: SqlStore, clock: Clock) -> None:
+def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: Store, clock: Clock) -> None:
     s = store.schedules
     made(store, catch_up_s=600)
     late = clock.now - timedelta(seconds=601)
@@ -197,7 +193,7 @@ def test_what_came_too_late_or_in_a_pause_begins_when_a_person_asks(store: SqlSt
     assert s.get_due(paused.due_id).decision is Decision.QUEUED, "what has begun does not fail any more"
 
 
-def test_what_never_fired_gets_its_line(store: SqlStore, clock: Clock) -> None:
+def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     s = store.schedules
     row, start = made(store), clock.now.replace(microsecond=0)
     times = [start + timedelta(seconds=60 * n) for n in range(1, 7)]
@@ -218,7 +214,7 @@ def test_what_never_fired_gets_its_line(store: SqlStore, clock: Clock) -> None:
     assert s.note_due(row.schedule_id + 1, clock.now) == Noted()
 
 
-def test_what_is_due_is_due_by_the_definition_of_that_time(store: SqlStore, clock: Clock) -> None:
+def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: Clock) -> None:
     """Temporal may have an older definition than the database, for a while, and fire by that."""
     s, start = store.schedules, clock.now.replace(microsecond=0)
     row = made(store, overlap="allow")
@@ -242,7 +238,7 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: SqlStore, cloc
     assert s.list_due(row.schedule_id)[0].due_at == start + timedelta(hours=1)
 
 
-def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: SqlStore, world: World, clock: Clock) -> None:
+def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, world: World, clock: Clock) -> None:
     s = store.schedules
     made(store, pause_after_failures=2)
     for n in range(2):
@@ -268,7 +264,7 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: SqlStore,
     assert row.ended_at == clock.now
 
 
-def test_what_a_person_asks_for_begins_one_after_the_other(store: SqlStore, clock: Clock) -> None:
+def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: Clock) -> None:
     """Old lines and new ones, in the order of their due times, and behind what was decided by a clock ahead."""
     s, row = store.schedules, made(store)
     clock.forward(125)
@@ -290,7 +286,7 @@ def test_what_a_person_asks_for_begins_one_after_the_other(store: SqlStore, cloc
     assert s.due_to_begin(clock.now + timedelta(seconds=9), left[2].due_id, 2) == left[3:5], "a page behind a page"
 
 
-def test_what_came_to_nothing_is_told(store: SqlStore, clock: Clock) -> None:
+def test_what_came_to_nothing_is_told(store: Store, clock: Clock) -> None:
     s, start = store.schedules, clock.now.replace(microsecond=0)
     row = made(store)
     clock.forward(190)

@@ -11,7 +11,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, RunN
 from crawler_lifecycle.domain.names import WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Fence, Owner
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import START, World, good_end, seen
 
 # --- stops ------------------------------------------------------------------------------------------------------

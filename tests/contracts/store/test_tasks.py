@@ -10,7 +10,8 @@ import pytest
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports import Deployed, Details, Look, TaskFinding
+from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.runs import Deployed
 from tests.contracts.store.world import START, World, bad_end, good_end, seen
 
 UNTIL = START + timedelta(seconds=25)
@@ -420,7 +421,7 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
 
 
 def test_statistics_of_many_tasks_stay_within_their_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler_lifecycle.store.writes.managers.queries.CHUNK", 3)
+    monkeypatch.setattr("crawler_lifecycle.store.runs.tasks.CHUNK", 3)
     fence = world.deployed(tasks=10)
     world.execute(fence)
     pages = [

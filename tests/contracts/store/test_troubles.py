@@ -11,8 +11,9 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_BLOCKED, EVENT_RUN_STALE, workflow_id
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports import Correction, Event
-from crawler_lifecycle.store.schema.tables import run_history
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.contracts.store.test_overdue import executing
 from tests.contracts.store.world import START, World, seen
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.store import Store
 from tests.contracts.store.world import START, World, seen
 
 PAGE = (Path(__file__).parents[3] / "docs" / "truth.md").read_text()
@@ -19,7 +19,7 @@ STATEMENTS = [text.strip() for text in re.split(r";\n?", BLOCK) if text.strip()]
 KILLED = End(exit_code=137, signal=9, reason="Error")
 
 
-def asked(store: SqlStore, number: int, **given: object) -> list[dict[str, object]]:
+def asked(store: Store, number: int, **given: object) -> list[dict[str, object]]:
     """The answer of a statement of the page, for the run, task and times of a test."""
     statement = STATEMENTS[number]
     for old, new in given.items():
@@ -34,7 +34,7 @@ def test_the_page_has_these_statements() -> None:
     assert len(STATEMENTS) == 6
 
 
-def test_they_say_what_happened(world: World, store: SqlStore) -> None:
+def test_they_say_what_happened(world: World, store: Store) -> None:
     fence = world.deployed(tasks=1)
     world.execute(fence)
     [task] = store.looks.found_state(fence).tasks

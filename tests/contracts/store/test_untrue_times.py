@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Committed, CorrectionRow, Fence, Look, TaskFinding
+from crawler_lifecycle.ports.looks import Committed, CorrectionRow, Look, TaskFinding
+from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store import open_store
-from crawler_lifecycle.store.writes.unit_of_work import Unit
+from crawler_lifecycle.store.runs.unit import Unit
 from tests.contracts.store.world import START, Clock, World, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")

@@ -15,10 +15,11 @@ from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisSta
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, event_key
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import Fence
-from crawler_lifecycle.ports.store.webhooks import Tried, WebhookRow
-from crawler_lifecycle.store import SqlStore
-from crawler_lifecycle.store.schema.tables import outbox_counter, outbox_event, webhook
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.ports.webhooks import Tried, WebhookRow
+from crawler_lifecycle.store import Store
+from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_event
+from crawler_lifecycle.store.webhooks import webhook
 from tests.contracts.store.graphing import Graphed, step
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.world import Clock, World
@@ -28,24 +29,24 @@ def spec(**fields: Any) -> WebhookSpec:
     return WebhookSpec(**{"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"], **fields})
 
 
-def made(store: SqlStore, name: str = "shop", **fields: Any) -> WebhookRow:
+def made(store: Store, name: str = "shop", **fields: Any) -> WebhookRow:
     store.webhooks.put_webhook(name, spec(**fields).document(), "ann")
     return followed(store, name)
 
 
-def followed(store: SqlStore, name: str = "shop") -> WebhookRow:
+def followed(store: Store, name: str = "shop") -> WebhookRow:
     row = store.webhooks.follow_webhook(name, "f1")
     assert row is not None
     return row
 
 
-def waiting(store: SqlStore, row: WebhookRow, after: int | None = None, limit: int = 100, **fields: Any) -> list[int]:
+def waiting(store: Store, row: WebhookRow, after: int | None = None, limit: int = 100, **fields: Any) -> list[int]:
     after = row.through_seq if after is None else after
     found = store.webhooks.waiting_events(row.webhook_id, "f1", spec(**fields), after, limit)
     return [event.seq for event in found.events]
 
 
-def told(store: SqlStore, fence: Fence, times: int = 1) -> list[int]:
+def told(store: Store, fence: Fence, times: int = 1) -> list[int]:
     return [store.events.append_event(fence, "run.changed", f"{fence}/{n}", {"n": n}).seq for n in range(times)]
 
 
@@ -66,7 +67,7 @@ def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(world: World) -
     assert [event.type for event in told] == ["manager.ended"]
 
 
-def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, clock: Clock) -> None:
+def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, clock: Clock) -> None:
     w = store.webhooks
     row = made(store)
     assert (row.revision, row.requested_by, row.through_seq) == (1, "ann", 0)
@@ -87,14 +88,14 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: SqlStore, c
         w.pause_webhook("other", "why not")
 
 
-def test_two_that_make_the_same_name_at_once_make_one(store: SqlStore) -> None:
+def test_two_that_make_the_same_name_at_once_make_one(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: store.webhooks.put_webhook("shop", spec().document(), "ann"), range(16)))
     assert len({row.webhook_id for row, _ in found}) == 1
     assert sum(fresh for _, fresh in found) == 1
 
 
-def test_there_is_a_most(store: SqlStore) -> None:
+def test_there_is_a_most(store: Store) -> None:
     def make(number: int) -> bool:
         with suppress(TooManyOpen):
             return store.webhooks.put_webhook(f"w{number}", spec().document(), None)[1]
@@ -116,7 +117,7 @@ def test_there_is_a_most(store: SqlStore) -> None:
     store.webhooks.put_webhook("w7", spec(events=["run.ended"]).document(), None)
 
 
-def test_events_come_in_pages_until_each_is_delivered(store: SqlStore, clock: Clock) -> None:
+def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock) -> None:
     row = made(store, events=["run.changed"])
     fence = World(store, clock).deployed()
     told(store, fence, 5)
@@ -144,7 +145,7 @@ def test_events_come_in_pages_until_each_is_delivered(store: SqlStore, clock: Cl
     assert (quiet.events, quiet.until_seq) == ([], store.events.last_event_seq())
 
 
-def test_filters_go_by_the_run(store: SqlStore, clock: Clock) -> None:
+def test_filters_go_by_the_run(store: Store, clock: Clock) -> None:
     row = made(store)
     world = World(store, clock)
     one = world.deployed("r1", tags=["nightly", "eu"], flow_id="f")
@@ -161,7 +162,7 @@ def test_filters_go_by_the_run(store: SqlStore, clock: Clock) -> None:
     assert of(statuses=["PENDING"]) == set(), "an event that does not tell it does not fit"
 
 
-def test_who_lost_it_writes_nothing_more(store: SqlStore, clock: Clock) -> None:
+def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
     row = made(store)
     fence = World(store, clock).deployed()
     [seq] = told(store, fence)
@@ -178,7 +179,7 @@ def test_who_lost_it_writes_nothing_more(store: SqlStore, clock: Clock) -> None:
         store.webhooks.note_tries(row.webhook_id, "f2", [Tried(seq)], seq, settled=True)
 
 
-def test_a_pause_is_told_and_a_skip_leaves_out(store: SqlStore, clock: Clock) -> None:
+def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> None:
     row = made(store)
     fence = World(store, clock).deployed()
     told(store, fence, 3)
@@ -201,7 +202,7 @@ def test_a_pause_is_told_and_a_skip_leaves_out(store: SqlStore, clock: Clock) ->
     assert waiting(store, followed(store)) == []
 
 
-def test_one_event_is_left_out_and_the_others_are_told(store: SqlStore, clock: Clock) -> None:
+def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Clock) -> None:
     row = made(store)
     seqs = told(store, World(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
@@ -219,14 +220,14 @@ def test_one_event_is_left_out_and_the_others_are_told(store: SqlStore, clock: C
     assert statuses == ["skipped", *["delivered"] * (seqs[0] - 1)]
 
 
-def test_a_change_is_for_the_next_one_that_delivers(store: SqlStore) -> None:
+def test_a_change_is_for_the_next_one_that_delivers(store: Store) -> None:
     row = made(store)
     store.webhooks.put_webhook("shop", spec(events=["run.ended"]).document(), "ann")
     with pytest.raises(Fenced):
         waiting(store, row)
 
 
-def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: SqlStore, clock: Clock) -> None:
+def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: Store, clock: Clock) -> None:
     row = made(store)
     seqs = told(store, World(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
@@ -241,7 +242,7 @@ def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: SqlStore, 
     assert (well.failing_since, well.error) == (None, None)
 
 
-def test_what_was_removed_before_it_was_told_is_told_of(store: SqlStore, clock: Clock) -> None:
+def test_what_was_removed_before_it_was_told_is_told_of(store: Store, clock: Clock) -> None:
     row = made(store, events=["run.ended"])
     seqs = told(store, World(store, clock).deployed(), 5)
     with store.webhooks._db.writing() as conn:
@@ -256,7 +257,7 @@ def test_what_was_removed_before_it_was_told_is_told_of(store: SqlStore, clock: 
     assert store.events.last_event_seq() == event.seq, "once"
 
 
-def test_a_long_time_that_was_removed_is_passed_at_once(store: SqlStore, clock: Clock) -> None:
+def test_a_long_time_that_was_removed_is_passed_at_once(store: Store, clock: Clock) -> None:
     row = made(store)
     fence = World(store, clock).deployed()
     with store.webhooks._db.writing() as conn:
@@ -268,7 +269,7 @@ def test_a_long_time_that_was_removed_is_passed_at_once(store: SqlStore, clock: 
     assert ([event.seq for event in page.events], page.until_seq) == ([seq], seq)
 
 
-def test_a_cursor_ahead_of_a_restored_database_goes_back(store: SqlStore, clock: Clock) -> None:
+def test_a_cursor_ahead_of_a_restored_database_goes_back(store: Store, clock: Clock) -> None:
     row = made(store)
     told(store, World(store, clock).deployed())
     newest = store.events.last_event_seq()
@@ -279,7 +280,7 @@ def test_a_cursor_ahead_of_a_restored_database_goes_back(store: SqlStore, clock:
     assert followed(store).through_seq == newest
 
 
-def test_a_test_is_for_one_webhook_alone(store: SqlStore) -> None:
+def test_a_test_is_for_one_webhook_alone(store: Store) -> None:
     row, other = made(store, "shop", events=["run.ended"]), made(store, "other")
     event = store.webhooks.test_webhook("shop", "ann")
     assert waiting(store, row, events=["run.ended"]) == [event.seq]
@@ -290,7 +291,7 @@ def test_a_test_is_for_one_webhook_alone(store: SqlStore) -> None:
     assert store.webhooks.test_webhook("shop", "ann", seen=event.seq).seq == event.seq + 2
 
 
-def test_a_runs_own_deliveries_are_told_without_webhooks(store: SqlStore, clock: Clock) -> None:
+def test_a_runs_own_deliveries_are_told_without_webhooks(store: Store, clock: Clock) -> None:
     row = made(store)
     fence = World(store, clock).deployed()
     key = event_key(fence.run, fence.attempt, "run.ended")

@@ -28,8 +28,9 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Correction, Deployed, Details, Fence, Look, Owner, Store
-from crawler_lifecycle.store import SqlStore
+from crawler_lifecycle.ports.looks import Correction, Details, Look
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
+from crawler_lifecycle.store import Store
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 from tests.support.store_ports import methods
 
@@ -213,7 +214,7 @@ def test_events_become_visible_in_their_order(world: World) -> None:
 
 
 @contextmanager
-def lost_answer(store: SqlStore, after: int = 0) -> Iterator[None]:
+def lost_answer(store: Store, after: int = 0) -> Iterator[None]:
     """The commit ``after`` so many others happens, but its caller is told that the connection was lost."""
     engine = store.database.engine
     real = engine.dialect.do_commit
@@ -232,7 +233,7 @@ def lost_answer(store: SqlStore, after: int = 0) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged", "unstopped"}))
-def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: SqlStore, name: str) -> None:
+def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: Store, name: str) -> None:
     fence = world.run(tasks=2)
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
         world.deploy(fence)
@@ -251,7 +252,7 @@ def test_a_retry_after_a_lost_answer_changes_nothing_more(world: World, store: S
 
 
 @pytest.mark.parametrize("what", ["reserve", "create", "claim", "take over"])
-def test_a_retried_beginning(world: World, store: SqlStore, what: str) -> None:
+def test_a_retried_beginning(world: World, store: Store, what: str) -> None:
     if what == "claim":
         world.store.initiation.reserve_run(request(2), "r1")
     if what == "take over":
@@ -274,7 +275,7 @@ def test_a_retried_beginning(world: World, store: SqlStore, what: str) -> None:
     assert len(store.tasks.list_tasks(row.run_id)) == 2
 
 
-def test_a_failure_in_the_middle_leaves_nothing(world: World, store: SqlStore) -> None:
+def test_a_failure_in_the_middle_leaves_nothing(world: World, store: Store) -> None:
     fence = world.deployed(tasks=3)
     world.stage(fence, [seen(t, Phase.GONE, START) for t in store.looks.found_state(fence).tasks])
     before = everything(world, fence)
@@ -299,7 +300,7 @@ def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
     assert everything(world, fence) == before
 
 
-def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: SqlStore) -> None:
+def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: Store) -> None:
     """What makes the tests cheap once took the level away: then all here proved another database than ours."""
     if store.database.engine.dialect.name != "sqlite":
         with store.database.writing() as conn:

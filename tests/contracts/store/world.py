@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
-from crawler_lifecycle.ports import Deployed, Fence, Look, LookReport, Owner, RunRow, Store, TaskFinding
+from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunRow
+from crawler_lifecycle.store.store import Store
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 OWNER = Owner("crawl/services/r1", "chain-1")

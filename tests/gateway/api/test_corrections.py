@@ -14,7 +14,8 @@ from crawler_lifecycle.domain.audits.corrections import NOT_COUNTED, CorrectionK
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
-from crawler_lifecycle.ports import Correction, Deployed, Fence, Look, Owner, TaskFinding
+from crawler_lifecycle.ports.looks import Correction, Look, TaskFinding
+from crawler_lifecycle.ports.runs import Deployed, Fence, Owner
 from tests.gateway.gateway_world import World
 
 OWNER = Owner("crawl/plain/k", "chain-1")

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import ExportResult, StopIntent
 from crawler_lifecycle.domain.task import Change, Counters, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports import Details, Look, TaskFinding
+from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
 from tests.gateway.gateway_world import CRAWLERS, World
 
 

@@ -16,7 +16,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
 from crawler_lifecycle.gateway.api import long_poll
 from crawler_lifecycle.gateway.streams import feed as feed_module
-from crawler_lifecycle.ports import Owner, RunRow
+from crawler_lifecycle.ports.runs import Owner, RunRow
 from crawler_lifecycle.web.origins import named_hosts
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_word
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.runs import Owner
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeDirectory
 

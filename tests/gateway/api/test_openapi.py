@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway import openapi_file
 from crawler_lifecycle.gateway.access.operations import ACCESS
 from crawler_lifecycle.gateway.api.openapi import EXAMPLES
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.web.problem_codes import CODES, render
 from crawler_lifecycle.web.problems import of_error, snake
 from tests.gateway.gateway_world import World

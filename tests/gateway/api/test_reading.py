@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.api.paging import id_before
-from crawler_lifecycle.ports import CorrectionRow, Details, Look, TaskFinding
+from crawler_lifecycle.ports.looks import CorrectionRow, Details, Look, TaskFinding
 from tests.gateway.gateway_world import World
 
 

@@ -27,7 +27,7 @@ from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway.access.operations import Entrance
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served
 from tests.support.run_refs import run_ref

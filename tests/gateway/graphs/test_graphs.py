@@ -22,8 +22,8 @@ from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.gateway.api import long_poll
 from crawler_lifecycle.gateway.api.routes import graphs as routes
 from crawler_lifecycle.gateway.sweep import GRACE, SILENT
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import PlanRow
+from crawler_lifecycle.ports.managers import PlanRow
+from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.graphing import Graphed, group, step
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served

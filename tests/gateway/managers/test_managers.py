@@ -14,15 +14,8 @@ from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailabl
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest
 from crawler_lifecycle.gateway.sweep import GRACE
-from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.ports.store.managers import (
-    HEARD_S,
-    PLAN_READING,
-    LiveManagers,
-    ManagerFence,
-    ManagerRow,
-    PlanRow,
-)
+from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, LiveManagers, ManagerFence, ManagerRow, PlanRow
+from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import Managed
 from tests.gateway.gateway_world import World
 

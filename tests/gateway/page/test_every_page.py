@@ -23,8 +23,8 @@ from crawler_lifecycle.gateway.page.middleware import POLICY
 from crawler_lifecycle.gateway.page.parts import rendering
 from crawler_lifecycle.gateway.page.parts.assets import assets
 from crawler_lifecycle.gateway.page.runs import runs
-from crawler_lifecycle.store.schema.columns import Words
-from crawler_lifecycle.store.schema.tables import metadata
+from crawler_lifecycle.store.columns import Words
+from crawler_lifecycle.store.tables import metadata
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.page.conftest import as_browser

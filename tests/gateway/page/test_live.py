@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.gateway.page.runs.runs import PageFilters
 from crawler_lifecycle.gateway.page.screens import live
 from crawler_lifecycle.gateway.page.screens.live import BEGUN_MAX, fits
-from crawler_lifecycle.ports import Correction
+from crawler_lifecycle.ports.looks import Correction
 from tests.gateway.gateway_world import World
 from tests.gateway.keys import Keys
 from tests.gateway.served import Sse, events, served

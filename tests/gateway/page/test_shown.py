@@ -23,7 +23,8 @@ from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.gateway.page.screens.topics import topics
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
-from crawler_lifecycle.ports import Correction, DrawnTask
+from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.runs import DrawnTask
 from tests.gateway.gateway_world import World
 from tests.gateway.page.test_things import words
 

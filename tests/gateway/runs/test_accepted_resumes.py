@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import Fenced, NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.runs import Owner
 from tests.gateway.gateway_world import World
 
 OWN = "crawl/plain/k"

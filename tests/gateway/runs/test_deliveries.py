@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import archive_key
-from crawler_lifecycle.ports import Fence, FileSource
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.runs import Fence
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeArchive
 

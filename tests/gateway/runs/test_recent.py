@@ -9,7 +9,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.runs.recent import Compared, brought_less, compared
-from crawler_lifecycle.ports import RecentRun, RunRow
+from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from tests.gateway.gateway_world import World
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

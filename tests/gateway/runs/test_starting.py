@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.web.problems import Problem
 from tests.gateway.gateway_world import World
 

@@ -15,7 +15,7 @@ from crawler_lifecycle.activities.audits.parents import ParentAudit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
-from crawler_lifecycle.ports.store.schedules import ScheduleRow
+from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.temporal.schedules import OURS, ScheduleKeeper
 from tests.gateway.gateway_world import World
 from tests.support.fakes.services import FakeDirectory

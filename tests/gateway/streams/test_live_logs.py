@@ -26,18 +26,9 @@ from crawler_lifecycle.domain.run import Limits, Resources, RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.logs import BACK_MAX, CHUNK, _last_lines
-from crawler_lifecycle.ports import (
-    Deployed,
-    Deployment,
-    Details,
-    Fence,
-    LogPart,
-    Look,
-    Owner,
-    QueuedTask,
-    TaskFinding,
-    TaskRef,
-)
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence, Owner, QueuedTask, TaskRef
 from tests.gateway.gateway_world import World
 from tests.gateway.served import served
 from tests.support.fakes.logs import FakeLogs

@@ -23,8 +23,8 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
-from crawler_lifecycle.ports import Event, Fence, Owner
-from crawler_lifecycle.ports.store.managers import NewManager
+from crawler_lifecycle.ports.managers import NewManager
+from crawler_lifecycle.ports.runs import Event, Fence, Owner
 from tests.gateway.gateway_world import World
 from tests.gateway.served import Sse, events, listening, served
 from tests.support.examples import examples

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
-from crawler_lifecycle.ports import TaskFinding
+from crawler_lifecycle.ports.looks import TaskFinding
 from tests.gateway.api.test_etags import Run
 from tests.gateway.gateway_world import World
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
-from crawler_lifecycle.ports.store.webhooks import Tried
+from crawler_lifecycle.ports.webhooks import Tried
 from tests.gateway.gateway_world import World
 from tests.support.hostile_addresses import HOSTILE
 

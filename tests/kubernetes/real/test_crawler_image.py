@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.crawler_image import REFERENCE, assemble
 from tests.support.folders import reachable_folder

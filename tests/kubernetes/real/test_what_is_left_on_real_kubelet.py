@@ -12,7 +12,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.provoking import NAME, SAYS_SHUTDOWN, Scene
 from tests.kubernetes.scenes import SCENES

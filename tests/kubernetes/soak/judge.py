@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from crawler_lifecycle.ports import CorrectionRow, RunRow, TaskRow, TransitionRow
+from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tests.kubernetes.soak.ends import SECOND, Stops, allowed, exit_of
 from tests.kubernetes.soak.plan import CRAWLERS
 from tests.kubernetes.soak.record import PodStory, Recorder, Story, is_over, moment, state

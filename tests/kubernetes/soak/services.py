@@ -31,9 +31,9 @@ from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.compose import ROLES, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
-from crawler_lifecycle.ports import Store
 from crawler_lifecycle.settings import ClusterSettings
 from crawler_lifecycle.store import open_store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor

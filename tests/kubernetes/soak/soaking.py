@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from crawler_lifecycle.clusters.kubernetes.jobs.held_pods import list_held, remove_finalizer
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.soak.judge import Case, cases, evidence, judge_pods, judge_run, judge_task
 from tests.kubernetes.soak.plan import CRAWLERS, Plan, PlannedRun, Step

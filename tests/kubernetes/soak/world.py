@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import Part
 from tests.kubernetes.kube_lab import QUICK

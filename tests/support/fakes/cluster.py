@@ -16,7 +16,9 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
-from crawler_lifecycle.ports import Counted, Deployed, Deployment, Details, FileSource, Look, TaskRecord, TaskRef
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.looks import Counted, Details, Look
+from crawler_lifecycle.ports.runs import Deployed, Deployment, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
 SHUTDOWN = End(exit_code=11, reason="Error", finish_reason="shutdown")

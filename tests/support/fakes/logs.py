@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import LogPart, TaskRef
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
 
 
 class FakeLogs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
 from .cluster import FakeCluster
 

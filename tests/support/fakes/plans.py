@@ -14,7 +14,7 @@ from crawler_lifecycle.managers.base import BaseScript
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
-from crawler_lifecycle.ports import FunctionCall, FunctionReply, PlanFailed
+from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed
 
 Answer = Callable[[str, Mapping[str, Any]], Any]
 

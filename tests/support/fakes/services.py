@@ -37,18 +37,9 @@ from crawler_lifecycle.domain.names import cluster_name, run_number
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.ports import (
-    Deployed,
-    Deployer,
-    Deployment,
-    Event,
-    Fence,
-    FilePart,
-    FilesMissing,
-    FileSource,
-    Owner,
-    QueuedTask,
-)
+from crawler_lifecycle.ports.cluster import Deployer
+from crawler_lifecycle.ports.files import FilePart, FilesMissing, FileSource
+from crawler_lifecycle.ports.runs import Deployed, Deployment, Event, Fence, Owner, QueuedTask
 from crawler_lifecycle.ports.webhooks import WebhookSender
 
 

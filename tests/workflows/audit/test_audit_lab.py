@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
 from crawler_lifecycle.domain.run import Limits, Resources, RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.ports import Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.lab import CRAWLERS, Lab, start_workers
 from tests.support.managing import manager_lab, quick

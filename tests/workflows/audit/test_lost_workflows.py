@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.ports.store.managers import NewManager
+from crawler_lifecycle.ports.managers import NewManager
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.overdue_looks import Overdue
 from tests.support.fakes.cluster import Behaviour

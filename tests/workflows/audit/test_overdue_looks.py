@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_STALE
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.ports import Owner
+from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_looks import Overdue

@@ -16,7 +16,7 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.spec import StepState
-from crawler_lifecycle.ports.store.graphs import StepWork
+from crawler_lifecycle.ports.graphs import StepWork
 from crawler_lifecycle.workflows import leaving
 from crawler_lifecycle.workflows.plans import graph
 from tests.contracts.store.graphing import chain, group, step

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.schedules.definition import (
     due_workflow_id,
     temporal_schedule_id,
 )
-from crawler_lifecycle.ports.store.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
+from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.errors import allowing
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper, temporal_schedule

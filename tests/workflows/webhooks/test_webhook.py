@@ -16,8 +16,8 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.compose import WEBHOOKS, build_parent_audit
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_workflow_id
-from crawler_lifecycle.ports import Fence, Owner
-from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.ports.runs import Fence, Owner
+from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import leaving
 from tests.contracts.store.world import request

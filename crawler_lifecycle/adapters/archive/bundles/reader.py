@@ -27,7 +27,8 @@ from crawler_lifecycle.adapters.archive.s3.location import connect, parsed
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import bundle_key
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FilesMissing, Ticket
+from crawler_lifecycle.ports.files import FilesMissing
+from crawler_lifecycle.ports.runs import Ticket
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

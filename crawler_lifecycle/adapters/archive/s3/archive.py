@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.retention import RETENTION, Store
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.ports import FilePart, FileSource
+from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .location import connect, parsed
 

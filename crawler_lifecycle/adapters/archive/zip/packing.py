@@ -16,7 +16,7 @@ from typing import Any
 from isal import isal_zlib
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 
 from .manifest import MANIFEST, ManifestFile
 from .names import Names

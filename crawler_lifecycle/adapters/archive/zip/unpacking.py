@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
-from crawler_lifecycle.ports import FilesMissing, FileSource
+from crawler_lifecycle.ports.files import FilesMissing, FileSource
 
 from .names import Names, safe_component
 from .walk import Found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
-from crawler_lifecycle.ports import FileSource
+from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .names import Names, safe_component

@@ -8,8 +8,8 @@ from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports.store import Store
 from crawler_lifecycle.store import read_schema
+from crawler_lifecycle.store.store import Store
 
 
 def asked(context: Context, check: str, ask: Callable[[Store], Sequence[Line]]) -> Sequence[Line]:

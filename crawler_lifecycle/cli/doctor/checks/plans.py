@@ -8,7 +8,7 @@ from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.ports.store.managers import PLAN_MANAGER, PlanRow
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, PlanRow
 from crawler_lifecycle.store import read_schema
 
 _SHOWN = 5

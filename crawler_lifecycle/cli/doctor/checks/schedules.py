@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.cli.doctor.line import Line, counted
 from crawler_lifecycle.cli.doctor.report import Context
-from crawler_lifecycle.ports.store import Store
-from crawler_lifecycle.ports.store.schedules import UNTOLD
+from crawler_lifecycle.ports.schedules import UNTOLD
+from crawler_lifecycle.store.store import Store
 
 from .of_database import asked
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
-from crawler_lifecycle.ports.store import Store
+from crawler_lifecycle.store.store import Store
 
 from .of_database import asked
 

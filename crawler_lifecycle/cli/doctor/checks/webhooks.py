@@ -9,7 +9,7 @@ from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec, cure
-from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.ports.webhooks import WebhookRow
 
 from .of_database import asked
 

@@ -25,7 +25,8 @@ from crawler_lifecycle.clusters.kubernetes.looks.details.log_tails import began,
 from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import LogPart, TaskRef
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
 
 #: Bytes that one reading may ask a node for. What lies beyond is not reached.
 ASK_MAX = 48 * 1024 * 1024

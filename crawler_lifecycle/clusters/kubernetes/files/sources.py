@@ -10,7 +10,10 @@ from pathlib import Path
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FileSource, TaskBundles, TaskFiles, TaskRef
+from crawler_lifecycle.ports.cluster import TaskFiles
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.protocols import TaskBundles
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .layout import files_path
 

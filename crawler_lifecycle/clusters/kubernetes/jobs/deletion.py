@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, job_is_ov
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 
 from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
 

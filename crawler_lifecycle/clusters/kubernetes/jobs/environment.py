@@ -10,7 +10,7 @@ from crawler_lifecycle.clusters.kubernetes.files import layout
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import secret_reference
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 
 from .quantities import memory_limit

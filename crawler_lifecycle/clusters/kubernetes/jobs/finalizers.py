@@ -45,7 +45,8 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     suspended_before_scheduling,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import KeptEnd, TaskRef
+from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .held_pods import removal_patch
 

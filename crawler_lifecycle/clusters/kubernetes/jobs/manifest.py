@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 
 from .environment import Given, escaped, variables
 from .quantities import resources_of, scratch_of

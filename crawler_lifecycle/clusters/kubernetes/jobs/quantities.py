@@ -8,7 +8,7 @@ import re
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import Resources, parse_cpu, parse_memory
-from crawler_lifecycle.ports import Deployment
+from crawler_lifecycle.ports.runs import Deployment
 
 #: Reserved where nobody said anything.
 CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"

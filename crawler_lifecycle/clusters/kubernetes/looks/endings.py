@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .details.termination_message import Summary, clean, read_summary
 from .outside_causes import PodEnd, also_deleted, deleted_before, disruption, given_up_after_end, lost_container

@@ -13,7 +13,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .listing import Key, key_of, read_objects, run_uid_of, task_id_of
 from .reading import read_task

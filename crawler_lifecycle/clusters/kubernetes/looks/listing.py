@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .interning import Interner
 from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict

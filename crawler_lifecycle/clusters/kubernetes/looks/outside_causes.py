@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job, Pod, Terminated
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .details.termination_message import clean
 from .predicates import (

@@ -16,7 +16,8 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import Look, TaskRef
+from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.runs import TaskRef
 
 from . import proof_of_absence
 from .details.log_tails import LogTails

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .details.termination_message import clean
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted

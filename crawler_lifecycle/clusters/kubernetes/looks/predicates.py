@@ -9,7 +9,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S, NO_TIME, known_time
 from crawler_lifecycle.domain.clocks import may_be_before
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 #: Labels that the Job controller puts on its pods. Unlike the owner's reference they outlive an orphaning delete.
 CONTROLLER_UID, JOB_NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"

@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode_job
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .listing import TaskObjects, listed_by_us, name_of, pods_of_jobs
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .details.termination_message import Summary
 from .endings import end_of_job, end_of_pod

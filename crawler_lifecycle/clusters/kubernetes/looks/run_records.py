@@ -11,7 +11,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Named
 from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskRecord
+from crawler_lifecycle.ports.runs import TaskRecord
 
 from .listing import key_of
 from .namespace_identity import read_identity

@@ -20,7 +20,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.details.progress import last_pr
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import executing, number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import Counted
+from crawler_lifecycle.ports.looks import Counted
 
 logger = logging.getLogger(__name__)
 

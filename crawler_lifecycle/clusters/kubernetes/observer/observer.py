@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.ports import Counted, ObserverHealth
+from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
 from .changes import LONG_S, RUNNING, Changes, Seen
 from .live_counters import Counting, RunningPod, running

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files

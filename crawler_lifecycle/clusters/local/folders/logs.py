@@ -12,7 +12,8 @@ from pathlib import Path
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import LogPart, TaskRef
+from crawler_lifecycle.ports.files import LogPart
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files

@@ -29,7 +29,7 @@ from crawler_lifecycle.clusters.local.processes.identity import (
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files

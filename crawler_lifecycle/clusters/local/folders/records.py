@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import TaskRecord
+from crawler_lifecycle.ports.runs import TaskRecord
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files

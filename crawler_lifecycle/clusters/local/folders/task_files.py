@@ -13,7 +13,8 @@ from pathlib import Path
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports import FilePart, FileSource, TaskFileList, TaskRef
+from crawler_lifecycle.ports.files import FilePart, FileSource, TaskFileList
+from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files

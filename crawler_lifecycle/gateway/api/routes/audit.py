@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.gateway.api.answers import Audit, AuditAnswer, AuditBody, AuditState
-from crawler_lifecycle.ports import FindingReader
+from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
 
@@ -20,7 +20,7 @@ WAIT_S = 5.0
 FINDINGS_MAX = 500
 
 
-def add_audit(app: FastAPI, findings: FindingReader, workflows: Workflows) -> None:
+def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> None:
     """Add asking for an audit, and reading what audits found."""
 
     @app.post(

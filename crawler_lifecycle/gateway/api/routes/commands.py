@@ -17,7 +17,7 @@ from crawler_lifecycle.gateway.api.paging import ArchiveChoice
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.requests import AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.web.problems import JsonBody
 
 from .uploads import Uploads

@@ -18,12 +18,14 @@ from crawler_lifecycle.gateway.api.answers import WEEK, CorrectionTotals, Ledger
 from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports import CorrectionReader, CorrectionSummary, OverdueStore
+from crawler_lifecycle.ports.looks import CorrectionSummary
+from crawler_lifecycle.store.audits.reads import OverdueStore
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
 
 
 def add_ledger(
     app: FastAPI,
-    corrections: CorrectionReader,
+    corrections: CorrectionStore,
     overdue: OverdueStore,
     metrics: Metrics,
     clock: Callable[[], datetime],
@@ -78,7 +80,7 @@ class Figures:
 
     def __init__(
         self,
-        corrections: CorrectionReader,
+        corrections: CorrectionStore,
         overdue: OverdueStore,
         metrics: Metrics,
         clock: Callable[[], datetime],

@@ -19,9 +19,9 @@ from crawler_lifecycle.gateway.managers.commands import not_found as manager_not
 from crawler_lifecycle.gateway.runs.commands import not_found as run_not_found
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunReader
-from crawler_lifecycle.ports.store.graphs import GraphReader
-from crawler_lifecycle.ports.store.managers import ManagerReader
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
@@ -52,7 +52,7 @@ class StreamChoice(BaseModel):
         return given[0][1] if given else None
 
 
-def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerReader, graphs: GraphReader) -> None:
+def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore, graphs: GraphStore) -> None:
     """Add ``GET /v1/events``."""
 
     @app.get(

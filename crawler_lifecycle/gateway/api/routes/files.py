@@ -18,7 +18,8 @@ from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsC
 from crawler_lifecycle.gateway.runs.files import FileList, OpenedFile, RunFiles
 from crawler_lifecycle.gateway.streams.logs import find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunReader, TaskReader
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 from .runs import RunId, found

@@ -47,7 +47,8 @@ from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports.store.graphs import GraphReader, GraphRow, StepRow
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow
+from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _START = JsonBody(StartGraph)
@@ -164,7 +165,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
 class GraphViews:
     """Graphs as they are answered: a page of them, and one."""
 
-    def __init__(self, graphs: GraphReader, blocked: Blocked) -> None:
+    def __init__(self, graphs: GraphStore, blocked: Blocked) -> None:
         self._graphs, self._blocked = graphs, blocked
 
     def page(self, filters: GraphFilters) -> GraphPage:
@@ -186,21 +187,21 @@ class GraphViews:
         return Graph.of(row, await self._blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
 
 
-def add_graph_readers(app: FastAPI, graphs: GraphReader, views: GraphViews, feed: Feed) -> None:
+def add_graph_readers(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed) -> None:
     """Add lists, details, steps, results and what is waited for."""
     _add_graphs(app, graphs, views, feed)
     _add_steps(app, graphs)
     _add_results(app, graphs)
 
 
-def _found(graphs: GraphReader, key: str) -> GraphRow:
+def _found(graphs: GraphStore, key: str) -> GraphRow:
     row = graphs.find_graph(key)
     if row is None:
         raise not_found(key)
     return row
 
 
-def _add_graphs(app: FastAPI, graphs: GraphReader, views: GraphViews, feed: Feed) -> None:
+def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed) -> None:
     @app.get("/v1/graphs", operation_id="listGraphs", response_model=GraphPage, responses=NOT_MODIFIED)
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
         """Graphs, newest first, that fit every given filter; drafts only when their state is asked for."""
@@ -268,7 +269,7 @@ def _add_graphs(app: FastAPI, graphs: GraphReader, views: GraphViews, feed: Feed
         return PlainTextResponse(graphs.graph_output(_found(graphs, id).graph_id), headers=_HEADERS)
 
 
-def _drawn(graphs: GraphReader, graph_id: int) -> Iterator[StepRow]:
+def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
     """All steps, with that of their jobs which is drawn: all of it may be large."""
     after = -1
     while rows := graphs.list_steps(graph_id, after):
@@ -278,7 +279,7 @@ def _drawn(graphs: GraphReader, graph_id: int) -> Iterator[StepRow]:
         after = rows[-1].number
 
 
-def _step(graphs: GraphReader, row: GraphRow, path: str) -> StepRow:
+def _step(graphs: GraphStore, row: GraphRow, path: str) -> StepRow:
     """Raises ``Problem``."""
     found = graphs.list_steps(row.graph_id, limit=1, paths=[path])
     if not found:
@@ -287,7 +288,7 @@ def _step(graphs: GraphReader, row: GraphRow, path: str) -> StepRow:
     return found[0]
 
 
-def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
+def _add_steps(app: FastAPI, graphs: GraphStore) -> None:
     @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", response_model=StepPage, responses=NOT_MODIFIED)
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """Steps of a graph in the order in which they were added, with what they do and how they ended; of those that
@@ -312,7 +313,7 @@ def _add_steps(app: FastAPI, graphs: GraphReader) -> None:
         return conditional(request, RootModel(told(row)))
 
 
-def _add_results(app: FastAPI, graphs: GraphReader) -> None:
+def _add_results(app: FastAPI, graphs: GraphStore) -> None:
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
         """What a step recorded, as JSON; of a crawl how it ended. What JSON has no word for is tagged: `{"$date":
@@ -359,7 +360,7 @@ def _add_results(app: FastAPI, graphs: GraphReader) -> None:
         return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
 
 
-def _page(graphs: GraphReader, graph: GraphRow, filters: StepFilters) -> tuple[list[StepRow], int | None]:
+def _page(graphs: GraphStore, graph: GraphRow, filters: StepFilters) -> tuple[list[StepRow], int | None]:
     """A page of steps, and the number behind which the next one begins."""
     place, size = decode("step", filters.page_token), filters.page_size
     after = -1 if place is None else place - 1
@@ -380,7 +381,7 @@ def _token(kind: str, last: int | None) -> str | None:
     return None if last is None else encode(kind, last + 1)
 
 
-def _values(graphs: GraphReader, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
+def _values(graphs: GraphStore, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
     """What these steps recorded, as JSON in chunks."""
     recorded = {one.number: one for one in given}
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):

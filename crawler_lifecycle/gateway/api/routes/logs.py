@@ -11,7 +11,8 @@ from starlette.responses import PlainTextResponse
 from crawler_lifecycle.gateway.api.paging import LogChoice
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunReader, TaskReader
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .runs import RunId, found
 

@@ -33,7 +33,9 @@ from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetC
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
-from crawler_lifecycle.ports.store.managers import ManagerReader, ManagerRow, PlanStore
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.web.problems import JsonBody
 
 _START = JsonBody(StartManager)
@@ -128,7 +130,7 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
 class ManagerViews:
     """Managers as they are answered: a page of them, and one with everything about it."""
 
-    def __init__(self, managers: ManagerReader, blocked: Blocked) -> None:
+    def __init__(self, managers: ManagerStore, blocked: Blocked) -> None:
         self._managers, self._blocked = managers, blocked
 
     def found(self, manager_id: int) -> ManagerRow:
@@ -162,7 +164,7 @@ class ManagerViews:
 
 
 def add_manager_readers(
-    app: FastAPI, managers: ManagerReader, plans: PlanStore, views: ManagerViews, clock: Callable[[], datetime]
+    app: FastAPI, managers: ManagerStore, plans: PlanStore, views: ManagerViews, clock: Callable[[], datetime]
 ) -> None:
     """Add lists and details of managers, and the list of plans."""
     found = views.found

@@ -47,7 +47,10 @@ from crawler_lifecycle.gateway.runs.commands import as_it_stands, not_found
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
-from crawler_lifecycle.ports import CorrectionReader, RunReader, RunRow, RunTasks, Store, TaskCounts
+from crawler_lifecycle.ports.runs import RunRow, RunTasks, TaskCounts
+from crawler_lifecycle.store.runs.corrections import CorrectionStore
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.store import Store
 
 #: Runs that have ended whose tasks are remembered, so that lists do not count them again.
 ENDED_MAX = 5_000
@@ -216,7 +219,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         return conditional(request, TaskPage(tasks=page, next_page_token=token))
 
 
-def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionReader, timeline: Timeline) -> None:
+def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline) -> None:
     @app.get(
         "/v1/runs/{run_id}/timeline", operation_id="getTimeline", response_model=TimelinePage, responses=NOT_MODIFIED
     )
@@ -250,7 +253,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionReader,
 
 
 def _corrections(
-    corrections: CorrectionReader, run_id: int | None, after: int, filters: CorrectionsOfRunFilters | CorrectionFilters
+    corrections: CorrectionStore, run_id: int | None, after: int, filters: CorrectionsOfRunFilters | CorrectionFilters
 ) -> CorrectionPage:
     rows = corrections.list_corrections(run_id, after, filters.page_size + 1, kind=filters.kind)
     page, token = cut("correction", rows, filters.page_size, lambda row: row.id)

@@ -24,7 +24,8 @@ from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.runs.requests import same_id
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
-from crawler_lifecycle.ports.store.schedules import DueRow, ScheduleReader, ScheduleRow
+from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody
 
@@ -163,7 +164,7 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 
 
 def add_schedules(
-    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, clock: Any, blocked: Blocked
+    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleStore, clock: Any, blocked: Blocked
 ) -> None:
     """Add everything about schedules."""
 
@@ -237,7 +238,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> N
 
 
 def _add_readers(
-    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleReader, detail: Detail, blocked: Blocked
+    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleStore, detail: Detail, blocked: Blocked
 ) -> None:
     @app.get("/v1/schedules", operation_id="listSchedules", response_model=SchedulePage, responses=NOT_MODIFIED)
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:

@@ -17,7 +17,7 @@ from crawler_lifecycle.gateway.scrapyd.forms import Form, read_form, refused
 from crawler_lifecycle.gateway.scrapyd.jobs import Answer, Jobs, in_its_words
 from crawler_lifecycle.gateway.streams.logs import LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import TaskReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import MEDIA_TYPE
 
 from .logs import HEADERS, TEXT

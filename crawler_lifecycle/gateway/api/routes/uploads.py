@@ -6,7 +6,9 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import check_own
 from crawler_lifecycle.gateway.api.answers import UploadPart
-from crawler_lifecycle.ports import TaskBundles, TaskReader, Ticket
+from crawler_lifecycle.ports.protocols import TaskBundles
+from crawler_lifecycle.ports.runs import Ticket
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, unavailable
 
 _ALIVE = {status.value for status in TaskStatus if not status.terminal}

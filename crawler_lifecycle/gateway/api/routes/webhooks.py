@@ -20,8 +20,8 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import AskTest, PauseWebhook, PutWebhook, ResumeWebhook
-from crawler_lifecycle.ports import WebhookReader
-from crawler_lifecycle.ports.store.webhooks import WebhookDelivery, WebhookRow
+from crawler_lifecycle.ports.webhooks import WebhookDelivery, WebhookRow
+from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.web.problems import JsonBody
 
 _PUT = JsonBody(PutWebhook)
@@ -116,7 +116,7 @@ class AskedTest(BaseModel):
     note: str | None
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader, blocked: Blocked) -> None:
+def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookStore, blocked: Blocked) -> None:
     """Add everything about webhooks."""
     _add_commands(app, commands)
     _add_readers(app, commands, webhooks, blocked)
@@ -158,7 +158,7 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         return AskedTest(seq=event.seq, note=note)
 
 
-def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookReader, blocked: Blocked) -> None:
+def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookStore, blocked: Blocked) -> None:
     @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Webhooks, in the order in which they were made."""

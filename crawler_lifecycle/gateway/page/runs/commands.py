@@ -25,7 +25,7 @@ from crawler_lifecycle.gateway.page.parts.pressing import Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
-from crawler_lifecycle.ports import RunRow
+from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)

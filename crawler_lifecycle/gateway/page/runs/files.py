@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.api.routes.files import TABLES, THREADS, items_of
 from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.files import FileList, RunFiles
-from crawler_lifecycle.ports import RunReader
+from crawler_lifecycle.store.runs.reads import RunReader
 
 from .log import plain
 

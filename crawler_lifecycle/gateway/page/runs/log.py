@@ -19,7 +19,8 @@ from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
-from crawler_lifecycle.ports import RunReader, TaskReader
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
 
 #: Lines that the page begins with, and bytes of them that are sent with it.

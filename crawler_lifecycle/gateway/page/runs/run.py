@@ -35,7 +35,8 @@ from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import compared
 from crawler_lifecycle.gateway.runs.requests import ResendExport
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
-from crawler_lifecycle.ports import DrawnTask, RunRow, Store, TaskRow
+from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
+from crawler_lifecycle.store.store import Store
 
 from .commands import told_of
 

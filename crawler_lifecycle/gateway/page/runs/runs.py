@@ -21,7 +21,7 @@ from crawler_lifecycle.gateway.page.parts.forms import read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.live import row_mark
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
-from crawler_lifecycle.ports import RunTasks
+from crawler_lifecycle.ports.runs import RunTasks
 
 from .commands import SELECTED_MAX
 

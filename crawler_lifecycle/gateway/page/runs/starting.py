@@ -24,7 +24,8 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
-from crawler_lifecycle.ports import RunRow, TaskReader
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, field_error, of_error
 
 #: Tasks of a run that are filled in; a run of more is started by a programme.

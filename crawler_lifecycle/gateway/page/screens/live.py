@@ -27,7 +27,8 @@ from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.page.parts.rendering import html
 from crawler_lifecycle.gateway.streams.feed import Feed, build
-from crawler_lifecycle.ports import RunReader, RunRow, RunTasks
+from crawler_lifecycle.ports.runs import RunRow, RunTasks
+from crawler_lifecycle.store.runs.reads import RunReader
 
 from .topics import Topics
 

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.gateway.api.answers import WEEK
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.store import Store
 
 #: By what pages say that they are about: what stands there now. Two answers that are equal look alike on the page.
 Topics = Mapping[str, Callable[[], Awaitable[object]]]

@@ -13,7 +13,7 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer, number, span
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
-from crawler_lifecycle.ports import RecentRun
+from crawler_lifecycle.ports.runs import RecentRun
 
 #: Height of a chart, and width of one run in it, in the units of its drawing.
 HEIGHT, WIDTH = 40, 10

@@ -27,7 +27,7 @@ from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
-from crawler_lifecycle.ports.store.graphs import GraphReader
+from crawler_lifecycle.store.graphs.graphs import GraphStore
 
 
 class Do(StrEnum):
@@ -52,7 +52,7 @@ class GraphForm(Pressed):
 def add_graphs(
     app: FastAPI,
     commands: GraphCommands,
-    graphs: GraphReader,
+    graphs: GraphStore,
     views: GraphViews,
     once: Once,
     clock: Callable[[], datetime],

@@ -25,7 +25,7 @@ from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, t
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.streams.timeline import task_name
-from crawler_lifecycle.ports import Store
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import unavailable
 

@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.page.screens.stream import stream_address
-from crawler_lifecycle.ports.store.managers import ManagerReader
+from crawler_lifecycle.store.managers.managers import ManagerStore
 
 #: Items that are shown as the next ones.
 NEXT = 20
@@ -56,7 +56,7 @@ class ManagerForm(Pressed):
 def add_managers(
     app: FastAPI,
     commands: ManagerCommands,
-    managers: ManagerReader,
+    managers: ManagerStore,
     views: ManagerViews,
     once: Once,
     clock: Callable[[], datetime],

@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.page.parts.rendering import answer, pretty
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import PauseSchedule, PutSchedule
-from crawler_lifecycle.ports.store.schedules import ScheduleRow
+from crawler_lifecycle.ports.schedules import ScheduleRow
 from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, of_error
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)

@@ -29,7 +29,8 @@ from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule
-from crawler_lifecycle.ports.store.schedules import ScheduleReader, ScheduleRow
+from crawler_lifecycle.ports.schedules import ScheduleRow
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
 
 #: Due times ahead that are shown, and past ones of which a backfill is counted.
@@ -64,7 +65,7 @@ class ScheduleForm(Pressed):
 def add_schedules(
     app: FastAPI,
     commands: ScheduleCommands,
-    schedules: ScheduleReader,
+    schedules: ScheduleStore,
     once: Once,
     clock: Callable[[], datetime],
     blocked: Blocked,

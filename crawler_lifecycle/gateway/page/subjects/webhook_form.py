@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.page.parts.forms import form
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import PauseWebhook, PutWebhook, ResumeWebhook
-from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.web.problems import JsonBody, Problem, of_error
 
 _PUT, _PAUSE = JsonBody(PutWebhook), JsonBody(PauseWebhook)

@@ -27,8 +27,9 @@ from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import PauseWebhook, ResumeWebhook
-from crawler_lifecycle.ports import EventReader, WebhookReader
-from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.ports.webhooks import WebhookRow
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.webhooks import WebhookStore
 
 
 class Do(StrEnum):
@@ -56,8 +57,8 @@ class WebhookForm(Pressed):
 def add_webhooks(
     app: FastAPI,
     commands: WebhookCommands,
-    webhooks: WebhookReader,
-    events: EventReader,
+    webhooks: WebhookStore,
+    events: EventStore,
     once: Once,
     clock: Callable[[], datetime],
     blocked: Blocked,

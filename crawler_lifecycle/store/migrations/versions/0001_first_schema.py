@@ -10,7 +10,9 @@ from alembic import op
 from sqlalchemy import Table, select
 from sqlalchemy.schema import CreateTable
 
-from crawler_lifecycle.store.schema.tables import metadata, outbox_counter, schema_compatibility
+from crawler_lifecycle.store.audits.tables import schema_compatibility
+from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.tables import metadata
 
 revision = "0001"
 down_revision = None

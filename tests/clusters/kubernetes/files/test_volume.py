@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.kubernetes.files.layout import files_path, state
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.clusters.kubernetes.files.volume import ASIDE, TRASH, VolumePlace
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.folders import reachable_folder
 from tests.support.run_refs import run_ref
 

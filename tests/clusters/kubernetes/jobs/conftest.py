@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.ports import Deployed, QueuedTask
+from crawler_lifecycle.ports.runs import Deployed, QueuedTask
 from tests.clusters.local.local_bench import wait_until
 from tests.support.job_cases import Rules, crawler, deployment
 from tests.support.kube_api import FakeApiServer, Silence

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, PodVolume
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TASK_BYTES_MAX, Limits, Resources, parse_cpu, parse_memory
-from crawler_lifecycle.ports import Deployment, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from tests.support.examples import examples
 from tests.support.job_cases import DIGEST, FAR, Case, Rules, cases, crawler, deployment
 

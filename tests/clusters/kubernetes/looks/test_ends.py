@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Ending, Observation, Phase, read_end
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.examples import examples
 
 T0 = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)

@@ -13,7 +13,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import NamespaceIdentity
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.kubernetes.looks.world import RUN, World
 from tests.support.kube_api.faults import Answer
 from tests.support.kube_api.store import NAMESPACES

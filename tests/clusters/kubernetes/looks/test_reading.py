@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.task import (
     reconcile,
     task_may_become,
 )
-from crawler_lifecycle.ports import TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.kubernetes.client.test_objects import ODD_NUMBERS, ODD_TIMES
 from tests.support.examples import examples
 from tests.support.kubernetes_conditions import RECORDED, condition_of

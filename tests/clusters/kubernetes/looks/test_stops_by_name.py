@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import Limits, Resources
-from crawler_lifecycle.ports import Deployment, Fence, QueuedTask
+from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
 from crawler_lifecycle.store import upgrade
 from tests.activities.test_stops_of_unreadable_rows import RUN, TASK
 from tests.activities.world import World as Activities

@@ -16,7 +16,8 @@ from crawler_lifecycle.clusters.kubernetes.looks.details import log_tails
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation
-from crawler_lifecycle.ports import Deployment, Look, QueuedTask, TaskRef
+from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import PATIENT_S, patient

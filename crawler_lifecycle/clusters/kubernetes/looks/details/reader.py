@@ -10,7 +10,8 @@ from crawler_lifecycle.clusters.kubernetes.looks.listing import of_tasks, pods_o
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports import Details, TaskRef
+from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .log_tails import LogTails
 from .memory import MemoryMetrics

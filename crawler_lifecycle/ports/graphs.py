@@ -1,0 +1,168 @@
+"""Ports of graphs: their rows, their steps, what steps get and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from crawler_lifecycle.domain.graph.engine import StepEnd
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepState
+from crawler_lifecycle.domain.run import StopIntent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFence:
+    """What a writer must still be for its write to count."""
+
+    graph_id: int
+    attempt: int
+    owner_run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewGraph:
+    """What whoever sends a graph says about it. Its steps follow in pages."""
+
+    key: str
+    """Its id for people and programs, unique: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
+    fingerprint: str
+    """Of the whole spec (``domain.graph.spec.fingerprint``)."""
+    pages: int
+    name: str | None = None
+    options: GraphOptions = field(default_factory=GraphOptions)
+    requested_by: str | None = None
+    parent: str | None = None
+    """The workflow that is told of the end."""
+    tags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """One row of ``graph`` as readers see it."""
+
+    graph_id: int
+    graph_uid: str
+    key: str
+    name: str | None
+    fingerprint: str
+    options: GraphOptions
+    state: GraphState
+    attempt: int
+    created_at: datetime
+    updated_at: datetime
+    pages: int = 1
+    owner_run_id: str | None = None
+    counts: Mapping[StepState, int] = field(default_factory=dict)
+    """Of a graph that has ended; of a live one they are counted when it is read."""
+    stop: StopIntent | None = None
+    waiting_for: str | None = None
+    cause: str | None = None
+    """One sentence: why it ended as it did."""
+    requested_by: str | None = None
+    parent: str | None = None
+    tags: Sequence[str] = ()
+    started_at: datetime | None = None
+    """When its first step began."""
+    ended_at: datetime | None = None
+    pruned_at: datetime | None = None
+    """When its steps and results were removed, long after its end."""
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One row of ``graph_step`` as readers see it."""
+
+    number: int
+    path: str
+    kind: str
+    state: StepState | str
+    job: Mapping[str, Any]
+    deps: Sequence[str] = ()
+    attempt: int = 0
+    tries: int = 0
+    max_attempts: int = 1
+    outcome: str | None = None
+    reason: str | None = None
+    ending: bool = False
+    run_id: int | None = None
+    not_before: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    errors: Sequence[Mapping[str, Any]] = ()
+    """``attempt``, ``at``, ``error`` of each execution that failed; the last 20."""
+    result_bytes: int | None = None
+    """Size of its recorded result; ``None``: it recorded none."""
+    snoozed: int = 0
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutline:
+    """What is needed of a step to say how far its graph has come."""
+
+    path: str
+    kind: StepKind
+    state: StepState
+    ending: bool
+    job: Mapping[str, Any]
+    """Of a step that holds others; empty elsewhere."""
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """A step as whoever executes it needs it."""
+
+    number: int
+    path: str
+    kind: StepKind
+    job: Mapping[str, Any]
+    deps: Sequence[int]
+    attempt: int
+    """Of the execution that begins, or would."""
+    tries: int
+    """Of those that count against ``max_attempts``, this one included."""
+    max_attempts: int
+    backoff_s: float
+    timeout_s: float
+    graft: bool = False
+    snoozed: int = 0
+    run_id: int | None = None
+    """``crawl``, ``manager``: what a former attempt began, which is to be resumed; and its attempt that has ended."""
+    run_attempt: int = 0
+    batch: int | None = None
+    """The call that it was given to: it begins only while its row names that one."""
+    unreadable: str | None = None
+    """What is wrong with ``job``, which another hand has spoilt: it can never be executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A step as those see it that depend on it."""
+
+    number: int
+    path: str
+    kind: StepKind
+    state: StepState
+    graft: bool = False
+    result_bytes: int | None = None
+    """Size of its recorded result; ``None``: it recorded none. A crawl records ``run_id``, ``status``, ``outcome``,
+    ``pages``, ``items``, ``errors`` and ``archive`` when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one execution of a function led to, for the record."""
+
+    end: StepEnd
+    result: Sequence[bytes] | None = None
+    """The recorded value, compressed (``domain.values.packed``); ``None``: nothing was recorded."""
+    result_bytes: int = 0
+    """Size before compression."""
+    error: str | None = None

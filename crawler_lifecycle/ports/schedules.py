@@ -1,0 +1,124 @@
+"""Ports of schedules: their definitions, and what became of each due time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import INT_MAX, Bound, check_number, check_time
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import TargetKind, check_schedule_name
+
+#: For so long a schedule may be otherwise in Temporal than in the database until somebody should look.
+UNTOLD = timedelta(minutes=10)
+_REVISION = Bound(1, INT_MAX, whole=True, or_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One row of ``schedule``."""
+
+    schedule_id: int
+    name: str
+    revision: int
+    """How often its definition was given or changed."""
+    definition: Mapping[str, Any]
+    """As ``ScheduleSpec`` in JSON."""
+    created_at: datetime
+    updated_at: datetime
+    checked_until: datetime
+    """Each due time before has its line."""
+    requested_by: str | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    ended_at: datetime | None = None
+    """Since when it has no further due times."""
+    deleted_at: datetime | None = None
+    told: int | None = None
+    """The revision that Temporal has. An older one: its Temporal Schedule is about to be changed."""
+    trouble: str | None = None
+    """Why Temporal could not be told, or what was found changed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRef:
+    """What a due time began."""
+
+    kind: TargetKind
+    id: int
+    """Of the run, the manager or the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """One row of ``schedule_due``: a due time, and what became of it."""
+
+    due_id: int
+    schedule_id: int
+    name: str
+    revision: int
+    """Of the definition by which it was decided."""
+    due_at: datetime
+    decision: Decision
+    decided_at: datetime
+    lateness_ms: int
+    """From the due time to the decision."""
+    reason: str | None = None
+    asked_by: str | None = None
+    """Who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    after_id: int | None = None
+    """The line whose target must have its verdict first."""
+    target: TargetRef | None = None
+    begun_at: datetime | None = None
+    status: str | None = None
+    """Of the target, as it is now; only in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousTarget:
+    """What must have its verdict before another target begins."""
+
+    due_id: int
+    live: bool
+    target: TargetRef | None
+    """``None``: it has not begun yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Lines that were written for due times which had none."""
+
+    missed: int = 0
+    paused: int = 0
+    more: bool = False
+    """Whether there may be more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """How many schedules there are."""
+
+    active: int = 0
+    paused: int = 0
+    untold: int = 0
+    """Those of which Temporal has not been told for long what the database says; deleted ones too."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueOrder:
+    """Input of ``CrawlDueWorkflow``; without ``due_at`` the time for which Temporal fired.
+
+    Raises ``InvalidRequest``.
+    """
+
+    name: str
+    due_at: datetime | None = None
+    revision: int | None = None
+    """Of the definition that the Temporal Schedule has."""
+
+    def __post_init__(self) -> None:
+        check_schedule_name(self.name)
+        check_number("revision", self.revision, _REVISION)
+        check_time("due_at", self.due_at)

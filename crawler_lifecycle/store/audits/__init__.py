@@ -1,0 +1,1 @@
+"""What audits read and find."""

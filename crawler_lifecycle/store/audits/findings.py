@@ -1,0 +1,108 @@
+"""Findings and reports of audits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, delete, insert, select, true, update
+
+from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted
+from crawler_lifecycle.ports.looks import FindingRow
+from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.columns import storable
+from crawler_lifecycle.store.engine import KeyTaken
+
+from .tables import audit_finding, audit_report
+
+#: Reports that are kept; older ones go when a new one comes.
+REPORTS_KEPT = timedelta(days=30)
+
+_REPORT = TypeAdapter(AuditReport)
+_UPSERT_ROUNDS = 3
+
+
+class FindingStore(StorePart):
+    """Findings and reports of audits."""
+
+    def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, Noted]:
+        """Keep what an audit found; what is on record about each subject. Again: only the last sight moves."""
+        for _ in range(_UPSERT_ROUNDS):
+            try:
+                with self._db.writing() as conn:
+                    return {one.subject: self._note(conn, one) for one in findings}
+            except KeyTaken:  # another audit noted one of them at the same moment: it is there now
+                continue
+        with self._db.writing() as conn:
+            return {one.subject: self._note(conn, one) for one in findings}
+
+    def _note(self, conn: Connection, one: AuditFinding) -> Noted:
+        a, now = audit_finding.c, self._clock()
+        found = conn.execute(select(audit_finding).where(a.subject == one.subject)).mappings().one_or_none()
+        told: dict[str, Any] = {"detail": storable(one.detail, 4000), "evidence": one.evidence, "last_seen": now}
+        if found is not None:
+            if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
+                return Noted(found["first_seen"], found["repaired_at"], settled=True)
+            if found["status"] != "open":  # it is back
+                told |= {"status": "open", "first_seen": now}
+            # A closed finding of long ago may be removed in this moment; then this is the first sight.
+            if conn.execute(update(audit_finding).where(a.id == found["id"]).values(**told)).rowcount:
+                return Noted(told.get("first_seen", found["first_seen"]), found["repaired_at"], tries=found["tries"])
+        row = {"subject": one.subject, "kind": one.kind.value, "status": "open", "first_seen": now, "tries": 0, **told}
+        row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
+        conn.execute(insert(audit_finding).values(**row))
+        return Noted(now)
+
+    def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
+        """What was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
+        values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
+        if done:
+            values["status"] = "repaired"
+        with self._db.writing() as conn:
+            conn.execute(update(audit_finding).where(audit_finding.c.subject == subject).values(**values))
+
+    def forget_findings(self, kinds: Collection[str], seen_before: datetime, about: str | None = None) -> int:
+        """Open findings of these kinds that no audit has seen since then are gone; how many. ``about``: the second word
+        of their subjects, such as ``manager``."""
+        a = audit_finding.c
+        mine = true() if about is None else a.subject.like(f"%/{about}/%")
+        with self._db.writing() as conn:
+            gone = (
+                update(audit_finding)
+                .where(a.status == "open", a.last_seen < seen_before, a.kind.in_([str(kind) for kind in kinds]), mine)
+                .values(status="gone")
+            )
+            return conn.execute(gone).rowcount
+
+    def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
+        """Findings in this status (open, repaired, gone), the one seen last first."""
+        a = audit_finding.c
+        query = select(audit_finding).where(a.status == status).order_by(a.last_seen.desc(), a.id.desc()).limit(limit)
+        names = FindingRow.__dataclass_fields__
+        with self._db.reading() as conn:
+            return [FindingRow(**{name: row[name] for name in names}) for row in conn.execute(query).mappings()]
+
+    def record_audit(self, report: AuditReport) -> None:
+        """Keep a report, and forget those that are older than 30 days. Again: it is kept already."""
+        a = audit_report.c
+        with self._db.writing() as conn:
+            if conn.execute(select(a.id).where(a.audit_id == report.audit_id)).one_or_none() is None:
+                row = {"audit_id": report.audit_id, "started_at": report.started_at, "ended_at": report.ended_at}
+                told = _REPORT.dump_python(report, mode="json")
+                conn.execute(insert(audit_report).values(**row, report=told))
+            oldest = conn.execute(select(a.id, a.ended_at).order_by(a.id).limit(100)).all()
+            old = [found for found, ended_at in oldest if ended_at < report.ended_at - REPORTS_KEPT]
+            if old:
+                conn.execute(delete(audit_report).where(a.id.in_(old)))
+
+    def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
+        """The newest report, or that of the audit that is named."""
+        a = audit_report.c
+        query = select(a.report).order_by(a.id.desc()).limit(1)
+        if audit_id is not None:
+            query = query.where(a.audit_id == audit_id)
+        with self._db.reading() as conn:
+            found = conn.execute(query).scalar_one_or_none()
+            return None if found is None else _REPORT.validate_python(found)

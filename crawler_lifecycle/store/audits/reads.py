@@ -1,0 +1,412 @@
+"""Reads what an audit compares, and which looks are overdue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, literal, or_, select, union
+
+from crawler_lifecycle.domain.audits.audit import (
+    LOST,
+    EndedRun,
+    LiveParent,
+    LiveRun,
+    ParentJob,
+    RecordedTask,
+    StepWithoutRun,
+)
+from crawler_lifecycle.domain.audits.judgement import progress_mark
+from crawler_lifecycle.domain.audits.overdue import OverdueLooks
+from crawler_lifecycle.domain.graph.commands import step_of_request
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.managers.manager import JobState, job_of_request, manager_workflow_id, names_of_workflow
+from crawler_lifecycle.domain.names import (
+    EVENT_RUN_ENDED,
+    EVENT_RUN_STARTED,
+    EVENT_RUN_STOPPED,
+    event_key,
+    graph_key_of,
+    graph_workflow_id,
+)
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.base.unit import StorePart, stop_of
+from crawler_lifecycle.store.graphs.rows import GRAPH, listed_graph
+from crawler_lifecycle.store.graphs.tables import graph, graph_step
+from crawler_lifecycle.store.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
+from crawler_lifecycle.store.managers.queries import BY_STATE, no_state
+from crawler_lifecycle.store.managers.tables import manager, manager_item
+from crawler_lifecycle.store.runs.tables import export_record, run_history, task_history
+from crawler_lifecycle.store.runs.tasks import recorded, recorded_task
+from crawler_lifecycle.store.runs.unit import BY_RUN
+
+from .tables import audit_finding
+
+_LIVE = [status.value for status in RunStatus if not status.terminal]
+_OVER = [status.value for status in RunStatus if status.terminal]
+#: What of a manager moves when it goes on.
+_MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
+#: Ends that were recorded without evidence of how they came about.
+_UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
+
+
+class AuditStore(StorePart):
+    """Rows that an audit compares with the cluster and with Temporal."""
+
+    def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
+        """Runs that have not ended, by id, with what in their rows cannot be."""
+        r = run_history.c
+        # By status and by the missing end: what another hand wrote into one of them shows in the other.
+        conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
+        query = _open_page(r.run_id, run_history.c, conditions, after_run_id, limit)
+        with self._db.reading() as conn:
+            rows = list(conn.execute(query).mappings())
+            jobs = _unknown_jobs(conn, rows) | _unknown_steps(conn, rows)
+        return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
+
+    def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
+        """Managers that have not ended, by id, with what in their rows cannot be."""
+        m = manager.c
+        conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
+        query = _open_page(m.manager_id, m, conditions, after_manager_id, limit)
+        with self._db.reading() as conn:
+            rows = list(conn.execute(query).mappings())
+            lost = _jobs_in_no_state(conn, [row["manager_id"] for row in rows])
+        return [_live_manager(row, lost.get(row["manager_id"])) for row in rows]
+
+    def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
+        """Graphs that have not ended, by id, drafts left out, with what in their rows cannot be."""
+        g = graph.c
+        # As of runs: what another hand wrote into the state shows in the missing end.
+        conditions = [g.state == GraphState.EXECUTING.value, g.ended_at.is_(None) & (g.state != GraphState.DRAFT.value)]
+        query = _open_page(g.graph_id, GRAPH, conditions, after_graph_id, limit)
+        with self._db.reading() as conn:
+            rows = list(conn.execute(query).mappings())
+            lost = _steps_in_no_state(conn, [row["graph_id"] for row in rows])
+        return [_live_graph(row, lost.get(row["graph_id"])) for row in rows]
+
+    def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
+        """Steps of these graphs that execute, or end, as a run or a manager that is not there, or not of the graph."""
+        g, s, found = graph.c, graph_step.c, list[StepWithoutRun]()
+        under_way = or_(s.state == StepState.EXECUTING.value, and_(s.state == StepState.CANCELLED.value, s.ending))
+        with self._db.reading() as conn:
+            for kind, table in ((StepKind.CRAWL, run_history), (StepKind.MANAGER, manager)):
+                [key], parent = table.primary_key, table.c.parent
+                for chunk in chunks(sorted(set(graph_ids)), 100):
+                    query = (
+                        select(s.graph_id, g.graph_key, s.number, s.path, s.attempt, s.run_id, key, parent)
+                        .join_from(graph_step, graph, g.graph_id == s.graph_id)
+                        .join(table, key == s.run_id, isouter=True)
+                        .where(s.graph_id.in_(chunk), s.kind == kind.value, under_way, s.begun_attempt >= s.attempt)
+                        .where(or_(parent.is_(None), parent != literal("graph/") + g.graph_key))
+                        .limit(limit)
+                        .with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")
+                    )
+                    found += [
+                        StepWithoutRun(graph_id, name, number, path, attempt, kind, run_id, there is not None, whose)
+                        for graph_id, name, number, path, attempt, run_id, there, whose in conn.execute(query)
+                    ]
+        return found[:limit]
+
+    def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflow ids whose manager, or graph, there is."""
+        m, g, found = manager.c, graph.c, set[str]()
+        with self._db.reading() as conn:
+            for workflow_id in sorted(set(workflow_ids)):
+                name, flow_id = names_of_workflow(workflow_id) or ("", "")
+                query = select(m.manager_id).where(m.name == name, m.flow_id == flow_id)
+                if (key := graph_key_of(workflow_id)) is not None:
+                    query = select(g.graph_id).where(g.graph_key == key)
+                if conn.execute(query).first() is not None:
+                    found.add(workflow_id)
+        return found
+
+    def ended_runs(
+        self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[EndedRun]:
+        """Runs that ended at ``since`` or later, in the order of their end and id; ``after`` is the last one seen."""
+        r = run_history.c
+        begin, last_id = after or (since, -1)
+        query = (
+            select(run_history)
+            .where(r.ended_at >= begin, r.status.in_(_OVER))
+            .where((r.ended_at > begin) | (r.run_id > last_id))
+            .order_by(r.ended_at, r.run_id)
+            .limit(limit)
+            .with_hint(run_history, "FORCE INDEX (ix_run_history_ended_at_run_id)", "mysql")
+        )
+        with self._db.reading() as conn:
+            return _with_deliveries(conn, list(conn.execute(query).mappings()))
+
+    def ended_run(self, run_id: int) -> EndedRun | None:
+        """One of them; ``None`` when the run has not ended or does not exist."""
+        r = run_history.c
+        query = select(run_history).where(r.run_id == run_id, r.status.in_(_OVER), r.ended_at.is_not(None))
+        with self._db.reading() as conn:
+            found = _with_deliveries(conn, list(conn.execute(query).mappings()))
+            return found[0] if found else None
+
+    def unproved_ends(self, run_ids: Collection[int], since: datetime, limit: int = 500) -> list[RecordedTask]:
+        """Tasks of these runs whose end was recorded at ``since`` or later without evidence of how it came about."""
+        t = task_history.c
+        found: list[RecordedTask] = []
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(run_ids)), 200):
+                query = (
+                    recorded()
+                    .where(t.run_id.in_(chunk), t.superseded_by.is_(None), t.status.in_(_UNPROVED))
+                    .where(t.exit_code.is_(None), t.exit_signal.is_(None), t.cluster_uid.is_not(None))
+                    .where(t.ended_at >= since)
+                    .limit(limit)
+                    .with_hint(task_history, BY_RUN, "mysql")
+                )
+                found += [recorded_task(row) for row in conn.execute(query).mappings()]
+        return found[:limit]
+
+    def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
+        """Those of these runs that there are, and their uids."""
+        r, found = run_history.c, dict[int, str]()
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(run_ids))):
+                rows = conn.execute(select(r.run_id, r.run_uid).where(r.run_id.in_(chunk)))
+                found |= {row.run_id: row.run_uid for row in rows}
+        return found
+
+
+class OverdueStore(StorePart):
+    """Looks that were planned and have not come."""
+
+    def overdue_runs(
+        self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
+    ) -> list[LiveRun]:
+        """Live runs whose next look was due before then, in that order and by id; ``after`` is the last one seen.
+
+        Those without a planned look are among them when their row has not changed since then.
+
+        Where no look is planned (nobody owns the run yet, nothing of it is deployed, its start is waited for) it is
+        those whose rows have not changed since then.
+        """
+        r = run_history.c
+        pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
+        for n, status in enumerate(_LIVE):
+            unplanned = and_(r.next_look_at.is_(None), r.status == status)
+            pages.append(_due_page(r.updated_at, unplanned, before, after, limit, f"page_unplanned_{n}"))
+        ids = union(*(select(page.c.run_id) for page in pages)).subquery("page_of_due")
+        with self._db.reading() as conn:
+            rows = conn.execute(select(run_history).join(ids, ids.c.run_id == r.run_id)).mappings()
+            found = [_live_run(row) for row in rows]
+        return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
+
+    def overdue_looks(self, before: datetime) -> OverdueLooks:
+        """How many looks that were planned for before then have not come, and the oldest; and how many managers,
+        graphs, due times and webhooks no workflow carries, as searches found it."""
+        r = run_history.c
+        late = and_(r.next_look_at < before, r.status.in_(_LIVE))
+        oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
+        a, kinds = audit_finding.c, [str(kind) for kind in LOST]
+        mine = and_(a.status == "open", a.kind.in_(kinds), a.run_id.is_(None))
+        lost = select(a.first_seen, a.detail).where(mine).order_by(a.first_seen, a.id).limit(1)
+        with self._db.reading() as conn:
+            first = conn.execute(oldest).one_or_none()
+            what = conn.execute(lost).one_or_none()
+            found = OverdueLooks()
+            if first is not None:
+                found = OverdueLooks(conn.execute(select(func.count()).where(late)).scalar_one(), *first)
+            if what is None:
+                return found
+            many = conn.execute(select(func.count()).where(mine)).scalar_one()
+            return replace(found, lost=many, lost_since=what.first_seen, lost_what=what.detail)
+
+
+def _open_page(key: Any, columns: Iterable[Any], conditions: Sequence[Any], after: int, limit: int) -> Select[Any]:
+    """The rows behind ``after`` that meet one of the conditions, by their key; each condition reads its own index."""
+    table = key.table
+    by = "state" if table is graph else "status"
+    indexes = ", ".join(f"ix_{table.name}_{name}_{key.name}" for name in (by, "ended_at"))
+    pages = [
+        select(key)
+        .where(condition, key > after)
+        .order_by(key)
+        .limit(limit)
+        .with_hint(table, f"FORCE INDEX ({indexes})", "mysql")
+        .subquery(f"page_{n}")
+        for n, condition in enumerate(conditions)
+    ]
+    ids = union(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
+    return select(*columns).join(ids, ids.c[key.name] == key).order_by(key).limit(limit)
+
+
+def _due_page(
+    due: Any, condition: Any, before: datetime, after: tuple[datetime, int] | None, limit: int, name: str
+) -> Any:
+    r = run_history.c
+    query = select(r.run_id).where(condition, due < before)
+    if after is not None:
+        query = query.where(due >= after[0], or_(due > after[0], r.run_id > after[1]))
+    hint = "FORCE INDEX (ix_run_history_overdue)"
+    return query.order_by(due, r.run_id).limit(limit).with_hint(run_history, hint, "mysql").subquery(name)
+
+
+def _live_run(row: Row) -> LiveRun:
+    values, wrong = salvaged(run_history, row)
+    request = values["request"]
+    priority = request.get("priority") if isinstance(request, Mapping) else None
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
+    return LiveRun(
+        **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
+        priority=priority if isinstance(priority, int) else 3,
+        stop=stop_of(values) if wrong is None else None,
+        due_at=values["next_look_at"] or values["updated_at"],
+        planned=values["next_look_at"] is not None,
+        unreadable=wrong,
+    )
+
+
+def _jobs_in_no_state(conn: Connection, manager_ids: Sequence[int]) -> dict[int, str]:
+    """Of these managers those with a job in a state that there is not, and what is wrong with one of them.
+
+    No cycle finds such a job, and its manager waits for it.
+    """
+    i, found = manager_item.c, dict[int, str]()
+    for chunk in chunks(manager_ids, 100):
+        for between in no_state():
+            query = select(manager_item).where(i.manager_id.in_(chunk), between).limit(len(chunk))
+            for row in conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings():
+                found.setdefault(row["manager_id"], salvaged(manager_item, row)[1] or "")
+    return found
+
+
+def _steps_in_no_state(conn: Connection, graph_ids: Sequence[int]) -> dict[int, str]:
+    """The same of graphs, none of whose steps goes on."""
+    s, found = graph_step.c, dict[int, str]()
+    columns, kinds = (s.graph_id, s.number, s.kind, s.state), [kind.value for kind in StepKind]
+    for chunk in chunks(graph_ids, 100):
+        for between in no_state(s.state, StepState):
+            query = select(*columns).where(s.graph_id.in_(chunk), s.kind.in_(kinds), between).limit(len(chunk))
+            for row in conn.execute(query.with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")).mappings():
+                found.setdefault(row["graph_id"], salvaged(graph_step, row)[1] or "")
+    return found
+
+
+def _live_manager(row: Row, lost: str | None) -> LiveParent:
+    values, wrong = salvaged(manager, row)
+    forced = bool(values["stop_requested_at"] and values["stop_force"])
+    return LiveParent(
+        "manager",
+        values["manager_id"],
+        manager_workflow_id(values["name"], values["flow_id"]),
+        **{name: values[name] for name in ("status", "attempt", "updated_at", "owner_run_id")},
+        unreadable=wrong or lost,
+        progress=progress_mark(*(values[name] for name in _MOVES), values["stop_requested_at"] is None, forced),
+        forced=forced,
+    )
+
+
+def _live_graph(row: Row, lost: str | None) -> LiveParent:
+    found = listed_graph(row)
+    forced = found.stop is not None and found.stop.force
+    return LiveParent(
+        "graph",
+        found.graph_id,
+        graph_workflow_id(found.key),
+        status=str(found.state),
+        **{name: getattr(found, name) for name in ("attempt", "updated_at", "owner_run_id")},
+        unreadable=found.unreadable or lost,
+        progress=progress_mark(
+            sorted((str(state), n) for state, n in found.counts.items()), found.stop is None, forced
+        ),
+        forced=forced,
+    )
+
+
+def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
+    """Those of these runs that managers began and have not written down, with the jobs that they name."""
+    i, found = manager_item.c, dict[int, ParentJob]()
+    jobs = {}
+    for row in rows:
+        job, parent = job_of_request(str(row["request_id"])), str(row["parent"])
+        if job is not None and names_of_workflow(parent) is not None:
+            jobs[row["run_id"]] = (job, parent)
+    counted = set[int]()
+    for chunk in chunks(sorted(jobs)):
+        counted |= set(conn.execute(select(i.run_id).where(i.run_id.in_(chunk))).scalars())
+    for run_id in sorted(set(jobs) - counted):
+        (manager_id, seq, retry), parent = jobs[run_id]
+        query = select(i.state).where(i.manager_id == manager_id, i.seq == seq, i.retry == retry)
+        state = conn.execute(query).scalar_one_or_none()
+        found[run_id] = ParentJob(f"manager {manager_id}", "job", parent, state, starting=state == JobState.STARTING)
+    return found
+
+
+def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
+    """Those of these runs that graphs began and have not written down, with the steps that they name."""
+    g, s, found = graph.c, graph_step.c, dict[int, ParentJob]()
+    named = defaultdict[str, dict[int, tuple[str, int]]](dict)
+    for run in rows:
+        key = graph_key_of(str(run["parent"]))
+        step = None if key is None else step_of_request(key, str(run["request_id"]))
+        if key is not None and step is not None:
+            named[key][run["run_id"]] = step
+    for key, runs in named.items():
+        graph_id = conn.execute(select(g.graph_id).where(g.graph_key == key)).scalar_one_or_none()
+        query = select(s.path_hash, s.state, s.attempt, s.begun_attempt).where(s.graph_id == graph_id)
+        steps = {
+            found_step.path_hash: found_step
+            for chunk in chunks(sorted({path for path, _ in runs.values()}) if graph_id is not None else ())
+            for found_step in conn.execute(query.where(s.path_hash.in_(chunk)))
+        }
+        for run_id, (path, attempt) in runs.items():
+            row = steps.get(path)
+            if row is None or row.begun_attempt < attempt:
+                state = None if row is None else row.state
+                starting = row is not None and (state, row.attempt) == (StepState.EXECUTING, attempt)
+                name = f"graph {key!r}" + (" (not in the database)" if graph_id is None else "")
+                found[run_id] = ParentJob(name, "step", graph_workflow_id(key), state, starting)
+    return found
+
+
+def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
+    """The runs, with what of their present attempts was delivered and exported."""
+    keys = {
+        event_key(RunRef(row["run_id"], row["run_uid"]), row["attempt"], kind): (row["run_id"], kind)
+        for row in rows
+        for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED, EVENT_RUN_ENDED)
+    }
+    delivered: set[tuple[int, str]] = set()
+    waiting: set[tuple[int, str]] = set()
+    e, d, x = outbox_event.c, outbox_delivery.c, export_record.c
+    for chunk in chunks(list(keys)):
+        query = (
+            select(e.event_key, d.status)
+            .join_from(outbox_event, outbox_delivery, and_(d.seq == e.seq, ~d.sink.like(WEBHOOK_SINKS)), isouter=True)
+            .where(e.event_key.in_(chunk))
+        )
+        for key, status in conn.execute(query):
+            (delivered if status == "delivered" else waiting).add(keys[key])
+    waiting -= delivered
+    exported = set()
+    for run_ids in chunks([row["run_id"] for row in rows]):
+        attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))
+        exported |= {tuple(found) for found in conn.execute(attempts)}
+    names = ("run_id", "run_uid", "attempt", "status", "crawler", "ended_at", "owner_workflow_id", "owner_run_id")
+    return [
+        EndedRun(
+            **{name: values[name] for name in names},
+            stop=stop_of(values) if wrong is None else None,
+            event_delivered=(row["run_id"], EVENT_RUN_ENDED) in delivered,
+            pushes_delivered=not {(row["run_id"], kind) for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED)} & waiting,
+            exported=(row["run_id"], row["attempt"]) in exported,
+            unreadable=wrong,
+        )
+        for row in rows
+        for values, wrong in (salvaged(run_history, row),)
+    ]

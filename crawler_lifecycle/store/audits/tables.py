@@ -1,0 +1,54 @@
+"""Tables of audits, and which programs may work with this schema."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, UniqueConstraint
+
+from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.columns import UtcTime, Words
+
+audit_finding = Table(
+    "audit_finding",
+    metadata,
+    # What an audit found and still finds: one row for each subject ("task/7/0/1", "run/7", "workflow/…").
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("subject", Words(200), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("status", String(20), nullable=False),
+    # No foreign keys: what is found may belong to no row at all.
+    Column("run_id", BigInteger),
+    Column("task_id", BigInteger),
+    Column("workflow_id", String(1000)),
+    Column("detail", Long, nullable=False),
+    Column("evidence", Json, nullable=False),
+    Column("first_seen", UtcTime, nullable=False),
+    Column("last_seen", UtcTime, nullable=False),
+    Column("repair", Long),
+    Column("repaired_at", UtcTime),
+    # Take-overs in a row that came to nothing.
+    Column("tries", Integer, nullable=False),
+    UniqueConstraint("subject"),
+    Index(None, "status", "last_seen"),
+    **OPTIONS,
+)
+
+audit_report = Table(
+    "audit_report",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("audit_id", String(200), nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime, nullable=False),
+    Column("report", Json, nullable=False),
+    UniqueConstraint("audit_id"),
+    **OPTIONS,
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    # One row: the oldest schema version whose builds still work on this database.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("works_from", String(32), nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)

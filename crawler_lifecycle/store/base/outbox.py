@@ -1,0 +1,108 @@
+"""The outbox: events and how far they are delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    UniqueConstraint,
+    insert,
+    select,
+    update,
+)
+
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.store.columns import UtcTime
+
+from .row_validation import Row, check, evident
+from .tables import OPTIONS, Json, Key, Long, metadata
+
+outbox_counter = Table(
+    "outbox_counter",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+outbox_event = Table(
+    "outbox_event",
+    metadata,
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    # What it is about: runs/7, managers/3, graphs/nightly. Whose number or key that is, says the uid.
+    Column("subject", String(220), nullable=False),
+    Column("subject_uid", String(32), nullable=False),
+    # Null where it is about no run.
+    Column("run_id", Key, ForeignKey("run_history.run_id")),
+    Column("attempt", Integer, nullable=False),
+    Column("type", String(50), nullable=False),
+    # Null for events that may repeat; what must happen once has a key of subject, attempt and type.
+    Column("event_key", String(200)),
+    Column("body", Json, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("event_key"),
+    Index(None, "run_id", "seq"),
+    Index(None, "subject", "seq"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+outbox_delivery = Table(
+    "outbox_delivery",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
+    Column("sink", String(100), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("error", Long),
+    Column("delivered_at", UtcTime),
+    UniqueConstraint("seq", "sink"),
+    Index(None, "sink", "seq"),
+    **OPTIONS,
+)
+
+
+def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
+    """Append an event with these columns. Nothing may follow it in the transaction.
+
+    The number comes from a row that stays locked until the commit, so numbers become visible in their order: a reader
+    that has seen N never finds a smaller one later. An autoincrement column would not do: its numbers are given out
+    before the commits. And because everybody shares that row, taking it last keeps the wait short.
+    """
+    conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
+    whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
+    conn.execute(insert(outbox_event).values(**whole))
+    return event_row(whole)
+
+
+def listed_event(row: Row) -> Event:
+    """One event of many; see ``evident``."""
+    return _event(evident(outbox_event, row, "body"))
+
+
+def event_row(row: Row) -> Event:
+    """One event, to be delivered. Raises ``RowUnreadable`` when anything in the row cannot be."""
+    check(outbox_event, row)
+    return _event(row)
+
+
+def _event(row: Row) -> Event:
+    return Event(
+        seq=row["seq"],
+        subject=row["subject"],
+        subject_uid=row["subject_uid"],
+        run_id=row["run_id"],
+        attempt=row["attempt"],
+        type=row["type"],
+        body=row["body"],
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,30 @@
+"""What all tables share: types, options and the metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Integer, LargeBinary, MetaData
+from sqlalchemy.dialects import mysql
+
+from crawler_lifecycle.store.columns import CAUSE_MAX, Words
+
+Key = BigInteger().with_variant(Integer, "sqlite")
+
+Long = Words(CAUSE_MAX, long=True)
+
+Json = JSON(none_as_null=True)
+
+Bytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql")
+
+OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    # Without it SQLite would give the id of a deleted last row to the next one.
+    "sqlite_autoincrement": True,
+}
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"}
+)

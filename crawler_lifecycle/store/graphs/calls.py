@@ -1,0 +1,400 @@
+"""What executes steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
+
+Workers record ends beside each other: a record shares the lock of the graph's row with other records, and whoever
+changes the graph as a whole (``graphs.py``) waits for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from graphlib import TopologicalSorter
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
+
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
+from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
+from crawler_lifecycle.domain.graph.spec import DELIVERY_S, LOST_MAX, StepKind, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.values import RESULT_PART
+from crawler_lifecycle.ports.graphs import Done, GraphFence, StepWork
+from crawler_lifecycle.ports.managers import ManagerRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.base.bulk import chunks, delete_rows
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.unit import check_owner, read_row
+from crawler_lifecycle.store.managers.rows import listed_manager
+from crawler_lifecycle.store.managers.tables import manager
+from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
+from crawler_lifecycle.store.runs.tables import export_record
+
+from .rows import check_step_row, work_of
+from .steps import LOST, with_error
+from .tables import graph, graph_result, graph_step
+from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
+from .unrecorded import CANCELLED, RUNS, unrecorded
+
+log = logging.getLogger(__name__)
+
+_OVER = [status.value for status in RunStatus if status.terminal]
+#: States in which a step that was given to a call may begin.
+_MAY_BEGIN = (StepState.SUSPENDED, StepState.AVAILABLE, StepState.EXECUTING)
+_BY_BATCH = "FORCE INDEX (ix_graph_step_graph_id_batch)"
+
+_g, _s, _x = graph.c, graph_step.c, export_record.c
+_FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
+#: Steps that execute, or may still.
+_OPEN = or_(_s.state == StepState.EXECUTING.value, CANCELLED)
+#: What says how a run (manager) has ended, and whose it is.
+_FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
+#: What those are told of a run that depend on its step.
+_RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
+#: What of a graph says how its runs are known.
+_NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
+#: What of a step decides about its record.
+_STEP = (
+    *(_s.graph_id, _s.number, _s.kind, _s.shape, _s.state, _s.attempt, _s.tries, _s.snoozed, _s.batch, _s.run_id),
+    *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
+)
+
+
+class GraphCalls(GraphPart):
+    """Part of ``GraphStore`` that executes steps."""
+
+    @contextmanager
+    def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
+        """A transaction beside other records: the graph's row, and now."""
+        with self._db.writing() as conn:
+            row = read_row(conn, graph, fence.graph_id, _FENCE, lock="share")
+            check_owner(row, fence)
+            yield conn, row, self._clock()
+
+    # --- functions ---
+
+    def batch(self, fence: GraphFence, batch: int) -> list[StepWork]:
+        """The steps of a call that have not ended, in their order."""
+        query = select(graph_step).where(_s.graph_id == fence.graph_id, _s.batch == batch).order_by(_s.number)
+        with self._db.reading() as conn:
+            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
+        may = [row for row in _readable(rows) if row["state"] in _MAY_BEGIN]
+        may.sort(key=lambda row: int(_shape(row, "priority", 0)))
+        work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
+        return _in_order(work)
+
+    def record(self, fence: GraphFence, done: Sequence[Done], begin: Sequence[StepWork] = ()) -> set[int]:
+        """In one transaction: the ends with their results, and the beginning of these steps in their attempts; the
+        numbers of those that began. One that did so already in this very attempt is among them: the answer of the
+        first call was lost. Left out is what does not begin: it was cancelled, its row names another call or none
+        (``Step.batch``), a dependency is not completed, a later attempt of it began, or a stop is on record.
+
+        An end whose attempt does not execute any more changes nothing but ``ending``. The state ``AVAILABLE`` as an
+        end: it was not called after all, and nothing of this attempt counts.
+        """
+        numbers = {*(one.end.number for one in done), *(one.number for one in begin)}
+        with self._recording(fence) as (conn, row, now):
+            steps = _Steps(conn, fence.graph_id, numbers, now)
+            for one in done:
+                steps.end(one)
+            failed = any(one.end.state is StepState.DISCARDED for one in done)
+            over = row["stop_requested_at"] is not None
+            if begin and not over and row["options"].get("fail_fast"):
+                over = failed or steps.discarded()
+            begun = set() if over else {one.number for one in steps.free(begin) if steps.begin(one)}
+            steps.write()
+            return begun
+
+    def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
+        """Those of these that must not go on: all, when the graph was taken over meanwhile. Raises ``RunNotFound``."""
+        with self._db.reading() as conn:
+            row = read_row(conn, graph, fence.graph_id, _FENCE)
+            owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
+            if row["stop_requested_at"] is not None or not owns:
+                return set(numbers)
+            query = select(_s.number).where(_s.graph_id == fence.graph_id, _s.state == StepState.CANCELLED.value)
+            found = (conn.execute(query.where(_s.number.in_(chunk))) for chunk in chunks(sorted(numbers)))
+            return {number for rows in found for number in rows.scalars()}
+
+    # --- crawls and managers ---
+
+    def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
+        """Crawls and managers that were picked and for whose present attempt ``run_begun`` was not called."""
+        query = (
+            select(graph_step)
+            .where(_s.graph_id == fence.graph_id, _s.kind.in_(BEGINNING), _s.state == StepState.EXECUTING.value)
+            .where(_s.begun_attempt < _s.attempt)
+            .order_by(_s.number)
+            .limit(limit)
+        )
+        with self._db.reading() as conn:
+            check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
+            rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
+        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in _readable(rows)]
+
+    def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
+        """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
+        be begun: then the step is discarded (``deploy_failed``). ``False``: the step was cancelled meanwhile; it keeps
+        the run and is ``ending``. Again: nothing more."""
+        if (run_id is None) == (error is None):
+            raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
+        with self._recording(fence) as (conn, _, now):
+            steps = _Steps(conn, fence.graph_id, [number], now)
+            step = steps.rows.get(number)
+            if step is None or step["kind"] not in BEGINNING:
+                raise InvalidRequest(f"number: {number} is not allowed; graph {fence.graph_id} has no such crawl")
+            executes: bool = step["state"] == StepState.EXECUTING
+            if executes and error is not None:
+                end = StepEnd(number, step["attempt"], StepState.DISCARDED, "deploy_failed", error)
+                steps.end(Done(end, error=error))
+            elif run_id is not None and (step["begun_attempt"], step["run_id"]) != (step["attempt"], run_id):
+                # A step that was cancelled meanwhile has a run all the same, which is to be stopped. Where that of
+                # before was gone, it has another one, of which every end counts.
+                other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
+                steps.set(number, run_id=run_id, begun_attempt=step["attempt"], ending=not executes, **other)
+            steps.write()
+            return executes
+
+    def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
+        """Ends of crawls and managers of executing or ending steps, as the database has them now: of attempts above the
+        step's ``run_attempt``. A step that was cancelled before ``run_begun`` was called for it has ended as well. A
+        crawl whose archive is on its way executes still, unless it was cancelled, for ``DELIVERY_S`` at most."""
+        with self._db.reading() as conn:
+            its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
+            check_owner(its, fence)
+            whose, now, found = graph_workflow_id(its["graph_key"]), self._clock(), list[StepEnd]()
+            for kind, key in RUNS.items():
+                of, lives = key.table.c, unrecorded(conn, kind, its)
+                facts: list[ColumnElement[Any]] = [of[name] for name in _FACTS]
+                joined = graph_step.join(key.table, key == _s.run_id, isouter=True)
+                if kind is StepKind.CRAWL:
+                    joined = joined.join(export_record, (_x.run_id == key) & (_x.attempt == of.attempt), isouter=True)
+                    facts += [of.pages, of["items"], of.errors, of.ended_at, _x.status.label("export")]
+                    facts.append(_x.url.label("archive"))
+                query = (
+                    select(*_STEP, _s.run_attempt, _s.reason, *(one.label(f"its_{one.name}") for one in facts))
+                    .select_from(joined)
+                    .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
+                    .with_hint(graph_step, BY_STATE, "mysql")
+                )
+                rows = _readable(conn.execute(query).mappings())
+                ends = ((row, _run_end(row, whose, now)) for row in rows)
+                found += [_with_archive(row, end, now) for row, end in ends if end and end.number not in lives]
+        return sorted(found, key=lambda end: end.number)
+
+    def live_graph_runs(
+        self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
+    ) -> list[RunRow]:
+        """Runs of the graph (``parent``) that have not ended, by id; ``ending``: those whose step was cancelled."""
+        with self._db.reading() as conn:
+            named, run, more = read_row(conn, graph, graph_id, _NAMED), RUNS[StepKind.CRAWL], []
+            if ending:
+                cancelled = run.in_(_run_ids(graph_id, StepKind.CRAWL, CANCELLED))
+                lives = unrecorded(conn, StepKind.CRAWL, named)
+                more = [or_(cancelled, run.in_(lives.values())) if lives else cancelled]
+            whose = graph_workflow_id(named["graph_key"])
+            found = live_runs(conn, whose, "graph/%", *more, after=after_run_id, limit=limit)
+            return runs_by_id(conn, found)
+
+    def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
+        """The same of managers, all at once: those of executing or ending steps."""
+        m, found = manager.c, list[ManagerRow]()
+        with self._db.reading() as conn:
+            named = read_row(conn, graph, graph_id, _NAMED)
+            query = _run_ids(graph_id, StepKind.MANAGER, CANCELLED if ending else _OPEN)
+            known = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).scalars()
+            ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
+            for chunk in chunks(sorted(ids)):
+                live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(_OVER)).order_by(m.manager_id)
+                found += [listed_manager(row) for row in conn.execute(live).mappings()]
+        return found
+
+
+def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
+    """The runs (managers) of such steps of this graph."""
+    return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind.value, which)
+
+
+# --- steps --------------------------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """Steps that are locked, in their order. What changes is collected, and written in few statements."""
+
+    def __init__(self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime) -> None:
+        self._conn, self._graph_id, self._now = conn, graph_id, now
+        self.rows: dict[int, dict[Any, Any]] = {}
+        self._new = defaultdict[int, dict[str, Any]](dict)
+        self._results: list[dict[str, Any]] = []
+        self._stale: list[int] = []
+        for chunk in chunks(sorted(numbers)):
+            query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
+            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings()
+            self.rows |= {row["number"]: dict(row) for row in _readable(rows)}
+
+    def set(self, number: int, **values: Any) -> None:
+        """Change columns of a step."""
+        self.rows[number].update(values)
+        self._new[number].update(values)
+
+    def write(self) -> None:
+        """Write what has changed, steps that change alike in one statement; and the results."""
+        alike = defaultdict[str, list[int]](list)
+        for number, values in self._new.items():
+            alike[repr(sorted(values.items()))].append(number)
+        for numbers in alike.values():
+            for chunk in chunks(sorted(numbers)):
+                these = update(graph_step).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
+                self._conn.execute(these.values(**self._new[numbers[0]]))
+        delete_rows(self._conn, graph_result.c.number, "PRIMARY", self._stale, of={"graph_id": self._graph_id})
+        if self._results:
+            self._conn.execute(insert(graph_result), self._results)
+
+    def end(self, done: Done) -> None:
+        """Take the end of an execution in; of one that does not execute any more only that nothing runs."""
+        end, step = done.end, self.rows.get(done.end.number)
+        if end.state in (StepState.SUSPENDED, StepState.EXECUTING):
+            raise InvalidRequest(f"state: {end.state} is not allowed; it is no end")
+        if end.state in (StepState.RETRYABLE, StepState.SCHEDULED) and end.not_before is None:
+            raise InvalidRequest(f"not_before: give it with the state {end.state}")
+        if step is None or step["attempt"] != end.attempt:
+            return
+        if step["state"] != StepState.EXECUTING:
+            if step["ending"]:
+                self.set(end.number, ending=False, batch=None)
+            return
+        values: dict[str, Any] = {"state": end.state.value, "not_before": end.not_before}
+        values |= {"outcome": end.outcome, "reason": end.reason, "batch": None, "alternative": None}
+        if end.state in (StepState.SCHEDULED, StepState.AVAILABLE):
+            values["tries"] = max(0, step["tries"] - 1)
+            values["snoozed"] = step["snoozed"] + (end.state is StepState.SCHEDULED)
+        if end.state in (StepState.RETRYABLE, StepState.DISCARDED):
+            values["errors"] = self._errors(step, done.error or end.reason)
+        if end.state.final:
+            values |= {"ended_at": self._now, "result_bytes": self._keep(step, done)}
+        self.set(end.number, **values)
+
+    def _errors(self, step: Row, error: str | None) -> list[Any]:
+        return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
+
+    def _keep(self, step: Row, done: Done) -> int | None:
+        """Keep what the step gave in place of what an earlier execution did; its size."""
+        if step["result_bytes"] is not None:
+            self._stale.append(step["number"])
+        if done.result is None:
+            return None
+        for part, data in enumerate(done.result):
+            if len(data) > RESULT_PART:
+                raise InvalidRequest(f"result: part {part} has {len(data)} bytes; give at most {RESULT_PART} in one")
+            key = {"graph_id": self._graph_id, "number": step["number"], "part": part}
+            self._results.append({**key, "data": data})
+        return done.result_bytes
+
+    def free(self, work: Sequence[StepWork]) -> list[StepWork]:
+        """Those of these on whose dependencies none of them waits any more."""
+        known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
+        there = [one for one in work if one.number in self.rows]
+        wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
+        for chunk in chunks(sorted(wanted - known.keys())):
+            query = select(_s.number, _s.state, _s.ending).where(_s.graph_id == self._graph_id, _s.number.in_(chunk))
+            rest = self._conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+            known |= {number: (state, ending) for number, state, ending in rest}
+        return [one for one in there if self._lets(self.rows[one.number], known)]
+
+    def discarded(self) -> bool:
+        """Whether a step of the graph was discarded, as another call may have recorded."""
+        query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
+        query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
+        return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
+
+    @staticmethod
+    def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:
+        """Whether what the step depends on lets it begin."""
+        lets = {StepState.COMPLETED.value}
+        lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
+        lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
+        found = (known.get(dep, ("", True)) for dep in _shape(step, "deps", ()))
+        return all(state in lets and not ending for state, ending in found)
+
+    def begin(self, work: StepWork) -> bool:
+        """Begin this execution, or say that it does not."""
+        step = self.rows[work.number]
+        if step["batch"] is None or step["batch"] != work.batch:
+            return False
+        if step["state"] == StepState.EXECUTING and step["attempt"] == work.attempt:
+            return True
+        if step["state"] not in _MAY_BEGIN or step["attempt"] != work.attempt - 1:
+            return False
+        values: dict[str, Any] = {"outcome": None, "reason": None}
+        if step["state"] == StepState.EXECUTING:
+            values["errors"] = self._errors(step, LOST)
+            if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
+                lost = {"state": StepState.DISCARDED.value, "outcome": "lost", "reason": f"{LOST}, {LOST_MAX} times"}
+                self.set(work.number, **lost, errors=values["errors"], batch=None, alternative=None, ended_at=self._now)
+                return False
+        values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
+        self.set(work.number, **values, not_before=None, started_at=self._now, ended_at=None)
+        return True
+
+
+def _readable(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows of steps but those in which another hand has written: these stand still, as ``engine_steps`` tells."""
+    for row in rows:
+        try:
+            check_step_row(row)
+        except RowUnreadable as error:
+            log.error("a step stands still: %s", error)
+        else:
+            yield row
+
+
+def _shape(step: Row, name: str, default: Any) -> Any:
+    return (step["shape"] or {}).get(name, default)
+
+
+def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
+    """Each behind those of them that it depends on; else as they are."""
+    known = {one.number: one for one in work}
+    order = TopologicalSorter({one.number: [dep for dep in one.deps if dep in known] for one in work})
+    return [known[number] for number in order.static_order()]
+
+
+def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
+    """The end of a run, unless its archive is on its way, which those take that depend on the step."""
+    if row["kind"] != StepKind.CRAWL or row["ending"] or not end.state.final or row["its_ended_at"] is None:
+        return end
+    if row["its_export"] in ("exported", "empty") or (now - row["its_ended_at"]).total_seconds() >= DELIVERY_S:
+        return end
+    run_id = row["run_id"]
+    why = f"run {run_id} is {row['its_status']}, and its archive is not delivered yet (crawlctl export {run_id})"
+    return StepEnd(end.number, end.attempt, StepState.EXECUTING, reason=why)
+
+
+def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
+    """How the run (manager) of a step of this graph has ended; ``None``: it has not."""
+    number, attempt = row["number"], row["attempt"]
+    if row["begun_attempt"] < attempt:
+        # It was cancelled before its run began. One that executes is yet to begin.
+        return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
+    if row["its_status"] is None or row["its_parent"] != whose:
+        what = f"{'run' if row['kind'] == StepKind.CRAWL else 'manager'} {row['run_id']}"
+        gone, others = f"the row of {what} is gone", f"{what} is not of this graph, but of {row['its_parent']}"
+        reason = gone if row["its_status"] is None else others
+        return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
+    if row["its_status"] not in _OVER or row["its_attempt"] <= row["run_attempt"]:
+        # Its archive was waited for, and a person has resumed the run.
+        return StepEnd(number, attempt, StepState.EXECUTING) if row["reason"] and not row["ending"] else None
+    told = {"outcome": row["its_outcome"], "reason": row["its_cause"], "run_attempt": row["its_attempt"]}
+    if row["kind"] == StepKind.CRAWL:
+        told["record"] = {"run_id": row["run_id"], **{name: row[f"its_{name}"] for name in _RECORDED}}
+    if row["its_status"] == RunStatus.COMPLETED:
+        return StepEnd(number, attempt, StepState.COMPLETED, **told)
+    if row["its_stop_requested_at"] is not None and row["its_stop_limit"] is None:
+        return StepEnd(number, attempt, StepState.CANCELLED, **told)
+    shape = row["shape"] or {}
+    state, not_before = after_failure(row["tries"], shape.get("max_attempts", 1), shape.get("backoff_s", 1.0), now)
+    return StepEnd(number, attempt, state, not_before=not_before, **told)

@@ -1,0 +1,306 @@
+"""Graphs: their rows from the reservation to the end, and all that changes many of their steps at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.errors import (
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RowUnreadable,
+)
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, fingerprint
+from crawler_lifecycle.domain.graph.spec import GraphSpec, GraphState, StepState
+from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store.base.row_validation import check
+from crawler_lifecycle.store.base.unit import NO_STOP
+from crawler_lifecycle.store.runs.lists import live_runs
+
+from .calls import GraphCalls
+from .reads import GraphReads
+from .rows import GRAPH, dump_options, load_options, whole_graph
+from .steps import insert_steps, states_of, write_steps
+from .tables import graph, graph_log, graph_page, graph_step
+from .unit import GraphUnit, load_graph
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_IS_OPEN = graph.c.state.in_([state.value for state in GraphState if not state.final])
+#: Commands of people whose answers are kept, the last ones of each graph.
+COMMANDS_MAX = 100
+
+
+class GraphStore(GraphCalls, GraphReads):
+    """Graphs, their steps, what steps get and what they give.
+
+    Methods with a fence raise ``Fenced`` and write nothing when the graph's attempt or owner is another one.
+    """
+
+    # --- from draft to graph ---
+
+    def reserve_graph(self, new: NewGraph) -> tuple[GraphRow, bool]:
+        """Insert it as a draft, or answer the row of this key, and whether it is new. Raises ``DuplicateRequest`` when
+        that has another fingerprint."""
+
+        def reserve(conn: Connection) -> tuple[GraphRow, bool]:
+            found = _found(conn, new.key)
+            if is_new := found is None:
+                self._check_most(conn, graph, _IS_OPEN)
+                conn.execute(insert(graph).values(**_new_row(new, self._clock()), graph_uid=self.new_uid()))
+                found = _found(conn, new.key)
+            assert found is not None, "it was inserted in this transaction"
+            if found["graph_key"] != new.key:  # MySQL ignores spaces at the end when it compares
+                raise refusal("key", new.key, "leave the spaces at its end out")
+            if found["fingerprint"] != new.fingerprint:
+                raise DuplicateRequest(
+                    f"key {new.key!r} belongs to graph {found['graph_id']}, which was sent with other steps, "
+                    "options or context; use another key"
+                )
+            return _told(GraphUnit(conn, found, self._clock())), is_new
+
+        return self._reserved(f"graph {new.key!r}", reserve)
+
+    def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
+        """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``
+        when another one is there, ``NotInThisState`` when it is no draft."""
+        decode_page(page, data)
+        p = graph_page.c
+        with self._graph(graph_id) as unit:
+            if unit.state is not GraphState.DRAFT:
+                raise NotInThisState(f"Graph {graph_id} is {unit.state} already; it takes no more pages")
+            if not 0 <= page < unit.row["pages"]:
+                most = unit.row["pages"] - 1
+                raise InvalidRequest(f"page: {page} is not allowed; this graph was announced with pages 0 to {most}")
+            query = select(p.data).where(p.graph_id == graph_id, p.page == page)
+            before = unit.conn.execute(query).scalar_one_or_none()
+            if before is None:
+                unit.conn.execute(insert(graph_page).values(graph_id=graph_id, page=page, data=data))
+            elif before != data:
+                raise DuplicateRequest(f"page {page} of graph {graph_id} was sent with other steps before")
+
+    def make_graph(self, graph_id: int) -> GraphRow:
+        """Make a whole draft a graph that executes, in one transaction: read its pages, check the whole, insert its
+        steps. Again: the same. Raises ``InvalidRequest`` (a missing page, what ``spec.check`` refuses)."""
+        with self._graph(graph_id) as unit:
+            if unit.state is not GraphState.DRAFT:
+                return _told(unit)
+            spec = _sent(unit)
+            insert_steps(unit, Graph.of(spec).added)
+            unit.conn.execute(delete(graph_page).where(graph_page.c.graph_id == graph_id))
+            context = dict(spec.context) or None
+            unit.conn.execute(update(graph).where(graph.c.graph_id == graph_id).values(context=context))
+            unit.set(state=GraphState.EXECUTING.value)
+            return _told(unit)
+
+    # --- while it runs ---
+
+    def claim_graph(self, graph_id: int, owner: Owner) -> GraphRow:
+        """Own the graph, as it was made or reopened. Again, or after its end: the row as it is. A new owner takes it
+        over as the next attempt: what former calls had begun and not ended begins again. Raises ``RunIsLive``,
+        ``Fenced``, ``RunNotFound`` as ``claim_manager`` does, ``NotInThisState`` for a draft."""
+        with self._graph(graph_id) as unit:
+            if unit.state is GraphState.DRAFT:
+                raise NotInThisState(f"Graph {graph_id} is a draft; make it whole first")
+            if not unit.over and unit.take(owner, over=False):
+                known = load_graph(unit.conn, unit.row, strict=False)
+                before = states_of(known)
+                known.released({step.batch for step in known.steps if step.batch is not None})
+                write_steps(unit, known, before)
+            return _told(unit)
+
+    def change(self, fence: GraphFence, how: Callable[[Graph], T]) -> T:
+        """Load the graph under the lock of its row, let ``how`` change it, and write what has changed, with the event
+        ``graph.changed``: one transaction. Whatever ``how`` raises undoes all of it. A step whose row cannot be read
+        stands still (``Step.unreadable``); raises ``RowUnreadable`` when nobody knows where it belongs."""
+        with self._graph(fence.graph_id, fence) as unit:
+            return _change(unit, how, strict=False)
+
+    def command(self, graph_id: int, request_id: str, how: Callable[[Graph], int]) -> int:
+        """The same for a command of a person, once for each ``request_id``: again, the same answer. A graph that had
+        ended and has open steps afterwards executes again: without an owner, and without its former stop. Raises
+        ``RowUnreadable`` for any of its steps, ``RunNotFound``; ``NotInThisState`` for a draft, a graph whose steps
+        were pruned, and one that is stopping."""
+        with self._graph(graph_id) as unit:
+            commands = unit.row["commands"]
+            if (before := next((one for one in commands if one[:1] == [request_id]), None)) is not None:
+                return int(before[1])
+            _check_takes_commands(unit)
+            if unit.over:
+                self._check_most(unit.conn, graph, _IS_OPEN)
+            answer = _change(unit, how)
+            unit.row["commands"] = [*commands, [request_id, answer]][-COMMANDS_MAX:]
+            return answer
+
+    def begin_graft(self, graph_id: int, number: int, attempt: int, spec: GraphSpec, digest: str) -> None:
+        """Attach steps to the step that grafts, once; the context of ``spec`` is kept as ``context`` in its job, as
+        that of a sub-graph is. Again the same, by a later attempt, too: nothing more. Raises ``Fenced`` when this
+        attempt does not execute, ``DuplicateRequest`` for other steps, ``InvalidRequest``."""
+        s = graph_step.c
+        mine = (s.graph_id == graph_id, s.number == number)
+        with self._graph(graph_id) as unit:
+            columns = (s.graph_id, s.number, s.state, s.attempt, s.job, s.graft_attempt, s.graft_digest)
+            row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
+            if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
+                raise Fenced(
+                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}; it cannot graft"
+                )
+            check(graph_step, row)
+            if row["graft_digest"] is not None:
+                # An earlier attempt may have been lost behind its graft, which has begun to run since.
+                if row["graft_digest"] != digest:
+                    raise DuplicateRequest(
+                        f"Step {number} of graph {graph_id} has grafted other steps (attempt {row['graft_attempt']}); "
+                        "a graft is made once: let the function return the same steps each time"
+                    )
+                return
+            _change(unit, lambda known: known.add(spec.steps, number))
+            job = {**row["job"], "context": dict(spec.context)} if spec.context else row["job"]
+            values = {"graft_attempt": attempt, "graft_digest": digest, "job": job}
+            unit.conn.execute(update(graph_step).where(*mine).values(**values))
+
+    # --- stop and end ---
+
+    def record_graph_stop(self, graph_id: int, intent: StopIntent) -> GraphRow:
+        """Put a stop on record and cancel every step that has not ended (``Graph.cancel``), in one transaction: nothing
+        more starts. Again: the stricter of both holds. After its end: nothing changes."""
+        with self._graph(graph_id) as unit:
+            if unit.state is GraphState.DRAFT:
+                raise NotInThisState(f"Graph {graph_id} is a draft: there is nothing to stop")
+            if not unit.over:
+                unit.ask_to_stop(intent)
+                try:
+                    _change(unit, lambda _: None, strict=False)
+                except RowUnreadable as error:
+                    # Nothing keeps a stop back; whatever changes the steps next cancels them.
+                    log.error("graph %d is stopped, but its steps cannot be cancelled yet: %s", graph_id, error)
+            return _told(unit)
+
+    def end_graph(self, fence: GraphFence, cause: str | None) -> GraphRow:
+        """Set the end by the states of its steps, with the event ``graph.ended``. Again: the same. Raises
+        ``NotInThisState`` while a step is open or ending, or a run of it lives."""
+        with self._graph(fence.graph_id, fence) as unit:
+            if unit.over:
+                return _told(unit)
+            known = load_graph(unit.conn, unit.row)
+            if known.state is GraphState.EXECUTING:
+                raise NotInThisState(f"Graph {unit.id} has steps that have not ended")
+            if live := live_runs(unit.conn, unit.parent, "graph/%", limit=1):
+                raise NotInThisState(f"Graph {unit.id} has runs that have not ended, such as {live[0]}")
+            before = states_of(known)
+            write_steps(unit, known, before)
+            unit.counts = known.counts()
+            unit.end(
+                EVENT_GRAPH_ENDED,
+                state=known.state.value,
+                counts=_plain(unit.counts),
+                cause=cause,
+                started_at=unit.row["started_at"] or unit.began(),
+            )
+            return _told(unit)
+
+    def keep_graph_output(self, graph_id: int, text: str) -> None:
+        """Append what its functions printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        self._keep_output(graph_log, graph_id, text)
+
+
+def _told(unit: GraphUnit) -> GraphRow:
+    """The row as it will be read."""
+    row = whole_graph(unit.row)
+    return row if unit.over or unit.state is GraphState.DRAFT else replace(row, counts=dict(unit.counted()))
+
+
+def _change(unit: GraphUnit, how: Callable[[Graph], T], *, strict: bool = True) -> T:
+    """Let ``how`` change the engine, and write what it changed. ``strict``: only if all its steps can be read."""
+    known = load_graph(unit.conn, unit.row, strict=strict)
+    before = states_of(known)
+    if unit.stop is not None and not unit.over:
+        known.cancel(None, _stopped(unit.stop))
+    answer = how(known)
+    write_steps(unit, known, before)
+    unit.changed = unit.changed or bool(known.changed)
+    unit.counts = known.counts()
+    # Calls have recorded ends since the last change: that is news, too.
+    unit.set(next_batch=known.next_batch, waiting_for=known.waits(called=True), counts=_plain(unit.counts))
+    if unit.row["started_at"] is None and any(step.attempt for step in known.steps):
+        unit.set(started_at=unit.began() or unit.now)
+    if unit.over and known.state is GraphState.EXECUTING:
+        again = dict.fromkeys(("cause", "ended_at", "owner_workflow_id", "owner_run_id"))
+        unit.set(state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP)
+        # Its workflow may be about to close, and go on then: the attempt alone fences what it began before.
+    return answer
+
+
+def _plain(counts: Mapping[StepState, int]) -> dict[str, int]:
+    return {state.value: n for state, n in sorted(counts.items())}
+
+
+def _stopped(stop: StopIntent) -> str:
+    by = f" by {stop.requested_by}" if stop.requested_by else ""
+    return f"the graph was stopped{by}{f': {stop.reason}' if stop.reason else ''}"
+
+
+def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
+    row = conn.execute(select(*GRAPH).where(graph.c.graph_key == key)).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+def _new_row(new: NewGraph, now: datetime) -> dict[str, Any]:
+    return {
+        "graph_key": new.key,
+        "name": new.name,
+        "fingerprint": new.fingerprint,
+        "pages": new.pages,
+        "options": dump_options(new.options),
+        "state": GraphState.DRAFT.value,
+        "attempt": 1,
+        "former_owners": [],
+        "next_batch": 1,
+        "commands": [],
+        **NO_STOP,
+        "tags": sorted(set(new.tags)),
+        "requested_by": new.requested_by,
+        "parent": new.parent,
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+def _sent(unit: GraphUnit) -> GraphSpec:
+    """The spec that was sent in pages. Raises ``InvalidRequest``."""
+    p = graph_page.c
+    query = select(p.page, p.data).where(p.graph_id == unit.id).order_by(p.page)
+    pages = dict(unit.conn.execute(query).all())
+    lacks = next((page for page in range(unit.row["pages"]) if page not in pages), None)
+    if lacks is not None:
+        raise InvalidRequest(f"page {lacks} of graph {unit.id} is missing; send it, then start the graph")
+    spec = decode_pages(pages.values(), load_options(unit.row))
+    if fingerprint(spec) != unit.row["fingerprint"]:
+        raise InvalidRequest(
+            f"fingerprint: the pages of graph {unit.id} are not those of the graph that was announced; send all of one "
+            "graph, under a key of its own"
+        )
+    return spec
+
+
+def _check_takes_commands(unit: GraphUnit) -> None:
+    if unit.state is GraphState.DRAFT:
+        raise NotInThisState(f"Graph {unit.id} is a draft: not all of it was sent; start it first")
+    if unit.row["pruned_at"] is not None:
+        raise NotInThisState(f"The steps of graph {unit.id} were removed long after its end; send it anew")
+    if not unit.over and unit.stop is not None:
+        raise NotInThisState(f"Graph {unit.id} is stopping; wait for its end")

@@ -1,0 +1,254 @@
+"""Queries of graphs and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, Select, case, func, select
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
+from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row, check
+from crawler_lifecycle.store.base.unit import read_row
+from crawler_lifecycle.store.columns import json_text
+
+from .rows import GRAPH, LISTED, listed_graph, listed_step, whole_graph
+from .steps import path_hash
+from .tables import graph, graph_log, graph_result, graph_step
+from .unit import PRIMARY, GraphPart, count_steps, load_graph
+
+#: Bytes of results that are read at once, as they were before compression, and steps.
+PAGE_BYTES, PAGE_STEPS = 8 * 1024 * 1024, 200
+_BY_PARENT = "FORCE INDEX (ix_graph_step_graph_id_parent)"
+_STATES = {state.value: state for state in StepState}
+
+_g, _s = graph.c, graph_step.c
+#: All of a step but what only its record needs.
+_LISTED = [column for column in _s if column.name not in ("path_hash", "graft_attempt", "graft_digest")]
+
+
+class GraphReads(GraphPart):
+    """Part of ``GraphStore`` that reads. Lists go on over a row that another hand spoilt."""
+
+    def get_graph(self, graph_id: int) -> GraphRow | None:
+        return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
+
+    def find_graph(self, key: str) -> GraphRow | None:
+        row = self._one(_g.graph_key == key)
+        return row if row is not None and row.key == key else None  # MySQL ignores spaces at the end
+
+    def _one(self, which: Any) -> GraphRow | None:
+        with self._db.reading() as conn:
+            row = conn.execute(select(*LISTED).where(which)).mappings().one_or_none()
+            return None if row is None else _counted(conn, [whole_graph(row)])[0]
+
+    def list_graphs(
+        self,
+        before_id: int | None = None,
+        limit: int = 50,
+        *,
+        states: Collection[GraphState] = (),
+        name: str | None = None,
+    ) -> list[GraphRow]:
+        """Newest first, drafts left out unless they are asked for."""
+        query = select(*LISTED).order_by(_g.graph_id.desc()).limit(limit)
+        if before_id is not None:
+            query = query.where(_g.graph_id < before_id)
+        if name is not None:
+            query = query.where(_g.name == name)
+        # Each state is read for itself, so that nothing is sorted.
+        which = [_g.state == state for state in sorted(states)] or [_g.state != GraphState.DRAFT.value]
+        with self._db.reading() as conn:
+            rows = [row for one in which for row in conn.execute(query.where(one)).mappings()]
+            rows.sort(key=lambda row: int(row["graph_id"]), reverse=True)
+            return _counted(conn, [listed_graph(row) for row in rows[:limit]])
+
+    def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
+        """Graphs that execute: those that were last written by ``until`` and that no workflow has taken up, or that
+        are to stop; then those that were last written by ``silent_until``, whose workflow may be gone."""
+        untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
+        query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
+        query = query.where(untold | (_g.updated_at <= silent_until))
+        order = (case((untold, 0), else_=1), _g.graph_id)
+        return [listed_graph(row) for row in self._rows(query.order_by(*order).limit(limit))]
+
+    def count_graphs(self) -> int:
+        """How many graphs execute."""
+        query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
+        with self._db.reading() as conn:
+            return int(conn.execute(query).scalar_one())
+
+    def list_steps(
+        self,
+        graph_id: int,
+        after: int = -1,
+        limit: int = 500,
+        *,
+        states: Collection[StepState] = (),
+        paths: Collection[str] = (),
+    ) -> list[StepRow]:
+        """Steps in their order, behind this number."""
+        query = select(*_LISTED).where(_s.graph_id == graph_id, _s.number > after).order_by(_s.number).limit(limit)
+        if states:
+            query = query.where(_s.state.in_(sorted(states)))
+        with self._db.reading() as conn:
+            if paths:
+                found = list[Row]()
+                for chunk in chunks(sorted({path_hash(path) for path in paths})):
+                    found += conn.execute(query.where(_s.path_hash.in_(chunk))).mappings()
+                rows = sorted(found, key=lambda row: int(row["number"]))[:limit]
+            else:
+                rows = list(conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).mappings())
+            named = select(_s.number, _s.path).where(_s.graph_id == graph_id)
+            there = _among(conn, named, _s.number, {dep for row in rows for dep in _deps(row)})
+        names = {row["number"]: row["path"] for row in there}
+        missing = [_shape(row).get("missing", ()) for row in rows]
+        return [
+            listed_step(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
+            for row, absent in zip(rows, missing, strict=True)
+        ]
+
+    def outline(self, graph_id: int) -> list[StepOutline]:
+        """All steps in their order. Raises ``RowUnreadable``."""
+        holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
+        query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
+        with self._db.reading() as conn:
+            rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+        try:
+            return [
+                StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
+                for _, path, kind, state, ending, job, started_at, ended_at in rows
+            ]
+        except (KeyError, ValueError):
+            self._load(graph_id, strict=True)  # names the row that cannot be
+            raise
+
+    def load(self, graph_id: int) -> Graph:
+        """The engine with all steps as they are now, to read from: as ``GraphStore.change`` has it. Raises
+        ``RunNotFound``."""
+        return self._load(graph_id, strict=False)
+
+    def _load(self, graph_id: int, *, strict: bool) -> Graph:
+        with self._db.reading() as conn:
+            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=strict)
+
+    def graph_output(self, graph_id: int) -> str:
+        """What functions of a graph printed last; empty when that was nothing."""
+        return self._output(graph_log, graph_id)
+
+    # --- what steps give and get ---
+
+    def result(self, graph_id: int, number: int) -> Iterator[bytes]:
+        """The parts of a recorded result; none when there is none."""
+        return (data for _, data in self.results(graph_id, [number]))
+
+    def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The parts of what these steps recorded, each with its number: in the order of ``numbers``, one step after the
+        other, read in pages."""
+        query = select(_s.number, _s.result_bytes).where(_s.graph_id == graph_id, _s.result_bytes.is_not(None))
+        with self._db.reading() as conn:
+            sizes = {row["number"]: int(row["result_bytes"]) for row in _among(conn, query, _s.number, numbers)}
+        for page in _pages([number for number in dict.fromkeys(numbers) if number in sizes], sizes):
+            yield from self._parts(graph_id, page, sizes)
+
+    def _parts(self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]) -> Iterator[tuple[int, bytes]]:
+        """The parts of a page of results: all at once, or one after the other when it is one large result."""
+        r, after = graph_result.c, -1
+        query = select(r.number, r.part, r.data).where(r.graph_id == graph_id, r.number.in_(page))
+        alone = len(page) == 1 and sizes[page[0]] > PAGE_BYTES
+        while True:
+            more = query.where(r.part > after).order_by(r.part).limit(4) if alone else query.order_by(r.number, r.part)
+            with self._db.reading() as conn:
+                rows = conn.execute(more.with_hint(graph_result, PRIMARY, "mysql")).all()
+            order = {number: place for place, number in enumerate(page)}
+            yield from ((number, data) for number, _, data in sorted(rows, key=lambda row: (order[row[0]], row[1])))
+            if not alone or len(rows) < 4:
+                return
+            after = rows[-1][1]
+
+    def given(self, graph_id: int, numbers: Sequence[int]) -> list[Given]:
+        """These steps and all that are in them, by number: what a step gets that depends on these."""
+        columns = (_s.number, _s.path, _s.kind, _s.state, _s.shape, _s.result_bytes)
+        query, found = select(*columns).where(_s.graph_id == graph_id), dict[int, Row]()
+        with self._db.reading() as conn:
+            read = _among(conn, query, _s.number, numbers)
+            for _ in range(DEPTH_MAX + 1):
+                found |= {row["number"]: row for row in read}
+                holding = [r["number"] for r in read if r["kind"] == StepKind.GRAPH or _shape(r).get("graft")]
+                read = _among(conn, query, _s.parent, holding, _BY_PARENT)
+                if not read:
+                    break
+        return [_given(found[number]) for number in sorted(found)]
+
+    def context(self, graph_id: int, number: int | None) -> list[bytes]:
+        """The contexts that hold for a step, from the outermost graph inwards, each encoded."""
+        with self._db.reading() as conn:
+            row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
+            found = list[Any]()
+            for _ in range(DEPTH_MAX + 1):
+                if number is None:
+                    break
+                query = select(_s.graph_id, _s.number, _s.parent, _s.job)
+                step = conn.execute(query.where(_s.graph_id == graph_id, _s.number == number)).mappings().one_or_none()
+                if step is None:
+                    break
+                check(graph_step, step)
+                found.append(step["job"].get("context"))
+                number = step["parent"]
+        return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
+
+
+def _among(
+    conn: Connection, query: Select[Any], column: Column[Any], values: Collection[int], index: str = PRIMARY
+) -> list[Row]:
+    """The rows whose column has one of these values."""
+    hinted = query.with_hint(column.table, index, "mysql")
+    pages = (conn.execute(hinted.where(column.in_(chunk))).mappings() for chunk in chunks(sorted(set(values))))
+    return [row for page in pages for row in page]
+
+
+def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:
+    """The rows, with the steps of live graphs counted."""
+    live = [row.graph_id for row in rows if row.state == GraphState.EXECUTING]
+    counts = count_steps(conn, live) if live else {}
+    return [replace(row, counts=counts.get(row.graph_id, {})) if row.graph_id in live else row for row in rows]
+
+
+def _shape(row: Row) -> Mapping[str, Any]:
+    return row["shape"] if isinstance(row["shape"], dict) else {}
+
+
+def _deps(row: Row) -> Sequence[int]:
+    deps = _shape(row).get("deps", ())
+    return [dep for dep in deps if isinstance(dep, int)] if isinstance(deps, list) else ()
+
+
+def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """The numbers in pages of so many bytes at most, or of one result that has more."""
+    page, size = list[int](), 0
+    for number in numbers:
+        if page and (size + sizes[number] > PAGE_BYTES or len(page) == PAGE_STEPS):
+            yield page
+            page, size = [], 0
+        page.append(number)
+        size += sizes[number]
+    if page:
+        yield page
+
+
+def _given(row: Row) -> Given:
+    return Given(
+        number=row["number"],
+        path=row["path"],
+        kind=StepKind(row["kind"]),
+        state=_STATES[row["state"]],
+        graft=bool(_shape(row).get("graft", False)),
+        result_bytes=row["result_bytes"],
+    )

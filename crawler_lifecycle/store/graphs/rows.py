@@ -1,0 +1,272 @@
+"""From rows of graphs and their steps to the values of the ports and of the engine, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, asdict, fields
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Text, type_coerce
+
+from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.graph.engine import Step
+from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow, StepWork
+from crawler_lifecycle.ports.runs import UnknownStatus
+from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
+from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.columns import json_text
+
+from .tables import graph, graph_step
+
+_OPTIONS = TypeAdapter(GraphOptions)
+_SAME = tuple(
+    n for n in GraphRow.__dataclass_fields__ if n not in ("key", "options", "state", "counts", "stop", "unreadable")
+)
+
+#: All of a graph's row but the context, which may be large.
+GRAPH = [column for column in graph.c if column is not graph.c.context]
+#: What readers see of it.
+LISTED = [column for column in GRAPH if column.name not in ("commands", "former_owners")]
+
+_STATES = {state.value: state for state in StepState}
+_KINDS = {kind.value: kind for kind in StepKind}
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def dump_options(options: GraphOptions) -> dict[str, Any]:
+    return asdict(options)
+
+
+def load_options(row: Row) -> GraphOptions:
+    """The options of a graph's row. Raises ``RowUnreadable``."""
+    check(graph, {"graph_id": row["graph_id"], "options": row["options"]})
+    try:
+        return _OPTIONS.validate_python(row["options"])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        cure = f"{field} of the options: {first['msg']}; set what was asked for"
+        raise unreadable(graph, row, Fault("options", json_text(row["options"]), cure, document=True)) from None
+
+
+def whole_graph(row: Row) -> GraphRow:
+    """One graph. Raises ``RowUnreadable`` when nobody can go on with the row."""
+    check(graph, row, graver=True)
+    load_options(row)
+    return listed_graph(row)
+
+
+def listed_graph(row: Row) -> GraphRow:
+    """One graph of many: what cannot be is told in ``unreadable``, and the state is what stands there."""
+    values, wrong = salvaged(graph, row)
+    stands: str = values["state"]
+    state: Any = GraphState(stands) if stands in set(GraphState) else UnknownStatus(stands)
+    options = GraphOptions()
+    try:
+        options = load_options(row)
+    except RowUnreadable as error:
+        wrong = wrong or str(error)
+    counts = values["counts"] or {}
+    return GraphRow(
+        **{name: values[name] for name in _SAME},
+        key=values["graph_key"],
+        options=options,
+        state=state,
+        counts={_STATES[name]: n for name, n in counts.items() if name in _STATES and isinstance(n, int)},
+        stop=stop_of(values),
+        unreadable=wrong,
+    )
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+#: What of a step does not change while it runs, with its default: as ``shape`` keeps it.
+_SHAPE: Mapping[str, Any] = {
+    **{one.name: one.default for one in fields(Step) if one.default is not MISSING},
+    **{one.name: one.default for one in fields(StepSpec) if one.name in ("timeout_s", "backoff_s")},
+}
+_OF_STEP = (
+    *("deps", "missing", "ignore_cancelled", "ignore_discarded", "graft", "long", "priority", "queue"),
+    *("resources", "max_parallel", "max_attempts"),
+)
+#: Columns of ``graph_step`` that the engine changes; fields of ``Step`` with the same names.
+MOVING = (
+    *("state", "attempt", "tries", "not_before", "batch", "alternative", "run_id", "run_attempt"),
+    *("ending", "outcome", "reason"),
+)
+
+_c = graph_step.c
+#: What the engine is made of, in the order in which ``engine_steps`` reads it.
+ENGINE = [_c.number, _c.path, _c.kind, _c.parent, type_coerce(_c.shape, Text), *(_c[name] for name in MOVING)]
+
+
+def shape_of(
+    step: Step, spec: StepSpec | None = None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """What ``shape`` keeps of a step; ``None`` when nothing was said. ``spec`` of a new one, ``before`` of another."""
+    found = {name: value for name in _OF_STEP if (value := getattr(step, name)) != _SHAPE[name]}
+    for name in ("timeout_s", "backoff_s"):
+        value = getattr(spec, name) if spec is not None else (before or {}).get(name, _SHAPE[name])
+        if value != _SHAPE[name]:
+            found[name] = value
+    return found or None
+
+
+def new_row(step: Step, spec: StepSpec, path_hash: str) -> dict[str, Any]:
+    """A new row of ``graph_step``, without its graph; all have the same columns."""
+    moving = {name: getattr(step, name) for name in MOVING}
+    return {
+        "number": step.number,
+        "path": step.path,
+        "path_hash": path_hash,
+        "kind": step.kind.value,
+        "parent": step.parent,
+        "shape": shape_of(step, spec),
+        "job": dict(spec.job),
+        **moving,
+        "state": step.state.value,
+        "snoozed": 0,
+        "begun_attempt": 0,
+    }
+
+
+def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True) -> list[Step]:
+    """The steps of a graph, out of all its rows of ``ENGINE`` in their order. Raises ``RowUnreadable``; unless
+    ``strict`` a step whose place in the graph is known stands still instead (``Step.unreadable``).
+
+    Thousands are read several times a second, so that nothing here looks at a row twice unless one cannot be.
+    """
+    steps = list[Step]()
+    while len(steps) < len(rows):
+        try:
+            _read(rows, steps)
+        except (KeyError, ValueError, TypeError, RecursionError):
+            wrong = _unreadable_step(graph_id, rows, len(steps))
+            if strict or (still := _standing_still(rows, len(steps), str(wrong))) is None:
+                raise wrong from None
+            steps.append(still)
+    return steps
+
+
+def _read(rows: Sequence[Sequence[Any]], steps: list[Step]) -> None:
+    """Go on with the steps of these rows. Raises whatever a row that cannot be leads to."""
+    loads, size = json.loads, len(rows)
+    for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[len(steps) :]:
+        step = Step(number, path, _KINDS[kind], parent)
+        if shape is not None:
+            _shape(step, loads(shape), size)
+        step.state = _STATES[state]
+        step.attempt, step.tries, step.not_before, step.batch = attempt, tries, not_before, batch
+        step.alternative, step.run_id, step.run_attempt, step.ending, step.outcome, step.reason = rest
+        good = attempt >= 0 <= tries and (batch or 0) >= 0 <= (step.run_id or 0) and -1 <= (parent or 0) < size
+        if not good or number != len(steps) or not (not_before is None or not_before.__class__ is datetime):
+            raise ValueError
+        steps.append(step)
+
+
+def _standing_still(rows: Sequence[Sequence[Any]], place: int, wrong: str) -> Step | None:
+    """A step that keeps its dependents, and what is in it, waiting; ``None`` when nobody knows where it belongs."""
+    number, path, _, parent, shape, *moving = rows[place]
+    inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
+    if number != place or not isinstance(path, str) or not inside:
+        return None
+    step = Step(number, path, StepKind.FUNCTION, parent, state=StepState.EXECUTING, unreadable=wrong)
+    with suppress(KeyError, ValueError, TypeError, RecursionError):
+        _shape(step, json.loads(shape or "{}"), len(rows))
+    before = dict(zip(MOVING, moving, strict=True))
+    step.batch, step.alternative = (
+        one if type(one) is int else None for one in (before["batch"], before["alternative"])
+    )
+    step.missing = (*step.missing, "")  # no step has this path
+    return step
+
+
+def _shape(step: Step, shape: Mapping[str, Any], size: int) -> None:
+    """Take the shape over. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for one that cannot be."""
+    for name, value in shape.items():
+        if name == "deps":
+            if not (min(value) >= 0 and max(value) < size):
+                raise ValueError(name)
+            step.deps = tuple(value)
+        elif name == "missing":
+            step.missing = tuple(value)
+        elif name == "resources":
+            step.resources = tuple(tuple((str(k), str(v)) for k, v in one) for one in value)
+        elif name not in ("timeout_s", "backoff_s"):
+            if value is not None and type(value) is not _SHAPE_TYPES[name]:
+                raise TypeError(name)
+            setattr(step, name, value)
+
+
+_SHAPE_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("ignore_cancelled", "ignore_discarded", "graft", "long"), bool),
+    **dict.fromkeys(("priority", "max_parallel", "max_attempts"), int),
+    "queue": str,
+}
+
+
+def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -> RowUnreadable:
+    """What is wrong with the row at this place."""
+    names = ("number", "path", "kind", "parent", "shape", *MOVING)
+    row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[place], strict=True))}
+    if row["number"] != place:
+        fault = Fault("number", row["number"], f"step {place} is gone: put its row back, or cancel the graph's run")
+        return unreadable(graph_step, row, fault)
+    shape = row.pop("shape")
+    try:
+        check(graph_step, row)
+    except RowUnreadable as error:
+        return error
+    cure = "give the number of a step of this graph"
+    if row["parent"] is not None and not 0 <= row["parent"] < len(rows):
+        return unreadable(graph_step, row, Fault("parent", row["parent"], cure))
+    cure = "its deps are numbers of steps of this graph; set what was sent"
+    return unreadable(graph_step, row, Fault("shape", shape, cure, document=True))
+
+
+def listed_step(row: Row, deps: Sequence[str]) -> StepRow:
+    """One step of many: what cannot be is told in ``unreadable``. ``deps``: the paths of its dependencies."""
+    values, wrong = salvaged(graph_step, row)
+    state = values["state"]
+    shape = values["shape"] or {}
+    names = ("number", "path", "kind", "job", "attempt", "tries", "outcome", "reason", "ending", "run_id", "not_before")
+    told = ("started_at", "ended_at", "result_bytes", "snoozed")
+    return StepRow(
+        **{name: values[name] for name in (*names, *told)},
+        state=_STATES.get(state, state),
+        deps=deps,
+        max_attempts=shape.get("max_attempts", 1),
+        errors=values["errors"] or (),
+        unreadable=wrong,
+    )
+
+
+def check_step_row(row: Row) -> None:
+    """Raise ``RowUnreadable`` when nobody can go on with a step. Its job and its errors are matters of its own."""
+    check(graph_step, {name: value for name, value in row.items() if name not in ("job", "errors")})
+
+
+def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
+    """A step as whoever executes it needs it, for this execution."""
+    check_step_row(row)
+    values, wrong = salvaged(graph_step, {name: row[name] for name in ("graph_id", "number", "job")})
+    shape = row["shape"] or {}
+    same = ("number", "path", "snoozed", "run_id", "run_attempt", "batch")
+    shaped = ("max_attempts", "backoff_s", "timeout_s", "graft")
+    return StepWork(
+        **{name: row[name] for name in same},
+        **{name: shape.get(name, _SHAPE[name]) for name in shaped},
+        kind=StepKind(row["kind"]),
+        deps=tuple(shape.get("deps", ())),
+        attempt=attempt,
+        tries=tries,
+        job=values["job"],
+        unreadable=wrong,
+    )

@@ -1,0 +1,138 @@
+"""Changes of many steps at once: a fixed number of statements, however many there are (see ``bulk.py``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import TextClause, select, text, update
+
+from crawler_lifecycle.domain.graph.engine import Graph, Step
+from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.names import request_fingerprint
+from crawler_lifecycle.domain.values import encode, packed
+from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
+
+from .rows import MOVING, new_row, shape_of
+from .tables import graph_change, graph_result, graph_step
+from .unit import GraphUnit
+
+#: Errors of a step that are kept, and characters of one.
+ERRORS_MAX, ERROR_MAX = 20, 4000
+
+_FINAL = ", ".join(f"'{state.value}'" for state in StepState if state.final)
+#: States of a step whose execution has failed, or was lost.
+_FAILED = (StepState.RETRYABLE, StepState.DISCARDED, StepState.SUSPENDED, StepState.AVAILABLE)
+#: What is told of an execution that was lost.
+LOST = "the worker that executed it ended, or was not heard of any more"
+
+#: What of each step is compared to see whether, and how, it changed.
+Before = Sequence[tuple[StepState, tuple[str, ...]]]
+
+
+def states_of(graph: Graph) -> Before:
+    """What to remember of the steps before they are changed."""
+    return [(step.state, step.missing) for step in graph.steps]
+
+
+def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> None:
+    """Insert new steps, as they stand now."""
+    rows = [new_row(step, spec, path_hash(step.path)) for step, spec in added]
+    insert_mappings(unit.conn, graph_step, rows, graph_id=unit.id)
+
+
+def path_hash(path: str) -> str:
+    """What a step is found by, however long its path is."""
+    return request_fingerprint(path)
+
+
+def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
+    """Write what has changed of the graph's steps, and insert the new ones."""
+    changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
+    known = [step for step in changed if step.unreadable is None]
+    for chunk in chunks([step.number for step in changed if step.unreadable is not None and step.batch is None]):
+        these = update(graph_step).where(graph_step.c.graph_id == unit.id, graph_step.c.number.in_(chunk))
+        unit.conn.execute(these.values(batch=None))
+    failed = {
+        step.number: step
+        for step in known
+        if before[step.number][0] is StepState.EXECUTING and step.state in _FAILED and step.kind is not StepKind.GRAPH
+    }
+    more = {
+        "shape": _shapes(unit, [step for step in known if step.missing != before[step.number][1]]),
+        "errors": _errors(unit, failed),
+        "result_bytes": _keep_records(unit, graph.records),
+    }
+    rows = [_changed(unit, step, before[step.number][0], more) for step in known]
+    if rows:
+        insert_mappings(unit.conn, graph_change, rows, graph_id=unit.id)
+        unit.conn.execute(_apply(unit.conn.dialect.name), {"graph_id": unit.id})
+        delete_rows(unit.conn, graph_change.c.graph_id, "PRIMARY", [unit.id])
+    insert_steps(unit, graph.added)
+
+
+def _changed(unit: GraphUnit, step: Step, before: StepState, more: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
+    began = step.state is StepState.EXECUTING and before is not StepState.EXECUTING
+    return {
+        "number": step.number,
+        **{name: getattr(step, name) for name in MOVING},
+        "state": step.state.value,
+        **{name: found.get(step.number) for name, found in more.items()},
+        "started_at": unit.now if began else None,
+        "ended_at": unit.now if step.state.final else None,
+    }
+
+
+@functools.cache
+def _apply(dialect: str) -> TextClause:
+    """The UPDATE that copies columns from the worktable. All names are ours, so there is nothing to inject."""
+    values = {name: f"w.{name}" for name in MOVING}
+    values |= {name: f"COALESCE(w.{name}, s.{name})" for name in ("shape", "errors", "started_at", "result_bytes")}
+    values["ended_at"] = f"CASE WHEN w.state IN ({_FINAL}) THEN COALESCE(s.ended_at, w.ended_at) END"
+    where = "w.graph_id = :graph_id AND s.graph_id = w.graph_id AND s.number = w.number"
+    if dialect == "sqlite":
+        assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
+        return text(f"UPDATE graph_step AS s SET {assigned} FROM graph_change AS w WHERE {where}")  # noqa: S608
+    assigned = ", ".join(f"s.{name} = {value}" for name, value in values.items())
+    tables = "graph_change AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN graph_step AS s FORCE INDEX (PRIMARY)"
+    return text(f"UPDATE {tables} SET {assigned} WHERE {where}")  # noqa: S608
+
+
+def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str | None) -> list[Any]:
+    """The errors of a step with one more; the last ones stay."""
+    told = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
+    kept = errors if isinstance(errors, list) else ()  # another hand may have written there
+    return [*kept, told][-ERRORS_MAX:]
+
+
+def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """Keep what these steps gave, in place of what they gave before; the size of each."""
+    values = {number: encode(dict(record)) for number, record in records.items()}
+    rows = [{"number": number, "part": 0, "data": b"".join(packed([value]))} for number, value in values.items()]
+    delete_rows(unit.conn, graph_result.c.number, "PRIMARY", sorted(values), of={"graph_id": unit.id})
+    if rows:
+        insert_mappings(unit.conn, graph_result, rows, graph_id=unit.id)
+    return {number: len(value) for number, value in values.items()}
+
+
+def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]:
+    """What the errors of these steps will be."""
+    s, found, at = graph_step.c, dict[int, list[Any]](), unit.now.isoformat()
+    for chunk in chunks(sorted(failed)):
+        query = select(s.number, s.errors).where(s.graph_id == unit.id, s.number.in_(chunk))
+        for number, errors in unit.conn.execute(query).all():
+            step = failed[number]
+            lost = step.state in (StepState.SUSPENDED, StepState.AVAILABLE)
+            found[number] = with_error(errors, step.attempt, at, LOST if lost else step.reason)
+    return found
+
+
+def _shapes(unit: GraphUnit, steps: Sequence[Step]) -> dict[int, Any]:
+    """What will be kept of steps that have found a dependency."""
+    s, found, by_number = graph_step.c, dict[int, Any](), {step.number: step for step in steps}
+    for chunk in chunks(sorted(by_number)):
+        query = select(s.number, s.shape).where(s.graph_id == unit.id, s.number.in_(chunk))
+        for number, shape in unit.conn.execute(query).all():
+            found[number] = shape_of(by_number[number], before=shape)
+    return found

@@ -1,0 +1,106 @@
+"""The unit of work of graphs: a write transaction on one locked graph, and what reads and writes ask in one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from crawler_lifecycle.domain.graph.engine import Graph
+from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
+from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
+from crawler_lifecycle.ports.graphs import GraphFence
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
+
+from .rows import ENGINE, GRAPH, engine_steps, load_options
+from .tables import graph, graph_step
+
+#: Kinds of steps that do something themselves.
+WORKING = [kind.value for kind in StepKind if kind is not StepKind.GRAPH]
+#: Kinds of steps that begin something that lives by itself.
+BEGINNING = [StepKind.CRAWL.value, StepKind.MANAGER.value]
+BY_STATE = "FORCE INDEX (ix_graph_step_states)"
+PRIMARY = "FORCE INDEX (PRIMARY)"
+
+
+def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
+    """Steps of these graphs by state, those of the kind ``graph`` left out."""
+    s, found = graph_step.c, defaultdict[int, dict[StepState, int]](dict)
+    for chunk in chunks(sorted(graph_ids)):
+        query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
+        query = query.group_by(s.graph_id, s.state).with_hint(graph_step, BY_STATE, "mysql")
+        for graph_id, state, n in conn.execute(query).all():
+            if state in set(StepState):  # another hand wrote it: the list of steps tells it
+                found[graph_id][StepState(state)] = n
+    return found
+
+
+def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
+    """The engine of a graph, out of all its steps (``engine_steps``); of one that was pruned it has none. Raises
+    ``RowUnreadable``."""
+    graph_id = row["graph_id"]
+    if row["pruned_at"] is not None:
+        return Graph(load_options(row), [])
+    query = select(*ENGINE).where(graph_step.c.graph_id == graph_id).order_by(graph_step.c.number)
+    rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
+    return Graph(load_options(row), engine_steps(graph_id, rows, strict=strict), row["next_batch"])
+
+
+@dataclass
+class GraphUnit(RowUnit):
+    """A write transaction on a graph."""
+
+    table = graph
+    columns = GRAPH
+    change_event = EVENT_GRAPH_CHANGED
+    told = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
+
+    counts: Mapping[StepState, int] | None = None
+    """Its steps by state, when they are known; else whoever needs them counts."""
+
+    @property
+    def state(self) -> GraphState:
+        return GraphState(self.row["state"])
+
+    @property
+    def over(self) -> bool:
+        return self.state.final
+
+    @property
+    def parent(self) -> str:
+        """What the graph's runs have as their parent."""
+        return graph_workflow_id(self.row["graph_key"])
+
+    def counted(self) -> Mapping[StepState, int]:
+        if self.counts is None:
+            self.counts = count_steps(self.conn, [self.id]).get(self.id, {})
+        return self.counts
+
+    def began(self) -> datetime | None:
+        """When the first of its steps began; ``None``: none has."""
+        query = select(func.min(graph_step.c.started_at)).where(graph_step.c.graph_id == self.id)
+        first: datetime | None = self.conn.execute(query).scalar_one()
+        return first
+
+    @property
+    def subject(self) -> str:
+        return graph_subject(self.row["graph_key"])
+
+    def figures(self) -> Mapping[str, Any]:
+        steps = {state.value: n for state, n in self.counted().items() if n}
+        return {"key": self.row["graph_key"], "stopping": self.stop is not None, "steps": steps}
+
+
+class GraphPart(OwnedPart):
+    """What the adapters of graphs share."""
+
+    def _graph(self, graph_id: int, fence: GraphFence | None = None) -> AbstractContextManager[GraphUnit]:
+        """A unit of work on the graph (``_locked``)."""
+        return self._locked(GraphUnit, graph_id, fence)

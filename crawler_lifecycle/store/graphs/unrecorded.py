@@ -1,0 +1,78 @@
+"""Runs and managers of steps that were cancelled before the step's row knew that they have begun.
+
+Whoever made one of these died before he could tell. It is known by the name that the step gives it, or as that of the
+attempt before, which went on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, or_, select
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.graph.checks import check_job
+from crawler_lifecycle.domain.graph.commands import step_manager, step_request_id
+from crawler_lifecycle.domain.graph.spec import StepKind, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.managers.tables import manager
+from crawler_lifecycle.store.runs.lists import LIVE_RUNS
+from crawler_lifecycle.store.runs.tables import run_history
+
+from .tables import graph_step
+from .unit import BY_STATE
+
+_s = graph_step.c
+#: Steps that were cancelled and may still run.
+CANCELLED = and_(_s.state == StepState.CANCELLED.value, _s.ending)
+#: What the steps of a kind begin.
+RUNS = {StepKind.CRAWL: run_history.c.run_id, StepKind.MANAGER: manager.c.manager_id}
+#: Managers that are asked for at once by their names.
+_NAMES = 100
+
+
+def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
+    """What lives of the steps of this kind in a graph (``graph_id``, ``graph_key``, ``graph_uid``), by the numbers of
+    the steps."""
+    query = (
+        select(_s.graph_id, _s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt, _s.job)
+        .where(_s.graph_id == graph["graph_id"], _s.kind == kind.value, CANCELLED, _s.begun_attempt < _s.attempt)
+        .with_hint(graph_step, BY_STATE, "mysql")
+    )
+    steps = conn.execute(query).mappings().all()
+    found, key = dict[int, int](), RUNS[kind]
+    resumed = {row["run_id"]: row for row in steps if row["run_id"] is not None}
+    for chunk in chunks(sorted(resumed)):
+        live = select(key, key.table.c.attempt).where(key.in_(chunk), key.table.c.status.in_(LIVE_RUNS))
+        for run_id, attempt in conn.execute(live):
+            if attempt > resumed[run_id]["run_attempt"]:
+                found[resumed[run_id]["number"]] = run_id
+    first = [row for row in steps if row["run_id"] is None]
+    return found | dict((_managers if kind is StepKind.MANAGER else _runs)(conn, graph, first))
+
+
+def _runs(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    r = run_history.c
+    asked = {step_request_id(graph["graph_key"], row["path"], row["attempt"]): row["number"] for row in steps}
+    for chunk in chunks(sorted(asked)):
+        live = select(r.request_id, r.run_id).where(r.request_id.in_(chunk), r.status.in_(LIVE_RUNS))
+        yield from ((asked[request_id], run_id) for request_id, run_id in conn.execute(live))
+
+
+def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    m, asked = manager.c, dict[tuple[str, str], int]()
+    for row in steps:
+        job: Any = salvaged(graph_step, {name: row[name] for name in ("graph_id", "number", "job")})[0]["job"]
+        try:
+            check_job("step", StepKind.MANAGER, job)
+        except InvalidRequest:
+            continue  # another hand wrote it: no manager was begun of that
+        asked[step_manager(graph["graph_uid"], row["number"], job)] = row["number"]
+    for chunk in chunks(sorted(asked), _NAMES):
+        named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))
+        live = select(m.name, m.flow_id, m.manager_id).where(named, m.status.in_(LIVE_RUNS))
+        live = live.where(m.parent == graph_workflow_id(graph["graph_key"]))
+        yield from ((asked[name, flow_id], manager_id) for name, flow_id, manager_id in conn.execute(live))

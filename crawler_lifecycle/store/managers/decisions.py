@@ -1,0 +1,331 @@
+"""Cycles of managers: the facts with which one begins, and the decision with which it ends.
+
+Which runs ended is read from ``run_history``, whoever was or was not told of it. A decision is one transaction, and
+what it says is compared with the rows: a process that is out of control changes nothing, and one that is late neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, func, not_, or_, select, update
+
+from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
+from crawler_lifecycle.domain.managers.manager import (
+    TRIES,
+    Added,
+    Decision,
+    Facts,
+    Hooked,
+    Job,
+    JobState,
+    Picked,
+    job_of_request,
+)
+from crawler_lifecycle.domain.managers.rows import new_numbers
+from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports.managers import Committed, ManagerFence
+from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
+from crawler_lifecycle.store.runs.tables import run_history
+
+from .items import item_row, moment, set_items
+from .queries import BY_STATE, HOLDING, known, runs_of, with_run
+from .rows import dump_job, ended_row, job_outcome
+from .tables import manager_item
+from .unit import ManagerPart, ManagerUnit
+
+_OVER = [status.value for status in RunStatus if status.terminal]
+_WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
+_BY_NUMBER = "FORCE INDEX (uq_manager_item_manager_id_seq_retry)"
+_RESUMED = "FORCE INDEX (ix_run_history_parent_attempt_run_id)"
+
+
+class ManagerDecisions(ManagerPart):
+    """Part of ``ManagerStore`` between the beginning of a cycle and its end."""
+
+    def facts(self, fence: ManagerFence, ends: int) -> Facts:
+        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
+        resumed hold a slot again."""
+        with self._manager(fence.manager_id, fence) as unit:
+            _reopen(unit)
+            row, i = unit.row, manager_item.c
+            found = _ended(unit, ends + 1)
+            ended, more = found[:ends], len(found) > ends
+            told = runs_of(unit.conn, ended)
+            gone = {one["item_id"] for one in ended}
+            live = [one for one in _in(unit, HOLDING, i.item_id, i.spider, i.cap_key) if one.item_id not in gone]
+            delayed = _in(unit, [JobState.DELAYED.value], i.spider) if row["jobs_delayed"] else []
+            return Facts(
+                manager_id=unit.manager_id,
+                attempt=row["attempt"],
+                now=unit.now.timestamp(),
+                next_seq=row["next_seq"],
+                ended=[ended_row(one, told.get(one["run_id"])) for one in ended],
+                live=len(live),
+                live_by_spider=dict(Counter(one.spider for one in live)),
+                live_by_key=dict(Counter(one.cap_key for one in live if one.cap_key is not None)),
+                delayed=row["jobs_delayed"],
+                delayed_by_spider=dict(Counter(one.spider for one in delayed)),
+                queued=row["jobs_queued"],
+                buffered=row["jobs_buffered"],
+                exhausted=row["exhausted"],
+                sealed=row["sealed"],
+                source_error=row["source_error"],
+                last_pick=row["last_pick_at"].timestamp() if row["last_pick_at"] is not None else None,
+                cap=row["cap"],
+                paused=row["paused"],
+                more_ended=more,
+            )
+
+    def commit_decision(self, fence: ManagerFence, decision: Decision) -> Committed:
+        """Apply a decision in one transaction, with the event ``manager.changed``.
+
+        Checked against the rows: an end is handled once for each attempt of its run, numbers go on without a gap, a
+        picked row waits, an added identity is new. Picks fall away, and their jobs go on waiting, after a stop, while
+        it is paused, above a cap that a person set, and when a person resumed runs since the facts were read. Raises
+        ``InvalidRequest`` when the decision cannot be, ``Overtaken`` when it no longer can: another one was committed
+        since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
+        how the manager ends.
+        """
+        with self._manager(fence.manager_id, fence) as unit:
+            resumed = _reopen(unit) if decision.picked else 0
+            resumed += _hook(unit, decision.hooked)
+            hooks_failed(unit, [one.item_id for one in decision.failed])
+            rows = _rows_of(unit, [pick.item_id for pick in decision.picked if pick.item_id >= 0])
+            seqs = {item_id: row["seq"] for item_id, row in rows.items()}
+            numbers = new_numbers(decision, unit.row["next_seq"], seqs)
+            picked, dropped = _allowed(unit, decision.picked, resumed)
+            fell = _add(unit, decision.added, {pick.item_id: pick for pick in picked if pick.item_id < 0})
+            _delay(unit, decision.delayed)
+            _pick(unit, rows, picked)
+            used = numbers & {*(pick.seq for pick in picked), *(one.seq for one in decision.added)}
+            unit.set(next_seq=max(used, default=unit.row["next_seq"] - 1) + 1)
+            _say(unit, decision)
+            row = unit.row
+            stopped = unit.stop is not None
+            return Committed(row["jobs_starting"], unit.live, dropped + fell, stopped, row["hook_errors"])
+
+
+# --- facts --------------------------------------------------------------------------------------------------------
+
+
+def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
+    """Those columns of the jobs in these states, of which there are as many as the window and the buffer allow."""
+    i = manager_item.c
+    query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
+    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
+
+
+def _reopen(unit: ManagerUnit) -> int:
+    """Jobs whose run a person resumed after its hooks ran hold a slot again, until the hooks of its next end ran; how
+    many they are."""
+    r, i = run_history.c, manager_item.c
+    if unit.row["jobs_pruned_at"] is not None:
+        _adopt(unit)
+    joined = run_history.join(manager_item, i.run_id == r.run_id)
+    query = (
+        select(i.item_id)
+        .select_from(joined)
+        .where(r.parent == unit.parent, r.attempt > 1)
+        .where(i.manager_id == unit.manager_id, i.state == JobState.ENDED.value, r.attempt > i.handled_attempt)
+    )
+    again = unit.conn.execute(query.with_hint(run_history, _RESUMED, "mysql")).scalars().all()
+    set_items(unit, again, JobState.STARTED)
+    unit.moved(JobState.ENDED, JobState.STARTED, len(again))
+    return len(again)
+
+
+def _adopt(unit: ManagerUnit) -> None:
+    """Runs that a person resumed and whose jobs were pruned get jobs again, which are like no other."""
+    r, i = run_history.c, manager_item.c
+    alone = not_(select(i.item_id).where(i.run_id == r.run_id).exists())
+    found = live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", r.attempt > 1, alone)
+    runs = {job_of_request(run.request_id): run for run in runs_by_id(unit.conn, found)}
+    taken, rows = _numbers(unit, [key[1] for key in runs if key is not None]), []
+    for key, run in runs.items():
+        if key is None or key[1:] in taken:  # that one is about to be noted
+            continue
+        told = job_metadata(run)
+        job = Job(run.crawler, told["spider_args"], told["job_settings"], told["tags"])
+        more = {"seq": key[1], "retry": key[2], "run_id": run.run_id, "handled_attempt": run.attempt - 1}
+        rows.append(item_row(unit, job, None, JobState.ENDED, None, **more))
+    insert_mappings(unit.conn, manager_item, rows)
+    unit.moved(None, JobState.ENDED, len(rows))
+
+
+def _ended(unit: ManagerUnit, limit: int) -> Sequence[Row]:
+    """Jobs whose run has ended, or can never be begun, and whose hooks did not run for that."""
+    r, i = run_history.c, manager_item.c
+    over = and_(r.status.in_(_OVER), r.attempt > i.handled_attempt)
+    never = and_(i.run_id.is_(None), i.error.is_not(None))
+    query = with_run(i.manager_id == unit.manager_id, i.state == JobState.STARTED.value, or_(over, never))
+    query = query.order_by(i.hook_tries, func.coalesce(r.started_at, r.created_at), i.item_id).limit(limit)
+    return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings().all()
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+
+def _rows_of(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, Row]:
+    """These jobs of the manager, with their runs. Raises ``InvalidRequest`` for what is none, and for repetitions."""
+    found: dict[int, Row] = {}
+    i = manager_item.c
+    for chunk in chunks(item_ids):
+        query = with_run(i.manager_id == unit.manager_id, i.item_id.in_(chunk))
+        query = query.with_hint(manager_item, "FORCE INDEX (PRIMARY)", "mysql")
+        found |= {row["item_id"]: row for row in unit.conn.execute(query).mappings()}
+    if len(found) != len(item_ids):
+        odd = next((one for one in item_ids if one not in found), None)
+        what = "a job is named twice" if odd is None else f"there is no job {odd}"
+        raise InvalidRequest(f"item_id: {what} in a decision of manager {unit.manager_id}")
+    return found
+
+
+def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
+    return Overtaken(f"Manager {unit.manager_id}: {what} since the facts were read; the next cycle decides anew")
+
+
+def _say(unit: ManagerUnit, decision: Decision) -> None:
+    """What the class says of itself."""
+    row = unit.row
+    flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
+    unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
+    unit.set(close_reason=decision.close_reason, waiting_for=decision.waiting, tries=0)
+    unit.count(hook_errors=decision.hook_errors)
+    if decision.state is not None:
+        unit.set(state=decision.state)
+    if decision.over:
+        unit.set(is_over=True, error=decision.error)
+
+
+def _hook(unit: ManagerUnit, hooked: Sequence[Hooked]) -> int:
+    """The hooks of these ends ran, each once for an attempt of its run; how many of the jobs keep their slot, because
+    a person has resumed their run."""
+    rows = _rows_of(unit, [one.item_id for one in hooked])
+    told = runs_of(unit.conn, list(rows.values()))
+    alike: dict[tuple[int, str, JobState], list[int]] = defaultdict(list)
+    for one in hooked:
+        row = rows[one.item_id]
+        attempt, live = row["run_attempt"] or 1, row["run_status"] not in (None, *_OVER)
+        if row["state"] != JobState.STARTED or one.attempt <= row["handled_attempt"]:
+            raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
+        if one.attempt > attempt or (live and one.attempt == attempt):
+            raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
+        # A run that was resumed meanwhile keeps its slot, and its next end has hooks of its own.
+        state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
+        alike[one.attempt, job_outcome(row, told.get(row["run_id"])), state].append(one.item_id)
+    for (attempt, outcome, state), item_ids in alike.items():
+        set_items(unit, item_ids, state, handled_attempt=attempt, outcome=outcome, hook_tries=0)
+        if state is JobState.ENDED:
+            unit.moved(JobState.STARTED, JobState.ENDED, len(item_ids))
+    bad = sum(one.bad for one in hooked)
+    given_up = sum(row["hook_tries"] >= TRIES for row in rows.values())
+    unit.count(bad=bad, good=len(hooked) - bad, hook_errors=given_up)
+    return sum(len(ids) for (_, _, state), ids in alike.items() if state is JobState.STARTED)
+
+
+def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
+    """One more try of the hooks of these ends, and how many there were now."""
+    tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
+    for item_id, number in tries.items():
+        unit.conn.execute(update(manager_item).where(manager_item.c.item_id == item_id).values(hook_tries=number))
+    return tries
+
+
+def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple[Sequence[Picked], int]:
+    """The picks that may take a slot now, and how many fall away: the last ones.
+
+    ``resumed``: jobs that hold slots again, which the class could not count under its caps; it decides anew.
+    """
+    row = unit.row
+    room = len(picked)
+    if resumed or row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
+        room = 0
+    elif row["cap"] is not None:
+        room = max(min(room, row["cap"] - unit.live), 0)
+    return picked[:room], len(picked) - room
+
+
+def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:
+    """Insert new jobs, those that were picked at once as STARTING; how many of these fell away, as known."""
+    there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
+    numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
+    rows, fell = [], 0
+    for one in added:
+        pick = picks.get(one.ref)
+        identity, number = one.job.identity if one.unique else None, (one.seq, one.retry)
+        if identity in there or number in numbers:
+            fell += pick is not None
+            continue
+        if identity is not None:
+            there.add(identity)
+        if one.seq is not None:
+            numbers.add((one.seq, one.retry))
+        more = {"retry": one.retry, "retry_of": one.retry_of, "not_before": moment(one.not_before)}
+        if pick is None:
+            rows.append(item_row(unit, one.job, identity, JobState.QUEUED, None, seq=one.seq, **more))
+        else:
+            more |= {"seq": pick.seq, "cap_key": pick.cap_key}
+            rows.append(item_row(unit, pick.job, identity, JobState.STARTING, None, **more))
+            unit.count(**{"retried" if one.retry else "scheduled": 1})
+        unit.moved(None, JobState.QUEUED if pick is None else JobState.STARTING, 1)
+    insert_mappings(unit.conn, manager_item, rows)
+    return fell
+
+
+def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
+    """Which of these numbers are taken, with their retries."""
+    i, found = manager_item.c, set[tuple[int | None, int]]()
+    for chunk in chunks(sorted(set(seqs))):
+        query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))
+        rows = unit.conn.execute(query.with_hint(manager_item, _BY_NUMBER, "mysql"))
+        found |= {(seq, retry) for seq, retry in rows}
+    return found
+
+
+def _delay(unit: ManagerUnit, item_ids: Sequence[int]) -> None:
+    rows = _rows_of(unit, item_ids)
+    if any(row["state"] != JobState.BUFFERED for row in rows.values()):
+        raise _overtaken(unit, "a job that is to be delayed is no longer buffered")
+    set_items(unit, item_ids, JobState.DELAYED)
+    unit.moved(JobState.BUFFERED, JobState.DELAYED, len(item_ids))
+
+
+_PICK = (
+    update(manager_item)
+    .where(manager_item.c.item_id == bindparam("id_"))
+    .values(
+        state=JobState.STARTING.value,
+        seq=bindparam("seq_"),
+        spider=bindparam("spider_"),
+        cap_key=bindparam("cap_key_"),
+        params=bindparam("params_"),
+        updated_at=bindparam("at_"),
+    )
+)
+
+
+def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[Picked]) -> None:
+    """Waiting rows take slots. Those of added jobs were inserted with theirs."""
+    values = []
+    for pick in picked:
+        if pick.item_id < 0:
+            continue
+        row = rows[pick.item_id]
+        if row["state"] not in _WAITING:
+            raise _overtaken(unit, f"job {pick.item_id} waits no longer")
+        unit.moved(JobState(row["state"]), JobState.STARTING, 1)
+        unit.count(**{"retried" if row["retry"] else "scheduled": 1})
+        values.append({
+            "id_": pick.item_id, "seq_": pick.seq, "spider_": pick.job.spider, "cap_key_": pick.cap_key,
+            "params_": dump_job(pick.job), "at_": unit.now,
+        })  # fmt: skip
+    if values:
+        unit.conn.execute(_PICK, values)
+    if picked:
+        unit.row["last_pick_at"] = unit.now

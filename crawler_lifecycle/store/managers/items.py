@@ -1,0 +1,170 @@
+"""Jobs of managers: how they come into the table, and how they get their runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem
+from crawler_lifecycle.domain.managers.rows import yields_behind
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
+
+from .queries import known
+from .rows import dump_job, jobs_hash
+from .tables import manager_addition, manager_item
+from .unit import ManagerPart, ManagerUnit
+
+
+class ManagerItems(ManagerPart):
+    """Part of ``ManagerStore`` that adds jobs and begins them."""
+
+    def add_page(self, fence: ManagerFence, page: Page) -> int:
+        """Append yields of the source in one transaction; how many jobs are BUFFERED then. New identities become
+        BUFFERED, known ones are counted, errors become SKIPPED. Position, exhausted and error of the source become
+        those of the page. The same page again adds nothing, and a yield is counted once, in whichever pass of the
+        source it is read again. Raises ``InvalidRequest`` when positions are left out."""
+        with self._manager(fence.manager_id, fence) as unit:
+            row = unit.row
+            if page.position < row["position"]:  # of a try that came late
+                return int(row["jobs_buffered"])
+            items = yields_behind(page, row["position"])
+            added = _insert_new(unit, items)
+            first_time = max(page.position - row["yields"], 0)  # positions that no pass had reached
+            again = items[len(items) - first_time :]
+            duplicates = sum(item.position not in added and item.error is None for item in again)
+            skipped = sum(item.error is not None for item in items if item.position in added)
+            unit.moved(None, JobState.BUFFERED, len(added) - skipped)
+            unit.moved(None, JobState.SKIPPED, skipped)
+            unit.count(yields=first_time, duplicates=duplicates)
+            # A long source has thousands of pages: what became of them is told with the next cycle.
+            unit.changed = False
+            unit.set(exhausted=page.exhausted, source_error=page.error)
+            unit.changed = unit.changed or skipped > 0
+            unit.row["position"] = page.position
+            return int(row["jobs_buffered"])
+
+    def add_jobs(self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False) -> int:
+        """Jobs from outside become QUEUED (known identities are left out); how many are new. The same ``request_key``
+        again adds nothing and answers the same. ``seal``: no more will come. Raises ``NotInThisState`` after a stop or
+        an end, ``DuplicateRequest`` when the key belongs to other jobs."""
+        if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
+            raise InvalidRequest(f"request_key: give 1 to {REQUEST_ID_MAX} characters, not {len(request_key)}")
+        with self._manager(manager_id) as unit:
+            fingerprint = jobs_hash(jobs)
+            if request_key is not None and (before := _addition(unit, request_key, fingerprint)) is not None:
+                return before
+            if unit.status.terminal or unit.row["stop_requested_at"] is not None:
+                raise NotInThisState(f"Manager {manager_id} is {unit.status}; it takes no more jobs")
+            fresh = _unknown(unit, ((job.identity, job) for job in jobs))
+            rows = [item_row(unit, job, identity, JobState.QUEUED, None) for identity, job in fresh.items()]
+            insert_mappings(unit.conn, manager_item, rows)
+            unit.moved(None, JobState.QUEUED, len(rows))
+            if seal:
+                unit.set(sealed=True)
+            if request_key is not None:
+                done = {"manager_id": manager_id, "request_key": request_key, "jobs_hash": fingerprint}
+                unit.conn.execute(insert(manager_addition).values(**done, jobs=len(rows), created_at=unit.now))
+            return len(rows)
+
+    def job_started(self, fence: ManagerFence, item_id: int, run_id: int | None, error: str | None = None) -> None:
+        """The job's run exists; or it can never be begun: then it has ended with the outcome ``deploy_failed``, and
+        its hooks run like those of any other bad end. Again: nothing more."""
+        if (run_id is None) == (error is None):
+            raise InvalidRequest("run_id: give it, or else the error for which no run can be begun")
+        i = manager_item.c
+        with self._manager(fence.manager_id, fence) as unit:
+            query = select(manager_item).where(i.item_id == item_id, i.manager_id == unit.manager_id)
+            row = unit.conn.execute(query).mappings().one_or_none()
+            if row is None:
+                raise InvalidRequest(f"item_id: {item_id} is not allowed; manager {unit.manager_id} has no such job")
+            if row["state"] not in (JobState.STARTING, JobState.QUEUED) or row["seq"] is None:
+                if row["run_id"] == run_id:
+                    return
+                raise NotInThisState(f"Job {item_id} of manager {unit.manager_id} is {row['state']}: nothing to begin")
+            outcome = "deploy_failed" if error is not None else None
+            set_items(unit, [item_id], JobState.STARTED, run_id=run_id, error=error, outcome=outcome)
+            unit.moved(JobState(row["state"]), JobState.STARTED, 1)
+            unit.changed = error is not None  # of the run itself its own events tell
+
+
+def set_items(unit: ManagerUnit, item_ids: Sequence[int], state: JobState, **values: Any) -> None:
+    """Give these jobs of the manager a state, and other columns."""
+    new = {"state": state.value, "updated_at": unit.now, **values}
+    for ids in chunks(item_ids):
+        unit.conn.execute(update(manager_item).where(manager_item.c.item_id.in_(ids)).values(**new))
+
+
+def item_row(
+    unit: ManagerUnit, job: Job | None, identity: str | None, state: JobState, position: int | None, **more: Any
+) -> dict[str, Any]:
+    """A new row of ``manager_item``; all have the same columns."""
+    return {
+        "manager_id": unit.manager_id,
+        "identity": identity,
+        "position": position,
+        "state": state.value,
+        "seq": None,
+        "retry": 0,
+        "retry_of": None,
+        "spider": None if job is None else job.spider,
+        "cap_key": None,
+        "params": None if job is None else dump_job(job),
+        "not_before": None,
+        "handled_attempt": 0,
+        "hook_tries": 0,
+        "error": None,
+        "created_at": unit.now,
+        "updated_at": unit.now,
+        **more,
+    }
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """Epoch seconds, which were checked, as a time."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _unknown(unit: ManagerUnit, jobs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The first of each identity, without those that the manager has."""
+    first: dict[str, Any] = {}
+    for identity, job in jobs:
+        first.setdefault(identity, job)
+    there = known(unit.conn, unit.manager_id, first)
+    return {identity: job for identity, job in first.items() if identity not in there}
+
+
+def _insert_new(unit: ManagerUnit, items: Sequence[SourceItem]) -> set[int]:
+    """Insert the yields that are new; their positions."""
+    fresh: Mapping[str, SourceItem] = _unknown(unit, ((_identity(item), item) for item in items if not item.known))
+    rows = []
+    for identity, item in fresh.items():
+        state = JobState.BUFFERED if item.error is None else JobState.SKIPPED
+        rows.append(item_row(unit, item.job, identity, state, item.position, error=item.error))
+    insert_mappings(unit.conn, manager_item, rows)
+    return {item.position for item in fresh.values()}
+
+
+def _identity(item: SourceItem) -> str:
+    """Of a yield that is no job: its position and what is wrong with it, so that another pass lists it once."""
+    if item.error is None and item.job is not None:
+        return item.job.identity
+    text = json.dumps(["skipped", item.position, item.error], ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _addition(unit: ManagerUnit, request_key: str, fingerprint: str) -> int | None:
+    """How many jobs this key added before; ``None``: it is new."""
+    a = manager_addition.c
+    query = select(a.jobs, a.jobs_hash).where(a.manager_id == unit.manager_id, a.request_key == request_key)
+    row = unit.conn.execute(query).one_or_none()
+    if row is not None and row.jobs_hash != fingerprint:
+        raise DuplicateRequest(f"request_key {request_key!r} belongs to other jobs; use a new one for these")
+    return None if row is None else int(row.jobs)

@@ -1,0 +1,255 @@
+"""Managers: their rows from the reservation to the end, and what people do to them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow, NewManager
+from crawler_lifecycle.ports.runs import Owner
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.unit import NO_STOP, read_row
+from crawler_lifecycle.store.runs.lists import live_runs
+from crawler_lifecycle.store.runs.tables import run_history
+
+from .decisions import ManagerDecisions, hooks_failed
+from .items import ManagerItems, set_items
+from .jobs import ManagerJobs
+from .queries import BY_STATE, in_states
+from .reads import ManagerReads
+from .rows import job_key, manager_hash, whole_manager
+from .tables import MANAGER_COUNTERS, manager, manager_item, manager_log
+from .unit import ManagerUnit
+
+_IS_OPEN = manager.c.status.in_([status.value for status in RunStatus if not status.terminal])
+_NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
+
+
+class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
+    """Managers and their jobs, as people read them and as workflow and workers change them.
+
+    Methods with a fence raise ``Fenced`` and write nothing when the manager's attempt, owner or generation is another
+    one.
+    """
+
+    def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
+        """Insert the manager, or answer the row of the same name and flow id, and whether it is new.
+
+        A row that has ended takes over what is asked for now: its next attempt begins with that. Raises
+        ``DuplicateRequest`` when a live row was asked for differently (plan or options), or nothing may be resumed
+        (``fresh``).
+        """
+
+        def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
+            return self._found(conn, new) or (self._insert(conn, new), True)
+
+        return self._reserved(f"manager {new.name!r} of {new.flow_id!r}", reserve)
+
+    def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
+        m = manager.c
+        # First without a lock: a locking read of a missing key would block the inserts of its neighbours on MySQL.
+        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
+        manager_id = conn.execute(query).scalar_one_or_none()
+        if manager_id is None:
+            return None
+        unit = ManagerUnit(conn, read_row(conn, manager, manager_id, lock="write"), self._clock())
+        same = unit.row["request_hash"] == manager_hash(new)
+        if not same and (new.fresh or not unit.status.terminal):
+            raise DuplicateRequest(
+                f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which was started differently; "
+                "stop it first, or use another flow_id"
+            )
+        if unit.status.terminal and not new.fresh:
+            self._check_most(conn, manager, _IS_OPEN)
+            unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
+            unit.write()
+        return whole_manager(unit.row), False
+
+    def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
+        self._check_most(conn, manager, _IS_OPEN)
+        row = {**_new_row(new, self._clock()), "manager_uid": self.new_uid()}
+        conn.execute(insert(manager).values(**row))
+        m = manager.c
+        query = select(m.manager_id).where(m.name == new.name, m.flow_id == new.flow_id)
+        there = read_row(conn, manager, conn.execute(query).scalar_one(), lock="write")
+        unit = ManagerUnit(conn, there, row["created_at"])
+        unit.announce(EVENT_MANAGER_CHANGED)
+        return whole_manager(unit.row)
+
+    def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
+        """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
+
+        The owner of a live row is closed when it has the same workflow id, so its manager is taken over as the next
+        attempt, with its stop, if there is one. Raises ``RunIsLive`` when it has another, ``Fenced`` for an owner from
+        which the manager was taken, ``RunNotFound``.
+        """
+        with self._manager(manager_id) as unit:
+            ended = unit.status.terminal
+            if unit.take(owner, over=ended):
+                unit.set(is_over=False, error=None, tries=0)
+                if ended:
+                    again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
+                    unit.set(status=RunStatus.INITIALIZING.value, paused=False, hook_errors=0, **again, **_NO_STOP)
+                    self._count_anew(unit)
+            return whole_manager(unit.row)
+
+    def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
+        """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
+        again behind this position; ``None``: what is on record of it stays. Read from its beginning by other code than
+        before, what it gave and nobody began is forgotten. ``fence.generation`` is not compared."""
+        with self._manager(fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)) as unit:
+            _check_live(unit)
+            changed = unit.row["fingerprint"] != fingerprint
+            unit.set(generation=unit.row["generation"] + 1, fingerprint=fingerprint)
+            if read_from == 0 and changed:
+                self._drop_unstarted(unit)
+            if read_from is not None:
+                unit.set(position=min(read_from, unit.row["position"]), exhausted=False, source_error=None)
+            unit.set(started_at=unit.row["started_at"] or unit.now)
+            unit.move(RunStatus.PROCESSING)
+            return whole_manager(unit.row)
+
+    def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
+        """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
+        with self._manager(fence.manager_id, fence) as unit:
+            unit.set(error=error, waiting_for=waiting_for)
+
+    def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
+        """One more try that failed: of the hooks of this job's end, else of a cycle of the class; how many there were
+        in a row."""
+        with self._manager(fence.manager_id, fence) as unit:
+            if item_id is not None:
+                return hooks_failed(unit, [item_id])[item_id]
+            unit.set(tries=unit.row["tries"] + 1)
+            return int(unit.row["tries"])
+
+    def keep_output(self, manager_id: int, text: str) -> None:
+        """Append what the class of a manager printed; the last ``OUTPUT_BYTES`` of all of it stay."""
+        self._keep_output(manager_log, manager_id, text)
+
+    def steer_manager(self, manager_id: int, *, paused: bool | None = None, cap: int | None = None) -> ManagerRow:
+        """Pause it, let it go on, or set its cap (0: back to what the class says). Raises ``RunNotFound``,
+        ``InvalidRequest``, and ``NotInThisState`` after its end."""
+        with self._manager(manager_id) as unit:
+            _check_live(unit)
+            if paused is not None:
+                unit.set(paused=paused)
+            if cap is not None:
+                if not 0 <= cap <= CAP_MAX:
+                    raise InvalidRequest(f"cap: {cap} is not allowed; give a whole number from 0 (none) to {CAP_MAX}")
+                unit.set(cap=cap or None)
+            return whole_manager(unit.row)
+
+    def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
+        """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
+        with self._manager(manager_id) as unit:
+            if unit.status.terminal:
+                return whole_manager(unit.row)
+            # Whoever asks again without leaving the runs wants them stopped.
+            unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
+            unit.ask_to_stop(intent)
+            unit.move(RunStatus.STOPPING)
+            return whole_manager(unit.row)
+
+    def end_manager(
+        self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
+    ) -> ManagerRow:
+        """Set the terminal status with the event ``manager.ended``. Again: the same. Raises ``NotInThisState`` while
+        runs of it live, unless they were to be left (by the stop, or ``leave``). What was picked and has no run waits
+        again, and keeps its number. From then on jobs are told to have ended when their run has, whether or not hooks
+        ran: a resume runs those hooks."""
+        if not status.terminal:
+            raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
+        with self._manager(fence.manager_id, fence) as unit:
+            if unit.status.terminal:
+                return whole_manager(unit.row)
+            left = leave or unit.row["leave_runs"]
+            self._settle_starting(unit)
+            if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
+                raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
+            unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
+            return whole_manager(unit.row)
+
+    @staticmethod
+    def _count_anew(unit: ManagerUnit) -> None:
+        """After a pruning, which leaves the counters as they were for people to read: what is there now."""
+        i = manager_item.c
+        if unit.row["jobs_pruned_at"] is None:
+            return
+        query = select(i.state, func.count()).where(i.manager_id == unit.manager_id).group_by(i.state)
+        rows = unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql"))
+        there: dict[str, int] = dict(rows.all())
+        unit.set(**{f"jobs_{state}": there.get(state.value, 0) for state in JobState})
+
+    @staticmethod
+    def _drop_unstarted(unit: ManagerUnit) -> None:
+        """Forget what former code gave and nobody began: the source is read again, and gives it again or not."""
+        i = manager_item.c
+        for state in (JobState.BUFFERED, JobState.DELAYED):
+            gone = delete(manager_item).where(i.manager_id == unit.manager_id, i.state == state.value)
+            unit.count(**{f"jobs_{state}": -unit.conn.execute(gone).rowcount})
+
+    @staticmethod
+    def _settle_starting(unit: ManagerUnit) -> None:
+        """Of jobs that were picked: those whose run exists have it; the others wait again, and keep their numbers."""
+        r = run_history.c
+        rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)
+        waits = {job_key(row): row["item_id"] for row in rows}
+        for chunk in chunks(sorted(waits)):
+            there = unit.conn.execute(select(r.run_id, r.request_id).where(r.request_id.in_(chunk))).all()
+            for run_id, request_id in there:
+                set_items(unit, [waits.pop(request_id)], JobState.STARTED, run_id=run_id)
+            unit.moved(JobState.STARTING, JobState.STARTED, len(there))
+        set_items(unit, list(waits.values()), JobState.QUEUED)
+        unit.moved(JobState.STARTING, JobState.QUEUED, len(waits))
+
+
+def _check_live(unit: ManagerUnit) -> None:
+    if unit.status.terminal:
+        raise NotInThisState(f"Manager {unit.manager_id} is {unit.status}; start it again under its flow id")
+
+
+def _asked(new: NewManager) -> dict[str, Any]:
+    return {
+        "plan": new.plan,
+        "options": dict(new.options),
+        "request_hash": manager_hash(new),
+        "requested_by": new.requested_by,
+        "parent": new.parent,
+    }
+
+
+def _new_row(new: NewManager, now: datetime) -> dict[str, Any]:
+    return {
+        **_asked(new),
+        **_NO_STOP,
+        **dict.fromkeys((f"jobs_{state}" for state in JobState), 0),
+        **dict.fromkeys(MANAGER_COUNTERS, 0),
+        "name": new.name,
+        "flow_id": new.flow_id,
+        "status": RunStatus.INITIALIZING.value,
+        "attempt": 1,
+        "former_owners": [],
+        "generation": 0,
+        "position": 0,
+        "exhausted": False,
+        "is_over": False,
+        "sealed": False,
+        "next_seq": 1,
+        "tries": 0,
+        "hook_errors": 0,
+        "paused": False,
+        "state": {},
+        "stats": {},
+        "tags": sorted(set(new.tags)),
+        "flow_tags": [],
+        "created_at": now,
+        "updated_at": now,
+    }

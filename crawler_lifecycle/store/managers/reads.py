@@ -1,0 +1,120 @@
+"""Queries of managers and their jobs. Counters stand in the manager's row, so nothing here counts jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from sqlalchemy import func, select
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import RunNotFound
+from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, manager_workflow_id
+from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.base.unit import check_owner, read_row
+from crawler_lifecycle.store.runs.lists import LIVE_RUNS, live_runs, runs_by_id
+
+from .queries import HOLDING, in_states, jobs_that_live, known
+from .rows import listed_job, listed_manager, live_row, waiting_row, whole_manager
+from .tables import manager, manager_log
+from .unit import ManagerPart
+
+
+class ManagerReads(ManagerPart):
+    """Part of ``ManagerStore`` that reads for people and cycles. Lists go on over a row that another hand spoilt."""
+
+    def get_manager(self, manager_id: int) -> ManagerRow | None:
+        if not 0 < manager_id <= ID_MAX:
+            return None
+        rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
+        return self._settled([whole_manager(rows[0])])[0] if rows else None
+
+    def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
+        """The manager of this flow; without a name the first one, whatever it is called."""
+        m = manager.c
+        query = select(manager).where(m.flow_id == flow_id).order_by(m.manager_id).limit(1)
+        rows = self._rows(query if name is None else query.where(m.name == name))
+        return self._settled([whole_manager(rows[0])])[0] if rows else None
+
+    def list_managers(
+        self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
+    ) -> list[ManagerRow]:
+        """Newest first."""
+        m = manager.c
+        query = select(manager).order_by(m.manager_id.desc()).limit(limit)
+        if before_id is not None:
+            query = query.where(m.manager_id < before_id)
+        if status is not None:
+            query = query.where(m.status == status)
+        if name is not None:
+            query = query.where(m.name == name)
+        return self._settled([listed_manager(row) for row in self._rows(query)])
+
+    def _settled(self, rows: list[ManagerRow]) -> list[ManagerRow]:
+        """What became of jobs after their manager's end, which no cycle writes down any more."""
+        over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
+        if not over:
+            return rows
+        with self._db.reading() as conn:
+            live = jobs_that_live(conn, [row.manager_id for row in over])
+        return [
+            replace(row, counts=row.counts.settled(live.get(row.manager_id, 0))) if row in over else row for row in rows
+        ]
+
+    def list_jobs(
+        self, manager_id: int, after_id: int = 0, limit: int = 500, *, states: Collection[JobState] = ()
+    ) -> list[JobRow]:
+        """Jobs of a manager in the order of their rows; in these states, when some are given."""
+        wanted = sorted({JobState(state).value for state in states or JobState})
+        with self._db.reading() as conn:
+            status = conn.execute(select(manager.c.status).where(manager.c.manager_id == manager_id)).scalar()
+            over = status not in LIVE_RUNS
+            rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states, over=over)
+        return [listed_job(row, over=over) for row in rows]
+
+    def live_managers(self) -> LiveManagers:
+        m = manager.c
+        failing, jobs = func.count(m.error), func.sum(m.jobs_starting + m.jobs_started)
+        query = select(m.status, func.count(), failing, jobs).where(m.status.in_(LIVE_RUNS)).group_by(m.status)
+        with self._db.reading() as conn:
+            rows = conn.execute(query).all()
+        by_status = {status: managers for status, managers, _, _ in rows}
+        return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
+
+    def manager_output(self, manager_id: int) -> str:
+        """What the class of a manager printed last; empty when that was nothing."""
+        return self._output(manager_log, manager_id)
+
+    def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
+        """Jobs in this waiting state, oldest row first."""
+        with self._db.reading() as conn:
+            return [waiting_row(row) for row in in_states(conn, manager_id, [state.value], after_id, limit)]
+
+    def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
+        """Jobs that hold a slot, oldest row first."""
+        with self._db.reading() as conn:
+            return [live_row(row) for row in in_states(conn, manager_id, HOLDING, after_id, limit)]
+
+    def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
+        """Jobs whose run is to be begun."""
+        with self._db.reading() as conn:
+            check_owner(read_row(conn, manager, fence.manager_id), fence)
+            rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
+        return [live_row(row) for row in rows]
+
+    def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
+        """Those of these identities that some job of the manager has."""
+        with self._db.reading() as conn:
+            return known(conn, manager_id, identities)
+
+    def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
+        """Runs that the manager began and that have not ended, by id. Whatever another hand wrote into its row, name
+        and flow id are enough."""
+        m = manager.c
+        with self._db.reading() as conn:
+            row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()
+            if row is None:
+                raise RunNotFound(f"There is no manager {manager_id}")
+            parent, mine = manager_workflow_id(str(row.name), str(row.flow_id)), f"manager/{manager_id}/%"
+            return runs_by_id(conn, live_runs(conn, parent, mine, after=after_run_id, limit=limit))

@@ -1,0 +1,237 @@
+"""From rows of managers and their jobs to the values of the ports, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from crawler_lifecycle.domain.errors import RowUnreadable
+from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live, Waiting, run_request_id
+from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata, never_retried, outcome_of
+from crawler_lifecycle.domain.names import request_fingerprint
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.ports.runs import RunRow, UnknownStatus
+from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
+from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.columns import Broken, json_text
+
+from .tables import manager, manager_item
+
+_JOB = TypeAdapter(Job)
+_JOBS = TypeAdapter(list[Job])
+_STATES = tuple(state.value for state in JobState)
+_SAME = tuple(
+    name
+    for name in ManagerRow.__dataclass_fields__
+    if name not in ("status", "leave", "over", "stop", "counts", "unreadable")
+)
+
+#: Columns of a run that say how a job's run stands; under names of their own beside the job's.
+RUN_FACTS = ("status", "attempt", "started_at", "outcome")
+_OVER = [status.value for status in RunStatus if status.terminal]
+
+
+# --- managers -----------------------------------------------------------------------------------------------------
+
+
+def manager_hash(new: NewManager) -> str:
+    """Fingerprint of what was asked for: a repeated start has the same."""
+    return request_fingerprint(json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True))
+
+
+def whole_manager(row: Row) -> ManagerRow:
+    """One manager. Raises ``RowUnreadable`` when nobody can go on with the row."""
+    check(manager, row, graver=True)
+    return listed_manager(row)
+
+
+def listed_manager(row: Row) -> ManagerRow:
+    """One manager of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
+    values, wrong = salvaged(manager, row)
+    stands: str = values["status"]
+    status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
+    return ManagerRow(
+        **{name: values[name] for name in _SAME},
+        status=status,
+        over=values["is_over"],
+        leave=values["leave_runs"],
+        stop=stop_of(values),
+        counts=counts_of(values),
+        unreadable=wrong,
+    )
+
+
+def counts_of(row: Row) -> ManagerCounts:
+    return ManagerCounts(
+        by_state={state: row[f"jobs_{state}"] for state in _STATES},
+        yields=row["yields"],
+        duplicates=row["duplicates"],
+        skipped=row["jobs_skipped"],
+        scheduled=row["scheduled"],
+        retried=row["retried"],
+        good=row["good"],
+        bad=row["bad"],
+    )
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def dump_job(job: Job) -> dict[str, Any]:
+    return dict(_JOB.dump_python(job, mode="json", exclude_defaults=True))
+
+
+def jobs_hash(jobs: Sequence[Job]) -> str:
+    """Fingerprint of a page of jobs."""
+    return request_fingerprint(_JOBS.dump_json(list(jobs)).decode())
+
+
+def load_job(row: Row) -> Job:
+    """The job of a row with ``item_id`` and ``params``. Raises ``RowUnreadable``."""
+    try:
+        return _JOB.validate_python(row["params"])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        shown = row["params"].stored if isinstance(row["params"], Broken) else json_text(row["params"])
+        cure = f"{field} of the job: {first['msg']}; set spider, spider_args and the like"
+        fault = Fault("params", shown, cure, document=True)
+        raise unreadable(manager_item, row, fault) from None
+
+
+def waiting_row(row: Row) -> Waiting:
+    check(manager_item, row)
+    return Waiting(
+        item_id=row["item_id"],
+        job=load_job(row),
+        seq=row["seq"],
+        retry=row["retry"],
+        retry_of=row["retry_of"],
+        not_before=row["not_before"].timestamp() if row["not_before"] is not None else None,
+    )
+
+
+def live_row(row: Row) -> Live:
+    """A job that holds a slot; ``row`` has the columns ``RUN_FACTS`` of its run, if it has one."""
+    check(manager_item, row)
+    if row["seq"] is None:
+        raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} has a number: set it"))
+    started = row["run_started_at"]
+    return Live(
+        item_id=row["item_id"],
+        key=job_key(row),
+        job=load_job(row),
+        seq=row["seq"],
+        retry=row["retry"],
+        cap_key=row["cap_key"],
+        started_at=started.timestamp() if started is not None else None,
+    )
+
+
+def job_key(row: Row) -> str:
+    """What names the job: its run, and before there is one the id of the request for it."""
+    if row["run_id"] is not None:
+        return str(row["run_id"])
+    return run_request_id(row["manager_id"], row["seq"], row["retry"])
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTask:
+    """What one task of a run says about its end."""
+
+    outcome: str | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """What is on record of a job's run: its row, its tasks as far as they matter, and its crawlers' statistics."""
+
+    row: RunRow
+    tasks: Sequence[ToldTask] = ()
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+
+def ended_row(row: Row, told: ToldRun | None) -> Ended:
+    """An end whose hooks are to run."""
+    live, outcome = live_row(row), job_outcome(row, told)
+    exit_codes = [] if told is None else [task.exit_code for task in told.tasks]
+    return Ended(
+        live=live,
+        attempt=1 if told is None else told.row.attempt,
+        bad=told is None or told.row.status != RunStatus.COMPLETED,
+        outcome=outcome,
+        retryable=not never_retried(outcome, exit_codes),
+        metadata=metadata_of(row, told),
+        tries=row["hook_tries"],
+    )
+
+
+def job_outcome(row: Row, told: ToldRun | None) -> str:
+    """How the job's run ended; one whose run could not be begun has that in its own row."""
+    return str((row["outcome"] if told is None else outcome_of(told.row, told.tasks)) or "failed")
+
+
+def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
+    """A job as Scrapy Cloud has it. ``row`` is that of the manager's job, ``None`` for any other run."""
+    job = None if row is None or row["params"] is None else load_job(row)
+    if told is not None:
+        spider, units = (job.spider, job.units) if job is not None else (None, None)
+        found = job_metadata(told.row, told.tasks, told.statistics, spider=spider, units=units)
+        began, key = told.row.created_at, str(told.row.run_id)
+    else:
+        assert row is not None, "a run or a job"
+        found, began, key = _without_run(row, job), row["created_at"], job_key(row)
+    project = None if job is None else job.project_id
+    return {"key": key, **found, "project_id": project, "pending_time": int(began.timestamp() * 1000)}
+
+
+def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
+    """A job whose run does not exist: not yet, or never."""
+    given = job or Job("")
+    over = row["error"] is not None
+    nothing = ("running_time", "finished_time", "items", "pages", "errors", "run_id")
+    return {
+        "state": "finished" if over else "pending",
+        "close_reason": row["outcome"],
+        "spider": given.spider,
+        "spider_args": dict(given.spider_args),
+        "job_settings": dict(given.job_settings),
+        "tags": list(given.tags),
+        "units": given.units,
+        "scrapystats": {},
+        "attempt": 1,
+        "cause": row["error"],
+        **dict.fromkeys(nothing),
+    }
+
+
+def listed_job(row: Row, *, over: bool = False) -> JobRow:
+    """One job of many: what cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended with its
+    run."""
+    if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *_OVER):
+        row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
+    values, wrong = salvaged(manager_item, row)
+    job: Job | None = None
+    if values["params"] is not None:
+        try:
+            job = load_job(values)
+        except RowUnreadable as error:
+            wrong = wrong or str(error)
+    stands = values["state"]
+    return JobRow(
+        item_id=values["item_id"],
+        state=JobState(stands) if stands in _STATES else stands,
+        job=job,
+        unreadable=wrong,
+        **{n: values[n] for n in ("seq", "retry", "position", "run_id", "outcome", "error", "not_before")},
+    )
+
+
+def plan_row(row: Row) -> PlanRow:
+    return PlanRow(**{name: row[name] for name in PlanRow.__dataclass_fields__})

@@ -1,0 +1,83 @@
+"""The unit of work of managers: a write transaction on one locked manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from crawler_lifecycle.domain.managers.manager import JobState, manager_workflow_id
+from crawler_lifecycle.domain.names import EVENT_MANAGER_CHANGED, manager_subject
+from crawler_lifecycle.domain.run import RunStatus, run_may_become
+from crawler_lifecycle.ports.managers import ManagerFence
+from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
+
+from .queries import jobs_that_live
+from .rows import counts_of
+from .tables import manager
+
+
+@dataclass
+class ManagerUnit(RowUnit):
+    """A write transaction on a manager."""
+
+    table = manager
+    change_event = EVENT_MANAGER_CHANGED
+    told = (
+        *("manager_id", "manager_uid", "name", "flow_id", "plan", "attempt", "status", "outcome", "cause", "paused"),
+        *("cap", "requested_by", "error", "close_reason"),
+    )
+
+    @property
+    def manager_id(self) -> int:
+        return self.id
+
+    @property
+    def status(self) -> RunStatus:
+        return RunStatus(self.row["status"])
+
+    @property
+    def parent(self) -> str:
+        """What the manager's runs have as their parent."""
+        return manager_workflow_id(self.row["name"], self.row["flow_id"])
+
+    @property
+    def live(self) -> int:
+        """Jobs that hold a slot."""
+        return int(self.row["jobs_starting"] + self.row["jobs_started"])
+
+    def count(self, **more: int) -> None:
+        """Add to counters."""
+        self.set(**{name: self.row[name] + n for name, n in more.items()})
+
+    def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
+        """So many jobs went from one state to another; ``None``: they are new."""
+        if before is not None:
+            self.count(**{f"jobs_{before}": -jobs})
+        self.count(**{f"jobs_{after}": jobs})
+
+    def move(self, status: RunStatus) -> None:
+        """Change the status, forwards only."""
+        if run_may_become(self.status, status):
+            self.set(status=status.value)
+
+    @property
+    def subject(self) -> str:
+        return manager_subject(self.id)
+
+    def figures(self) -> Mapping[str, Any]:
+        counts = counts_of(self.row)
+        if self.status.terminal and self.row["jobs_started"]:
+            counts = counts.settled(jobs_that_live(self.conn, [self.id]).get(self.id, 0))
+        jobs = {state: n for state, n in counts.by_state.items() if n}
+        names = ("yields", "duplicates", "scheduled", "retried", "good", "bad")
+        return {"jobs": jobs, "counts": {name: self.row[name] for name in names}}
+
+
+class ManagerPart(OwnedPart):
+    """What the adapters of managers share."""
+
+    def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> AbstractContextManager[ManagerUnit]:
+        """A unit of work on the manager (``_locked``)."""
+        return self._locked(ManagerUnit, manager_id, fence)

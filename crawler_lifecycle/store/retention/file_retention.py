@@ -1,0 +1,94 @@
+"""Retention of files: whether a run's files may still be read, and the record of their removal.
+
+Exports, resumes and removals of one run come one after the other, because each of them holds the run's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
+from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import salvaged
+from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
+from crawler_lifecycle.store.runs.unit import RunPart
+
+_BEGUN, _DONE = "begun", "done"
+
+
+class FileRetentionStore(RunPart):
+    """Runs whose files may be removed, or were."""
+
+    def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
+        """Those of the runs that there are, as far as they decide about their files, by id."""
+        found: list[KeptRun] = []
+        with self._db.reading() as conn:
+            for chunk in chunks(sorted(set(run_ids))):
+                found += _kept(conn, chunk)
+        return found
+
+    def give_up_files(
+        self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
+    ) -> tuple[RetentionState, int]:
+        """When the run is ``Stand.OLD`` (``domain.retention``): from now on its files are not read any more.
+
+        ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
+        nothing is given up. Where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
+        """
+        with self._unit(run_id) as unit:
+            (run,) = _kept(unit.conn, [run_id])
+            stand, _ = stand_of(run, before, incomplete=incomplete)
+            if stand is not RetentionState.OLD:
+                return stand, run.attempt
+            if not run.given_up:
+                key = {"run_id": run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
+                unit.conn.execute(insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}"))
+            # Before the commit: whoever resumes the run waits for this row, and then finds no saved state.
+            put_aside()
+            return stand, run.attempt
+
+    def note_files_removed(self, run_id: int, attempt: int) -> None:
+        """The files that were given up are gone."""
+        p = history_property.c
+        with self._unit(run_id) as unit:
+            key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)
+            unit.conn.execute(update(history_property).where(*key).values(value=f"{_DONE} {unit.now.isoformat()}"))
+
+
+def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
+    r, x, p = run_history.c, export_record.c, history_property.c
+    exports: dict[tuple[int, int], Any] = {}
+    columns = (x.run_id, x.attempt, x.status, x.error, x.at)
+    for row in conn.execute(select(*columns).where(x.run_id.in_(run_ids))).mappings():
+        exports[row["run_id"], row["attempt"]] = row
+    marks: dict[tuple[int, int], str] = {}
+    wanted = (p.run_id.in_(run_ids), p.name == PROPERTY_FILES_REMOVED)
+    for run_id, attempt, value in conn.execute(select(p.run_id, p.attempt, p.value).where(*wanted)):
+        marks[run_id, attempt] = value
+    found = []
+    for row in conn.execute(select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)).mappings():
+        values, wrong = salvaged(run_history, row)
+        key = (row["run_id"], values["attempt"])
+        export, mark = exports.get(key), marks.get(key)
+        found.append(
+            KeptRun(
+                row["run_id"],
+                str(values["run_uid"]),
+                str(values["crawler"]),
+                str(values["status"]),
+                values["attempt"],
+                values["ended_at"],
+                export=export["status"] if export else None,
+                export_note=export["error"] if export else None,
+                exported_at=export["at"] if export else None,
+                given_up=mark is not None,
+                removed=mark is not None and mark.startswith(_DONE),
+                unreadable=wrong,
+            )
+        )
+    return found

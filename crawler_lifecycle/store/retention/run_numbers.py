@@ -1,0 +1,80 @@
+"""Run and task numbers: the counters of the database, and how they are raised."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, Column, Connection, String, Table, delete, func, insert, select
+
+from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.store.base.outbox import outbox_counter
+from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.columns import UtcTime
+from crawler_lifecycle.store.runs.tables import run_history, task_history
+
+#: Numbers of tasks that are left out at the most, whatever is missing.
+TASK_GAP_MAX = 10**9
+
+
+class RunNumberStore(StorePart):
+    """Numbers of runs."""
+
+    def newest_run_id(self) -> int:
+        """The highest number of a run in the database; 0 when there is none."""
+        with self._db.reading() as conn:
+            return _newest(conn, run_history.c.run_id)
+
+    def begin_run_ids_above(self, run_id: int) -> bool:
+        """From now on new runs get higher numbers than this one; whether they would not have. Numbers never go back.
+
+        A database from which rows are missing (restored, made anew) is without their tasks too: new tasks leave out as
+        many numbers as the missing runs may have used.
+
+        A row is written under the number and removed in the same transaction: that moves the counter on every database,
+        needs no right to change the schema, and reaches replicas. Nobody else ever sees the row.
+        """
+        if run_id <= self.newest_run_id():
+            return False
+        with self._db.writing() as conn:
+            # One at a time: a fleet of workers starts at once, and two rows under one number are a deadlock.
+            conn.execute(select(outbox_counter.c.id).with_for_update()).all()
+            now = self._clock()
+            following = _insert(conn, run_history, now)
+            _remove(conn, run_history, following)
+            if following > run_id:
+                return False
+            _insert(conn, run_history, now, run_id=run_id)
+            gap = min((run_id - following + 1) * TASKS_PER_RUN_MAX, TASK_GAP_MAX)
+            task_id = _newest(conn, task_history.c.task_id) + gap
+            _insert(conn, task_history, now, task_id=task_id, run_id=run_id)
+            _remove(conn, task_history, task_id)
+            _remove(conn, run_history, run_id)
+            return True
+
+
+def _newest(conn: Connection, column: Column[int]) -> int:
+    return conn.execute(select(func.max(column))).scalar_one() or 0
+
+
+def _insert(conn: Connection, table: Table, now: datetime, **values: Any) -> int:
+    blanks = {c.name: _blank(c, now) for c in table.columns if not c.nullable and not c.primary_key}
+    done = conn.execute(insert(table).values(**{**blanks, **values}))
+    assert done.inserted_primary_key is not None, "it is a plain INSERT of one row"
+    return int(done.inserted_primary_key[0])
+
+
+def _blank(column: Column[Any], now: datetime) -> object:
+    """What a row holds that nobody ever sees."""
+    if isinstance(column.type, UtcTime):
+        return now
+    if isinstance(column.type, Boolean):
+        return False
+    if isinstance(column.type, JSON):
+        return {}
+    return "" if isinstance(column.type, String) else 0
+
+
+def _remove(conn: Connection, table: Table, number: int) -> None:
+    [key] = table.primary_key.columns
+    conn.execute(delete(table).where(key == number))

@@ -1,0 +1,1 @@
+"""Runs and their tasks: tables, rows, reads and writes."""

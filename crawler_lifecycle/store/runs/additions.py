@@ -1,0 +1,122 @@
+"""Insertion of tasks, at the beginning of a run and while it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import func, insert, select
+
+from crawler_lifecycle.domain.bounds import check_request_id
+from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
+from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports.runs import AddedTask, Fence
+from crawler_lifecycle.store.base.bulk import insert_rows
+from crawler_lifecycle.store.base.row_validation import Row
+
+from .rows import args_hash
+from .tables import task_addition, task_history
+from .unit import BY_RUN, RunPart, Unit
+
+
+def check_room(present: int, more: int) -> None:
+    """Raise ``InvalidRequest`` when a run of ``present`` tasks cannot take ``more``."""
+    if present + more > TASKS_PER_RUN_MAX:
+        has = f", and this one has {present}" if present else ""
+        raise InvalidRequest(
+            f"tasks: {more} tasks are not allowed; a run has at most {TASKS_PER_RUN_MAX}{has}: "
+            "start another run for the rest"
+        )
+
+
+def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
+    """Insert QUEUED tasks of the run's attempt, indexes from ``first_index`` on."""
+    names = ("run_id", "attempt", "status", "status_since", "ever_seen", "task_index", "args")
+    same = (unit.run_id, unit.attempt, TaskStatus.QUEUED.value, unit.now, False)
+    rows = [(*same, first_index + n, dict(args)) for n, args in enumerate(task_args)]
+    insert_rows(unit.conn, task_history, names, rows)
+
+
+class AdditionStore(RunPart):
+    """Tasks that are added to a live run."""
+
+    def add_tasks(
+        self, run_id: int, key: str, task_args: Sequence[Mapping[str, str]], fence: Fence | None = None
+    ) -> list[AddedTask]:
+        """Append QUEUED tasks to a live run, once for each ``key``; the run is multi-process from then on.
+
+        The same key and arguments again get the same answer, also when the run has ended meanwhile. Raises
+        ``RunNotFound``; ``NotInThisState`` under a stop or after the end; ``DuplicateRequest`` when the key came with
+        other arguments; ``InvalidRequest`` for no tasks or for more than a run may have.
+        """
+        check_request_id(key)
+        if not task_args:
+            raise InvalidRequest("tasks: [] is not allowed; give at least one task")
+        fingerprint = args_hash(task_args)
+        with self._unit(run_id, fence) as unit:
+            earlier = _addition(unit, key)
+            if earlier is not None:
+                _check_same(earlier, fingerprint)
+                return _added(unit, earlier["first_index"], earlier["tasks"])
+            _check_live(unit)
+            first = _next_index(unit)
+            check_room(first, len(task_args))
+            insert_tasks(unit, first, task_args)
+            unit.conn.execute(
+                insert(task_addition).values(
+                    run_id=unit.run_id,
+                    request_key=key,
+                    args_hash=fingerprint,
+                    first_index=first,
+                    tasks=len(task_args),
+                    created_at=unit.now,
+                )
+            )
+            unit.update_run(multi=True)
+            unit.changed = True
+            return _added(unit, first, len(task_args))
+
+
+def _addition(unit: Unit, key: str) -> Row | None:
+    a = task_addition.c
+    query = select(task_addition).where(a.run_id == unit.run_id, a.request_key == key)
+    return unit.conn.execute(query).mappings().one_or_none()
+
+
+def _check_same(earlier: Row, fingerprint: str) -> None:
+    if earlier["args_hash"] != fingerprint:
+        raise DuplicateRequest(
+            f"request_id {earlier['request_key']!r} already added {earlier['tasks']} other tasks to run "
+            f"{earlier['run_id']}; use a new request_id for other tasks"
+        )
+
+
+def _check_live(unit: Unit) -> None:
+    if unit.status.terminal:
+        raise NotInThisState(
+            f"Run {unit.run_id} is {unit.status.value} and takes no more tasks; resume it first, or start another run"
+        )
+    if unit.stop is not None:
+        raise NotInThisState(
+            f"Run {unit.run_id} was asked to stop and takes no more tasks; wait for its end and resume it, "
+            "or start another run"
+        )
+
+
+def _next_index(unit: Unit) -> int:
+    t = task_history.c
+    highest = unit.conn.execute(select(func.max(t.task_index)).where(t.run_id == unit.run_id)).scalar_one()
+    return 0 if highest is None else int(highest) + 1
+
+
+def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
+    """The rows that were added: of an index that was resumed since, the earliest."""
+    t = task_history.c
+    rows = unit.conn.execute(
+        select(func.min(t.task_id), t.task_index)
+        .where(t.run_id == unit.run_id, t.task_index >= first, t.task_index < first + tasks)
+        .with_hint(task_history, BY_RUN, "mysql")
+        .group_by(t.task_index)
+        .order_by(t.task_index)
+    )
+    return [AddedTask(task_id, index) for task_id, index in rows]

@@ -1,0 +1,173 @@
+"""Adoption: inserts runs again that a restore lost, under their numbers and uids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from crawler_lifecycle.domain.audits.adoption import FORGOTTEN
+from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.names import REQUEST_ID_MAX
+from crawler_lifecycle.domain.run import RunStatus, Stage
+from crawler_lifecycle.domain.schedules.definition import schedule_of
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.unit import stop_columns
+
+from .initiation import new_run
+from .rows import distinct_tags, request_hash, run_row, work_hash
+from .tables import run_history, run_tag, status_transition, task_history
+from .unit import RunPart, Unit, read_run
+
+
+class AdoptionStore(RunPart):
+    """Runs that the database has lost and that still execute."""
+
+    def adopt_run(self, lost: LostRun) -> RunRow:
+        """Insert a run again that no row knows, under its number and uid, with its tasks as what is to be looked for.
+
+        A task that left nothing behind is LOST. Again: the row that is there. Raises ``NotInThisState`` when the number
+        of the run, or of one of its tasks, is given to another one by now.
+        """
+        r, number = run_history.c, lost.run.run_id
+        with self._db.writing() as conn:
+            there = conn.execute(select(r.run_uid).where(r.run_id == number)).scalar_one_or_none()
+            if there is not None:
+                if not lost.run.owns(there):
+                    cure = "end this one: crawlctl audit --end-unknown"
+                    raise NotInThisState(f"the number {number} is given to another run by now; {cure}")
+                return self._complete(conn, lost)
+            _check_free(conn, lost.tasks)
+            now = self._clock()
+            conn.execute(insert(run_history).values(**_row(conn, lost, now)))
+            tags = distinct_tags(lost.request.tags)
+            if tags:
+                conn.execute(insert(run_tag), [{"tag": tag, "run_id": number} for tag in tags])
+            unit = Unit(conn, read_run(conn, number, lock=True), now, told=self._told)
+            self._insert_tasks(unit, lost)
+            told = {"adopted": True, "tasks": len(lost.tasks), "owner": lost.owner.workflow_id}
+            unit.note_transition(None, RunStatus(unit.run["status"]), "sweep", told)
+            unit.announce()
+        self._tell(unit)
+        return run_row(unit.run)
+
+    def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
+        """Add the tasks that the row, which is older than they are, does not know."""
+        t, run = task_history.c, read_run(conn, lost.run.run_id, lock=True)
+        known = set(conn.execute(select(t.task_index).where(t.run_id == lost.run.run_id)).scalars())
+        more = [one for one in lost.tasks if one.index not in known and one.attempt <= run["attempt"]]
+        unit = Unit(conn, run, self._clock(), told=self._told)
+        if more and unit.status.terminal:
+            cure = f"resume it first (crawlctl resume {unit.run_id}), or end them: crawlctl audit --end-unknown"
+            raise NotInThisState(f"their run is {unit.status} by the database's older copy; {cure}")
+        _check_free(conn, more)
+        for chunk in chunks([_task(lost, one, unit.now) for one in more]):
+            conn.execute(insert(task_history), list(chunk))
+        if more:
+            unit.update_run(multi=lost.multi)
+            unit.changed = True
+            unit.announce()
+        return run_row(unit.run)
+
+    @staticmethod
+    def _insert_tasks(unit: Unit, lost: LostRun) -> None:
+        rows = [_task(lost, one, unit.now) for one in lost.tasks]
+        known = {one.index for one in lost.tasks}
+        most = max([lost.total, *(index + 1 for index in known)]) if lost.multi else 1
+        gone = [_forgotten(lost, index, unit.now) for index in range(most) if index not in known]
+        for chunk in chunks(rows):
+            unit.conn.execute(insert(task_history), list(chunk))
+        for chunk in chunks(gone):
+            unit.conn.execute(insert(task_history), list(chunk))
+        t = task_history.c
+        added = select(t.task_id, t.attempt, t.status).where(t.run_id == unit.run_id)
+        changes = [
+            {
+                "run_id": unit.run_id,
+                "task_id": task_id,
+                "attempt": attempt,
+                "from_status": None,
+                "to_status": status,
+                "committed_at": unit.now,
+                "source": "sweep",
+                "evidence": {"adopted": True},
+            }
+            for task_id, attempt, status in unit.conn.execute(added)
+            if status == TaskStatus.LOST
+        ]
+        for some in chunks(changes):
+            unit.conn.execute(insert(status_transition), list(some))
+
+
+def _check_free(conn: Connection, tasks: Sequence[TaskRecord]) -> None:
+    t = task_history.c
+    for chunk in chunks([one.task_id for one in tasks]):
+        taken = conn.execute(select(t.task_id, t.run_id).where(t.task_id.in_(chunk)).limit(1)).one_or_none()
+        if taken is not None:
+            raise NotInThisState(
+                f"the number {taken.task_id} of one of its tasks is given to a task of run {taken.run_id} by now; "
+                "end this one: crawlctl audit --end-unknown"
+            )
+
+
+def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
+    request_id, r = lost.request_id, run_history.c
+    if conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none() is not None:
+        # Whoever asked for it asked again after the restore, and got another run.
+        request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
+    stop = lost.stop
+    status = RunStatus.PROCESSING if stop is None else RunStatus.STOPPING
+    return new_run(lost.request, request_id, now) | {
+        "run_id": lost.run.run_id,
+        "run_uid": lost.run.uid,
+        "request_hash": request_hash(lost.request, None),
+        "work_hash": work_hash(lost.request, None),
+        "schedule": schedule_of(lost.request_id),
+        "multi": lost.multi,
+        "status": status.value,
+        "stage": Stage.RECONCILIATION.value,
+        "attempt": lost.attempt,
+        "requeued_attempt": lost.attempt,
+        "claim_resumed": lost.attempt > 1,
+        "owner_workflow_id": lost.owner.workflow_id,
+        "owner_run_id": lost.owner.first_run_id,
+        **({} if stop is None else stop_columns(stop)),
+    }
+
+
+def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
+    """Deployed for certain; what it does, or how it ended, the next look says."""
+    return {
+        "task_id": one.task_id,
+        "run_id": lost.run.run_id,
+        "attempt": one.attempt,
+        "task_index": one.index,
+        "status": TaskStatus.PENDING.value,
+        "status_since": now,
+        "args": dict(one.args) if lost.multi else {},
+        "cluster": lost.cluster,
+        "cluster_name": one.name,
+        "cluster_uid": one.uid,
+        "cluster_place": one.place,
+        "ever_seen": True,
+        "deployed_at": now,
+    }
+
+
+def _forgotten(lost: LostRun, index: int, now: datetime) -> dict[str, Any]:
+    return {
+        "run_id": lost.run.run_id,
+        "attempt": lost.attempt,
+        "task_index": index,
+        "status": TaskStatus.LOST.value,
+        "status_since": now,
+        "outcome": "lost",
+        "cause": FORGOTTEN,
+        "args": {},
+        "ever_seen": False,
+        "ended_at": now,
+    }

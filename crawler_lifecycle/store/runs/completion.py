@@ -1,0 +1,159 @@
+"""Completion and resumption: the verdict, new rows for what is to run again, events and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, func, select
+
+from crawler_lifecycle.domain.errors import NotInThisState, RowUnreadable
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, WAITING_FOR_START, archive_key, event_key
+from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
+from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
+from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.base.row_validation import Fault, unreadable
+
+from .live_counters import count_sums
+from .moves import forget_staged
+from .rows import run_row
+from .stops import note_acted
+from .tables import run_history, status_transition, task_addition, task_history
+from .unit import RunPart, Unit, checked_counts, current_tasks
+
+
+def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
+    """How many tasks are in which status with which outcome, and the cause of one of them."""
+    t = task_history.c
+    rows = conn.execute(
+        current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
+        .group_by(t.status, t.outcome)
+        .order_by(t.status, t.outcome)
+    )
+    return [EndedTasks(status, outcome, count, cause) for status, outcome, count, cause in rows]
+
+
+def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
+    """The verdict of a run that did not start in time names what it waited for, which is on record until then."""
+    waited = unit.run["waiting_for"]
+    if verdict.outcome != "start_timeout" or waited in (None, WAITING_FOR_START):
+        return verdict
+    return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
+
+
+class CompletionStore(RunPart):
+    """The verdict."""
+
+    def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
+        """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
+
+        When a stop is on record, there is also the event ``run.stopped``.
+
+        Raises ``NotInThisState`` while tasks are alive.
+
+        These are ``run.ended``, and ``run.stopped`` whenever a stop is on record, however its signal fared.
+
+        Again: the row as it is, without asking ``judge``.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            counts = checked_counts(unit.conn, unit.run)
+            if unit.status.terminal:
+                _check_judged(unit)
+                return run_row(unit.run)
+            if counts.alive:
+                raise NotInThisState(f"Run {unit.run_id} cannot end: {counts.alive} of its tasks are still alive")
+            _check_complete(unit, counts)
+            verdict = _with_the_wait(judge(ended_groups(unit.conn, unit.run_id), unit.stop), unit)
+            t = task_history.c
+            last_end = unit.conn.execute(current_tasks(unit.run_id, func.max(t.ended_at))).scalar_one()
+            unit.move_run(
+                verdict.status,
+                "stop" if unit.stop else "look",
+                {"tasks": dict(counts.by_status), "outcome": verdict.outcome, "cause": verdict.cause},
+                cluster_time=last_end,
+                outcome=verdict.outcome,
+                cause=verdict.cause,
+                # The run was over when its last task was, however late that was found; a clock ahead of ours is not
+                # believed.
+                ended_at=min(last_end, unit.now) if last_end else unit.now,
+                stage=Stage.COMPLETION.value,
+                waiting_for=None,
+                next_look_at=None,
+                **count_sums(unit),
+            )
+            if unit.stop is not None:
+                note_acted(unit, unit.now)  # nothing is left to be done about one that nobody heard of any more
+            forget_staged(unit)
+            if unit.stop is not None:
+                key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
+                unit.append_event(EVENT_RUN_STOPPED, key, _stopped_body(unit))
+            key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
+            unit.append_event(EVENT_RUN_ENDED, key, _ended_body(unit, counts))
+            return run_row(unit.run)
+
+
+def _check_judged(unit: Unit) -> None:
+    """Raise ``RowUnreadable`` when the terminal status is not ours: with each verdict of ours comes its event."""
+    key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
+    if unit.conn.execute(select(outbox_event.c.seq).where(outbox_event.c.event_key == key)).one_or_none() is None:
+        cure = f"no verdict of attempt {unit.attempt} set it: set it back to PROCESSING, and the run is judged at once"
+        raise unreadable(run_history, unit.run, Fault("status", unit.run["status"], cure))
+
+
+def _check_complete(unit: Unit, counts: TaskCounts) -> None:
+    """Raise ``RowUnreadable`` when a task's row vanished, or one index counts twice: a verdict would be over others."""
+    t = task_history.c
+    rows = sum(counts.by_status.values())
+    last = unit.conn.execute(current_tasks(unit.run_id, func.max(t.task_index))).scalar_one()
+    expected = max(_tasks_made(unit), 0 if last is None else last + 1)
+    if rows == expected:
+        return
+    found = set(unit.conn.execute(current_tasks(unit.run_id, t.task_index)).scalars())
+    missing = [str(index) for index in range(expected) if index not in found]
+    if missing:
+        what = f"no row that counts has task_index {', '.join(missing[:10])}"
+        cure = "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or restore a backup"
+    else:
+        what = "a task_index has two rows that count"
+        cure = "set superseded_by of the older one to the task_id of the newer one"
+    raise RowUnreadable(f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {cure}")
+
+
+def _tasks_made(unit: Unit) -> int:
+    """How many tasks the run was given, by the record of its beginning and of what was added later."""
+    s, a = status_transition.c, task_addition.c
+    query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
+    first = unit.conn.execute(query).mappings().one_or_none()
+    known = first is not None and first["from_status"] is None and isinstance(first["evidence"], dict)
+    began = first["evidence"].get("tasks") if known and first is not None else None
+    added = unit.conn.execute(select(func.sum(a.tasks)).where(a.run_id == unit.run_id)).scalar_one()
+    return (began if isinstance(began, int) else 0) + int(added or 0)
+
+
+def _stopped_body(unit: Unit) -> dict[str, object]:
+    """What the front end is told about a run that was to be stopped."""
+    return {name: unit.run[name] for name in ("run_id", "attempt", "crawler", "status", "outcome", "cause")}
+
+
+def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
+    """What data pipelines are told about an ended run."""
+    run = run_row(unit.run)
+    return {
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "request_id": run.request_id,
+        "crawler": run.crawler,
+        "trigger": run.trigger,
+        "flow_id": run.flow_id,
+        "parent": run.parent,
+        "status": run.status.value,
+        "outcome": run.outcome,
+        "cause": run.cause,
+        "tasks": counts.positive(),
+        "pages": run.pages,
+        "items": run.items,
+        "errors": run.errors,
+        "started_at": run.started_at.isoformat() if run.started_at else None,
+        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
+        "supporting_files": archive_key(run.run_id, run.attempt),
+    }

@@ -1,0 +1,187 @@
+"""The ledger: corrections that no look writes, and what readers want to know of all of them.
+
+Rows of ``correction`` are inserted here and, out of what looks have found, in ``bulk.py``. Nothing updates or deletes
+them, nor those of ``status_transition``: a test reads every statement that the store sends, and the database's user
+needs no such right (docs/security.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, insert, literal_column, select
+
+from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind, untrue_ms, untrue_since
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
+from crawler_lifecycle.ports.runs import Fence
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.columns import storable
+
+from .rows import compact, correction_row
+from .tables import correction, status_transition, task_history
+from .unit import RunPart, Unit
+
+WORD_MAX = 20
+"""Characters of the columns ``believed`` and ``truth``."""
+
+_LIVE = {status.value for status in RunStatus if not status.terminal}
+
+
+class CorrectionStore(RunPart):
+    """Recorded statuses that turned out to be untrue."""
+
+    def record_corrections(
+        self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep", fence: Fence | None = None
+    ) -> list[CorrectionRow]:
+        """Append corrections of the run or of its tasks; those that are new, as they were written.
+
+        What is on record for the same task (or the run), attempt, kind, belief and truth is not written again. A status
+        that is an end never changes. Only a correction of a live run's own present status, whose truth is a later live
+        status, also changes that status, with its transition, in the same transaction. One ``run.changed`` follows.
+
+        ``found_by`` is one of ``domain.ledger.SOURCES``. Raises ``RunNotFound``; ``InvalidRequest`` for a kind or
+        source that does not exist, for words that are too long, and for a task or attempt that is not the run's.
+        """
+        for one in corrections:
+            _check(one, found_by)
+        with self._unit(run_id, fence) as unit:
+            tasks = _tasks(unit, corrections)
+            known = _known(unit, corrections)
+            written = []
+            for one in corrections:
+                values = _values(unit, one, tasks)
+                key = _key(values)
+                if key in known:
+                    continue
+                known.add(key)
+                row = {**values, "found_by": found_by}
+                [row["id"]] = unit.conn.execute(insert(correction).values(**row)).inserted_primary_key  # type: ignore[misc]
+                written.append(correction_row(row))
+                _move_run(unit, one, found_by)
+            unit.corrections += written
+            unit.changed = unit.changed or bool(written)
+            return written
+
+    def list_corrections(
+        self,
+        run_id: int | None = None,
+        after_id: int = 0,
+        limit: int = 500,
+        *,
+        kind: str | None = None,
+        before_id: int | None = None,
+    ) -> list[CorrectionRow]:
+        """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
+        were made before that one, newest first."""
+        key = correction.c.id
+        query = select(correction).where(key > after_id)
+        if before_id is not None:
+            query = query.where(key < before_id)
+        if run_id is not None:
+            query = query.where(correction.c.run_id == run_id)
+        if kind is not None:
+            query = query.where(correction.c.kind == kind)
+        with self._db.reading() as conn:
+            rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
+            return [correction_row(row) for row in rows]
+
+    def correction_summary(self, since: datetime) -> CorrectionSummary:
+        """How many corrections of each kind all runs had since then, and how long a status was untrue at most."""
+        c = correction.c
+        # Not the bare column: SQLite would read all of the index that has the groups in order, instead of the week's.
+        kind = func.coalesce(c.kind, literal_column("''"))
+        query = select(kind, func.count(), func.max(c.lag_ms)).where(c.created_at >= since).group_by(kind)
+        with self._db.reading() as conn:
+            rows = conn.execute(query).all()
+        return CorrectionSummary(since, sorted((CorrectionTotal(*row) for row in rows), key=lambda total: total.kind))
+
+
+def _check(one: Correction, found_by: str) -> None:
+    if found_by not in SOURCES:
+        raise InvalidRequest(f"found_by: {found_by!r} is not allowed; give one of {', '.join(SOURCES)}")
+    if one.kind not in set(CorrectionKind):
+        raise InvalidRequest(f"kind: {one.kind!r} is not allowed; give one of {', '.join(CorrectionKind)}")
+    for name in ("believed", "truth"):
+        word = str(getattr(one, name))
+        if not 0 < len(word) <= WORD_MAX:
+            raise InvalidRequest(f"{name}: {word[:60]!r} is not allowed; give a word of 1 to {WORD_MAX} characters")
+
+
+def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
+    """The tasks that are named, by id. Raises ``InvalidRequest`` for one that is not the run's."""
+    t = task_history.c
+    wanted = sorted({one.task_id for one in corrections if one.task_id is not None})
+    found: dict[int, Row] = {}
+    for chunk in chunks(wanted):
+        query = select(t.task_id, t.attempt, t.status, t.status_since).where(
+            t.run_id == unit.run_id, t.task_id.in_(chunk)
+        )
+        found |= {row["task_id"]: row for row in unit.conn.execute(query).mappings()}
+    missing = [task_id for task_id in wanted if task_id not in found]
+    if missing:
+        raise InvalidRequest(f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks")
+    return found
+
+
+_KEY = ("task_id", "attempt", "kind", "believed", "truth")
+
+
+def _key(values: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(values[name] for name in _KEY)
+
+
+def _known(unit: Unit, corrections: Sequence[Correction]) -> set[tuple[object, ...]]:
+    c = correction.c
+    kinds = sorted({str(one.kind) for one in corrections})
+    rows = unit.conn.execute(select(*(c[name] for name in _KEY)).where(c.run_id == unit.run_id, c.kind.in_(kinds)))
+    return {tuple(row) for row in rows}
+
+
+def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, Any]:
+    task = None if one.task_id is None else tasks[one.task_id]
+    attempt = one.attempt or (unit.attempt if task is None else task["attempt"])
+    if not 0 < attempt <= unit.attempt:
+        raise InvalidRequest(
+            f"attempt: {attempt} is not allowed; run {unit.run_id} has had the attempts 1 to {unit.attempt}"
+        )
+    believed_since = one.believed_since or _on_record_since(unit, one, attempt, task)
+    return {
+        "run_id": unit.run_id,
+        "task_id": one.task_id,
+        "attempt": attempt,
+        "kind": str(one.kind),
+        "believed": storable(str(one.believed)),
+        "believed_since": believed_since,
+        "truth": storable(str(one.truth)),
+        "truth_since": one.truth_since,
+        "lag_ms": untrue_ms(unit.now, untrue_since(believed_since, one.truth_since)),
+        "evidence": compact(dict(one.evidence)),
+        "created_at": unit.now,
+    }
+
+
+def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None) -> datetime | None:
+    """When the status that was believed came on record; ``None`` when it is no status of this row."""
+    if task is not None and task["status"] == one.believed:
+        return task["status_since"]  # type: ignore[no-any-return]
+    s = status_transition.c
+    query = (
+        select(s.committed_at)
+        .where(s.run_id == unit.run_id, s.attempt == attempt, s.to_status == str(one.believed))
+        .where(s.task_id.is_(None) if one.task_id is None else s.task_id == one.task_id)
+        .order_by(s.seq.desc())
+        .limit(1)
+    )
+    return unit.conn.execute(query).scalar_one_or_none()
+
+
+def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
+    """A live run whose recorded status is not the true one gets the true one, as long as neither is an end."""
+    of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
+    if of_the_run and one.believed == unit.status and one.truth in _LIVE:
+        unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

@@ -1,0 +1,345 @@
+"""Deployment: offers to the scheduler service, its answers, and the start of the run."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import and_, case, func, insert, literal, or_, select, update
+
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.bounds import OFFER_BYTES_MAX
+from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
+from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
+from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row
+
+from .completion import ended_groups
+from .moves import Move, move_tasks, update_tasks
+from .tables import task_history
+from .unit import RunPart, Unit, current_tasks
+
+_STAGES = [stage.value for stage in Stage]
+_NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
+
+
+class DeploymentStore(RunPart):
+    """Tasks that are offered to the scheduler service, its answers, and the start of the run."""
+
+    def offer_tasks(
+        self,
+        fence: Fence,
+        limit: int,
+        max_parallel: int | None,
+        until: datetime,
+        place: str | None = None,
+        next_look_at: datetime | None = None,
+    ) -> tuple[list[QueuedTask], StopIntent | None]:
+        """Mark the next QUEUED tasks as offered until ``until`` at ``place`` and return them, lowest index first.
+
+        ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more. As
+        many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
+
+        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
+        the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the first
+        one is planned for ``next_look_at``.
+
+        A task that a later call offers already stays offered until the end of that one: this try comes late.
+        None under a stop or after the end. Raises ``Fenced``.
+        """
+        t = task_history.c
+        last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.stop is not None or unit.status.terminal:
+                return [], unit.stop
+            _enter(unit, Stage.DEPLOYMENT)
+            if unit.run["next_look_at"] is None:
+                unit.update_run(next_look_at=next_look_at)
+            rows = _of_one_call(_offerable(unit, limit))
+            if max_parallel is not None:
+                rows = _within(unit, rows, max_parallel)
+            for chunk in chunks([row["task_id"] for row in rows]):
+                unit.conn.execute(
+                    update(task_history)
+                    .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+                    .values(offered_until=last, attempt=unit.attempt, cluster_place=place)
+                )
+            return [_queued(unit, row) for row in rows], None
+
+    def record_deployed(
+        self,
+        fence: Fence,
+        cluster: str,
+        answers: Sequence[Deployed],
+        at: datetime,
+        until: datetime | None = None,
+        offered: Sequence[QueuedTask] = (),
+    ) -> TaskCounts:
+        """Apply the answers: created, existing = PENDING; deferred = QUEUED with the reason; refused = FAILED.
+
+        ``until`` and ``offered`` name the offer that they answer. A task that was offered again meanwhile is not put
+        off by them; one that an earlier call may still bring counts as offered by that one.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            told = [answer.index for answer in answers]
+            queued = unit.conn.execute(
+                current_tasks(unit.run_id, t.task_index, t.task_id, t.offered_until).where(
+                    t.status == TaskStatus.QUEUED,
+                    t.attempt == unit.attempt,
+                    t.task_index.between(min(told, default=0), max(told, default=0)),
+                )
+            )
+            rows = queued.all()
+            ids: dict[int, int] = {row.task_index: row.task_id for row in rows}
+            mine = [(ids[answer.index], answer) for answer in answers if answer.index in ids]
+            taken = [_taken(task_id, a, cluster, at) for task_id, a in mine if a.state in ("created", "existing")]
+            columns = ("cluster", "cluster_name", "cluster_uid", "deployed_at", "reason")
+            move_tasks(unit, taken, "deploy", replace=columns)
+            if taken:
+                starting = unit.status is RunStatus.INITIALIZING
+                unit.update_run(waiting_for=names.WAITING_FOR_START if starting else None)
+            refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
+            move_tasks(unit, refused, "deploy", replace=("reason",))
+            # A task that was offered again since then may be on its way: only that call's answer says that it is not.
+            again = {row.task_id for row in rows if until is not None and row.offered_until != until}
+            put_off = [(task_id, a) for task_id, a in mine if a.state == "deferred" and task_id not in again]
+            deferred = [{"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off]
+            update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
+            # It was not there just now. What an earlier call without an answer began may come until that one is void.
+            coming = {task.task_id: task.offered_until for task in offered if task.offered_until is not None}
+            _set_back(unit, {i: end for i, _ in put_off if (end := coming.get(i)) is not None and end >= unit.now})
+            return unit.counts()
+
+    def refuse_queued(
+        self, fence: Fence, reason: str, offered: Sequence[QueuedTask] = (), until: datetime | None = None
+    ) -> TaskCounts:
+        """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
+
+        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. A task that an earlier
+        one offered stays QUEUED and is offered by that one only, until a look from after its end did not see the task.
+
+        A call without an answer may have created what no refusal of a later one takes back. Its tasks stay, with the
+        end of that call, until a look from after it did not see them. Again: nothing is left to refuse or to set back.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
+            queued = unit.conn.execute(
+                current_tasks(unit.run_id, t.task_id, t.offered_until, t.ever_seen).where(t.status == TaskStatus.QUEUED)
+            )
+            refused, set_back = [], {}
+            for row in queued:
+                this_one = row.task_id in earlier and row.offered_until == until
+                before = earlier[row.task_id] if this_one else row.offered_until
+                if before is None or (_looked_after(unit, before) and not row.ever_seen):
+                    refused.append(_refused(row.task_id, reason))
+                elif before != row.offered_until:
+                    set_back[row.task_id] = before
+            move_tasks(unit, refused, "deploy", replace=("reason",))
+            _set_back(unit, set_back)
+            return unit.counts()
+
+    def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
+        """The call of this offer brought nothing: its tasks are offered by the call before it, or not at all."""
+        with self._unit(fence.run_id, fence) as unit:
+            t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
+            for chunk in chunks(list(earlier)):
+                rows = unit.conn.execute(
+                    select(t.task_id).where(
+                        t.task_id.in_(chunk), t.status == TaskStatus.QUEUED, t.offered_until == until
+                    )
+                )
+                _set_back(unit, {task_id: earlier[task_id] for task_id in rows.scalars().all()})
+
+    def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
+        """Write down why the run waits (or that it no longer does).
+
+        A run that has ended waits for nothing, and neither does one that has started and has no task left to deploy:
+        such a word comes from a try that was overtaken, and nobody would take it back.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
+            if not unit.status.terminal and (waits or waiting_for is None):
+                unit.update_run(waiting_for=waiting_for)
+
+    def mark_started(
+        self, fence: Fence, started_at: datetime | None, next_look_at: datetime | None = None
+    ) -> RunStatus:
+        """INITIALIZING becomes PROCESSING (any later status stays), the stage reconciliation; the status now."""
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.status.terminal:
+                return unit.status
+            _enter(unit, Stage.RECONCILIATION)
+            unit.update_run(started_at=unit.run["started_at"] or started_at)
+            plan = {"waiting_for": None, "next_look_at": next_look_at}
+            unit.move_run(RunStatus.PROCESSING, "look", {}, cluster_time=started_at, **plan)
+            return unit.status
+
+    def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
+        """New QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes; raise the attempt of QUEUED rows.
+
+        QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
+        ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            _adopt_queued(unit)
+            if unit.stop is None and not unit.status.terminal and unit.run["requeued_attempt"] != unit.attempt:
+                statuses = (*_NOT_SUCCEEDED, TaskStatus.SUCCEEDED.value) if include_succeeded else _NOT_SUCCEEDED
+                _new_rows(unit, statuses)
+                unit.update_run(requeued_attempt=unit.attempt)
+            return unit.counts()
+
+    def places(self, run_id: int) -> list[str]:
+        """Where on the cluster tasks of the run live or may come to life, as far as it is on record."""
+        t = task_history.c
+        alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
+        query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()
+        return sorted(row["cluster_place"] for row in self._rows(query))
+
+    def ended_groups(self, run_id: int) -> list[EndedTasks]:
+        with self._db.reading() as conn:
+            return ended_groups(conn, run_id)
+
+
+def _queued(unit: Unit, row: Row) -> QueuedTask:
+    # The offer of a former attempt is void by now, and what it brought has another name.
+    before = row["offered_until"] if row["attempt"] == unit.attempt else None
+    return QueuedTask(row["task_id"], row["task_index"], row["args"], before)
+
+
+def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
+    """Tasks by id to the end of the call that offered them before. Few calls are without an answer at a time."""
+    by_end = defaultdict[datetime | None, list[int]](list)
+    for task_id, end in ends.items():
+        by_end[end].append(task_id)
+    for end, task_ids in by_end.items():
+        for chunk in chunks(task_ids):
+            unit.conn.execute(
+                update(task_history)
+                .where(task_history.c.task_id.in_(chunk), task_history.c.status == TaskStatus.QUEUED)
+                .values(offered_until=end)
+            )
+
+
+def _looked_after(unit: Unit, moment: datetime) -> bool:
+    looked_at: datetime | None = unit.run["verified_at"]
+    return looked_at is not None and moment < min(looked_at, unit.now)
+
+
+def _enter(unit: Unit, stage: Stage) -> None:
+    """Enter a stage. Stages go forwards within an attempt: a late try of an earlier step takes nothing back."""
+    if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
+        unit.update_run(stage=stage.value)
+
+
+def _offerable(unit: Unit, limit: int) -> Sequence[Row]:
+    """QUEUED tasks by index.
+
+    A task that a former attempt offered is left out while that call may still be on its way: offered again under this
+    attempt it could come to life twice, under two names.
+    """
+    t = task_history.c
+    return (
+        unit.conn.execute(
+            current_tasks(unit.run_id, t.task_id, t.task_index, t.args, t.offered_until, t.attempt)
+            .where(
+                t.status == TaskStatus.QUEUED,
+                or_(t.attempt == unit.attempt, t.offered_until.is_(None), t.offered_until < unit.now),
+            )
+            .order_by(t.task_index)
+            .limit(limit)
+        )
+        .mappings()
+        .all()
+    )
+
+
+def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
+    """As many of the first rows as one call can carry, and one in any case: what is not sent must not be offered."""
+    size = 0
+    for place, row in enumerate(rows):
+        size += len(json.dumps(row["args"], default=str))
+        if size > OFFER_BYTES_MAX and place:
+            return rows[:place]
+    return rows
+
+
+def _within(unit: Unit, rows: Sequence[Row], max_parallel: int) -> Sequence[Row]:
+    """As many of the first rows as fit beside what is active or may become so by a call on its way."""
+    t = task_history.c
+    counts = unit.counts()
+    on_their_way = unit.conn.execute(
+        current_tasks(unit.run_id, func.count()).where(t.status == TaskStatus.QUEUED, t.offered_until >= unit.now)
+    ).scalar_one()
+    busy = sum(counts.by_status.get(status, 0) for status in ACTIVE) + on_their_way
+    for place, row in enumerate(rows):
+        again = row["offered_until"] is not None and row["offered_until"] >= unit.now
+        busy += 0 if again else 1
+        if busy > max_parallel:
+            return rows[:place]
+    return rows
+
+
+def _taken(task_id: int, answer: Deployed, cluster: str, at: datetime) -> Move:
+    return Move(
+        task_id,
+        TaskStatus.QUEUED,
+        TaskStatus.PENDING,
+        evidence={"state": answer.state, "name": answer.name, "uid": answer.uid},
+        values={
+            "cluster": cluster,
+            "cluster_name": answer.name,
+            "cluster_uid": answer.uid,
+            "deployed_at": at,
+            "reason": answer.reason,
+        },
+    )
+
+
+def _refused(task_id: int, reason: str | None) -> Move:
+    return Move(
+        task_id,
+        TaskStatus.QUEUED,
+        TaskStatus.FAILED,
+        outcome="deploy_failed",
+        cause=reason or "The scheduler service refused it without a reason",
+        evidence={"state": "refused", "reason": reason},
+        values={"reason": reason},
+    )
+
+
+def _adopt_queued(unit: Unit) -> None:
+    t = task_history.c
+    queued = current_tasks(unit.run_id, t.task_id).where(
+        t.status == TaskStatus.QUEUED,
+        t.attempt < unit.attempt,
+        or_(t.offered_until.is_(None), t.offered_until < unit.now),
+    )
+    for chunk in chunks(unit.conn.execute(queued.with_for_update()).scalars().all()):
+        unit.conn.execute(
+            update(task_history)
+            .where(t.task_id.in_(chunk), t.status == TaskStatus.QUEUED)
+            .values(attempt=unit.attempt, offered_until=None)
+        )
+
+
+def _new_rows(unit: Unit, statuses: Sequence[str]) -> None:
+    """Insert the new rows from the old ones, and point each old one to its successor."""
+    t = task_history.c
+    again = (t.attempt < unit.attempt, t.status.in_(statuses))
+    columns = ("run_id", "attempt", "task_index", "status", "status_since", "args", "ever_seen")
+    since = literal(unit.now, t.status_since.type)
+    values = (t.run_id, literal(unit.attempt), t.task_index, literal("QUEUED"), since, t.args, literal(False))
+    old = current_tasks(unit.run_id, *values)
+    unit.conn.execute(insert(task_history).from_select(columns, old.where(*again).order_by(t.task_index)))
+    new = task_history.alias("new")
+    pairs = unit.conn.execute(
+        current_tasks(unit.run_id, t.task_id, new.c.task_id.label("superseded_by"))
+        .where(*again)
+        .where(new.c.run_id == t.run_id, new.c.task_index == t.task_index, new.c.attempt == unit.attempt)
+    )
+    done = update_tasks(unit, [dict(pair) for pair in pairs.mappings()], replace=("superseded_by",))
+    unit.changed = unit.changed or done > 0

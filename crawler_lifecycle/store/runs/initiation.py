@@ -1,0 +1,368 @@
+"""Initiation: reservation of runs, and their owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, insert, select, update
+
+from crawler_lifecycle.domain.bounds import check_request_id
+from crawler_lifecycle.domain.errors import (
+    AlreadyCompleted,
+    DuplicateRequest,
+    Fenced,
+    InvalidRequest,
+    NotInThisState,
+    RunIsLive,
+    StoreUnavailable,
+)
+from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
+from crawler_lifecycle.domain.schedules.definition import schedule_of
+from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
+from crawler_lifecycle.store.engine import KeyTaken
+
+from .additions import check_room, insert_tasks
+from .moves import forget_staged
+from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
+from .tables import history_property, run_history, run_tag
+from .unit import RunPart, Unit, read_run
+
+_CLAIM_ROUNDS = 10
+
+T = TypeVar("T")
+
+
+def _owner_of(run: Row) -> Owner | None:
+    if run["owner_run_id"] is None:
+        return None
+    return Owner(run["owner_workflow_id"], run["owner_run_id"])
+
+
+def _check_new(request: RunRequest, request_id: str) -> None:
+    if request.run_id is not None:
+        raise InvalidRequest(
+            f"run_id: {request.run_id} is not allowed for a new run; leave it out, or claim that run instead"
+        )
+    check_request_id(request_id)
+
+
+def _check_same(run: Row, fingerprint: str) -> None:
+    if run["request_hash"] != fingerprint:
+        raise DuplicateRequest(
+            f"request_id {run['request_id']!r} belongs to run {run['run_id']}, which was requested differently; "
+            "use a new request_id for a new run"
+        )
+
+
+def _task_args(
+    request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
+) -> Sequence[Mapping[str, str]] | None:
+    """The tasks' own arguments, or ``None`` for a single-process run."""
+    if task_args is not None:
+        if not task_args:
+            raise InvalidRequest("tasks: [] is not allowed; give at least one task, or leave it out")
+        check_room(0, len(task_args))
+        return task_args
+    return None if request.tasks is None else [task.args for task in request.tasks]
+
+
+class InitiationStore(RunPart):
+    """Runs as they are accepted over HTTP, and as their workflow makes or claims them."""
+
+    def reserve_run(
+        self, request: RunRequest, request_id: str, task_args: Sequence[Mapping[str, str]] | None = None
+    ) -> tuple[RunRow, bool]:
+        """Insert the run and all its task rows (QUEUED), without an owner; the row, and whether it is new.
+
+        ``task_args`` are the tasks' own arguments (default: those of ``request.tasks``, or one task).
+        The same ``request_id`` again answers the stored row; another request under it raises ``DuplicateRequest``.
+        """
+
+        def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
+            return run_row(unit.run), new
+
+        return self._insert_or_find(request, request_id, task_args, found)
+
+    def create_run(self, request: RunRequest, request_id: str, owner: Owner) -> RunHandle:
+        """``reserve_run`` and claim in one transaction. Raises ``DuplicateRequest`` when another workflow owns it."""
+
+        def claim(unit: Unit, new: bool) -> RunHandle:
+            holder = _owner_of(unit.run)
+            if holder is None:
+                unit.update_run(owner_workflow_id=owner.workflow_id, owner_run_id=owner.first_run_id)
+            elif holder != owner:
+                raise DuplicateRequest(
+                    f"request_id {request_id!r} belongs to run {unit.run_id} of workflow {holder.workflow_id!r}"
+                )
+            return run_handle(unit.run)
+
+        return self._insert_or_find(request, request_id, None, claim, owner)
+
+    def _insert_or_find(
+        self,
+        request: RunRequest,
+        request_id: str,
+        task_args: Sequence[Mapping[str, str]] | None,
+        then: Callable[[Unit, bool], T],
+        owner: Owner | None = None,
+    ) -> T:
+        """Find or insert the run of this id and finish in the same transaction.
+
+        Two callers may both find nothing; the unique key lets one of them insert, and the other starts again and
+        finds that row.
+        """
+        _check_new(request, request_id)
+        args = _task_args(request, task_args)
+        fingerprint = request_hash(request, args)
+        for _ in range(2):
+            try:
+                with self._db.writing() as conn:
+                    run = self._find_locked(conn, request_id)
+                    if run is not None:
+                        if owner is None or _owner_of(run) != owner:
+                            _check_same(run, fingerprint)
+                        return then(Unit(conn, run, self._clock()), False)
+                    unit = self._insert(conn, request, request_id, fingerprint, args)
+                    answer = then(unit, True)
+                    unit.announce()
+                    return answer
+            except KeyTaken:
+                continue
+        raise StoreUnavailable(f"The run of request_id {request_id!r} was inserted and removed at the same time")
+
+    @staticmethod
+    def _find_locked(conn: Connection, request_id: str) -> dict[Any, Any] | None:
+        # First without a lock: a locking read of a missing key would block the inserts of its neighbours on MySQL.
+        run_id = conn.execute(
+            select(run_history.c.run_id).where(run_history.c.request_id == request_id)
+        ).scalar_one_or_none()
+        return None if run_id is None else read_run(conn, run_id, lock=True)
+
+    def _insert(
+        self,
+        conn: Connection,
+        request: RunRequest,
+        request_id: str,
+        fingerprint: str,
+        args: Sequence[Mapping[str, str]] | None,
+    ) -> Unit:
+        now = self._clock()
+        row = new_run(request, request_id, now)
+        row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
+        row |= {"work_hash": work_hash(request, args), "schedule": schedule_of(request_id)}
+        conn.execute(insert(run_history).values(**row))
+        inserted = self._find_locked(conn, request_id)
+        assert inserted is not None, "it was inserted in this transaction"
+        unit = Unit(conn, inserted, now)
+        tags = distinct_tags(request.tags)
+        if tags:
+            conn.execute(insert(run_tag), [{"tag": tag, "run_id": unit.run_id} for tag in tags])
+        own = [{}] if args is None else args
+        insert_tasks(unit, 0, own)
+        unit.note_transition(None, RunStatus.INITIALIZING, "deploy", {"tasks": len(own), "trigger": row["trigger"]})
+        return unit
+
+    def claim_run(
+        self, request: RunRequest, owner: Owner, former_is_open: Callable[[Owner], bool], *, repair: bool = False
+    ) -> RunHandle:
+        """Claim the run ``request.run_id``: reserved or resumed, it is taken as it is, else its attempt is raised.
+
+        The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
+        former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+
+        ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
+        did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
+
+        ``former_is_open`` may call another system, so it is asked between two transactions; the second one decides
+        anew if the run changed meanwhile. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
+        ``InvalidRequest``, and ``Fenced`` for a workflow that owned the run before another one did.
+        """
+        if request.run_id is None:
+            raise InvalidRequest("run_id: missing; name the run to claim")
+        known_closed: tuple[int, Owner] | None = None
+        for _ in range(_CLAIM_ROUNDS):
+            with self._unit(request.run_id) as unit:
+                former = self._claim(unit, request, owner, known_closed, repair)
+                if former is None:
+                    return run_handle(unit.run)
+                attempt = unit.attempt
+            if former_is_open(former):
+                raise RunIsLive(
+                    f"Run {request.run_id} is owned by workflow {former.workflow_id!r}, which is still open; "
+                    "stop it first, or wait for its end"
+                )
+            known_closed = (attempt, former)
+        raise StoreUnavailable(f"Run {request.run_id} changed its owner again and again while it was claimed")
+
+    @staticmethod
+    def _claim(
+        unit: Unit, request: RunRequest, owner: Owner, known_closed: tuple[int, Owner] | None, repair: bool
+    ) -> Owner | None:
+        """Claim the run, or name the former owner about whom must be asked first."""
+        run = unit.run
+        if request.crawler is not None and request.crawler != run["crawler"]:
+            raise InvalidRequest(
+                f"crawler: {request.crawler!r} is not allowed; run {unit.run_id} is of crawler {run['crawler']!r}, "
+                "so leave the field out or name that one"
+            )
+        former = _owner_of(run)
+        if former == owner:
+            return None
+        _check_never_lost(unit, owner)
+        if former is None:
+            rerun = run["claim_rerun"] or (run["claim_resumed"] and request.rerun)
+            owned = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
+            unit.update_run(**owned, claim_rerun=rerun, **_renewed(run, request))
+            return None
+        if repair and unit.status.terminal:
+            raise NotInThisState(f"Run {unit.run_id} is {unit.status} by now, so nothing of it is left to repair")
+        _check_rerun(unit, request)
+        if not unit.status.terminal and known_closed != (unit.attempt, former):
+            return former
+        _next_attempt(unit, request, owner.workflow_id, owner.first_run_id, repair=repair)
+        return None
+
+    def resume_run(self, request: RunRequest, workflow_id: str, attempt: int) -> tuple[RunRow, bool]:
+        """Accept that the run goes on after ``attempt``, whose workflow is closed: the next attempt is on record from
+        now on, to be claimed by ``workflow_id``. The row, and whether this call did it.
+
+        What somebody else resumed since ``attempt`` was read stays as it is. Raises ``RunNotFound``,
+        ``AlreadyCompleted``, and ``NotInThisState`` for a rerun of what was resumed without and is not claimed yet.
+        """
+        assert request.run_id is not None
+        with self._unit(request.run_id) as unit:
+            claimed = unit.run["owner_run_id"] is not None
+            if unit.attempt == attempt and claimed:
+                _check_rerun(unit, request)
+                _next_attempt(unit, request, workflow_id, None)
+                return run_row(unit.run), True
+            if request.rerun and not claimed and not unit.run["claim_rerun"]:
+                text = f"Run {unit.run_id} was resumed a moment ago, without rerun; stop it first, or wait for its end"
+                raise NotInThisState(text)
+            return run_row(unit.run), False
+
+    def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
+        """Write one property of an attempt; a second value under the same name replaces the first."""
+        p = history_property.c
+        with self._unit(run_id) as unit:
+            key = (p.run_id == run_id, p.attempt == attempt, p.name == name)
+            if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
+                new = {"run_id": run_id, "attempt": attempt, "name": name, "value": value}
+                unit.conn.execute(insert(history_property).values(**new))
+            else:
+                unit.conn.execute(update(history_property).where(*key).values(value=value))
+
+
+def _check_rerun(unit: Unit, request: RunRequest) -> None:
+    if unit.status is RunStatus.COMPLETED and not request.rerun:
+        raise AlreadyCompleted(f"Run {unit.run_id} is COMPLETED; only rerun: true executes it again")
+
+
+def _check_never_lost(unit: Unit, owner: Owner) -> None:
+    """Raise ``Fenced`` for a workflow from which the run was taken.
+
+    Its claim is a try that went on after it was given up for dead: nobody waits for it, and the run would be left with
+    an owner that is closed.
+    """
+    p = history_property.c
+    query = select(p.attempt).where(
+        p.run_id == unit.run_id, p.name == PROPERTY_FORMER_OWNER, p.value == owner.first_run_id
+    )
+    attempt = unit.conn.execute(query.limit(1)).scalar_one_or_none()
+    if attempt is not None:
+        text = f"Run {unit.run_id} is at attempt {unit.attempt}; owner {owner.first_run_id} had attempt {attempt} of it"
+        raise Fenced(f"{text} and may not claim it again")
+
+
+def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, Any]:
+    return {
+        "request_id": request_id,
+        "crawler": request.crawler,
+        "trigger": request.trigger.value,
+        "status": RunStatus.INITIALIZING.value,
+        "stage": Stage.INITIATION.value,
+        "attempt": 1,
+        "claim_resumed": False,
+        "claim_rerun": False,
+        "claim_repair": False,
+        "requeued_attempt": 1,
+        "request": stored_request(request, request_id),
+        "requested_by": request.requested_by,
+        "flow_id": request.flow_id,
+        "parent": request.parent,
+        "stop_force": False,
+        "stop_escalated": False,
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
+    """What a claim's request may change of the stored one."""
+    stored = dict(run["request"])
+    if request.requested_by is not None:
+        stored["requested_by"] = request.requested_by
+    if request.poll_minutes is not None:
+        stored["poll_minutes"] = list(request.poll_minutes)
+    return {"request": stored, "requested_by": stored["requested_by"]}
+
+
+def _next_attempt(
+    unit: Unit, request: RunRequest, workflow_id: str, first_run_id: str | None, *, repair: bool = False
+) -> None:
+    """Begin the next attempt. The row is locked, so this is the compare-and-set on attempt and owner.
+
+    Without ``first_run_id`` it is accepted and that workflow is to claim it. From here on the run is live: a stop is
+    one of this attempt, and the former owner may write no more.
+    """
+    run, before = unit.run, unit.status
+    # Each attempt is lost once, as its number is raised here.
+    lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
+    unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
+    values: dict[str, Any] = {
+        **_renewed(run, request),
+        "attempt": unit.attempt + 1,
+        "attempt_at": unit.now,
+        "owner_workflow_id": workflow_id,
+        "owner_run_id": first_run_id,
+        "claim_resumed": True,
+        "claim_repair": repair,
+        "stage": Stage.INITIATION.value,
+        "waiting_for": None,
+        "look_error": None,
+        "look_error_since": None,
+        # Another workflow orders the looks from here on, perhaps of another server.
+        "look_ordered_at": None,
+        # The clock of the stall rule starts again: nobody looked while the run had no owner.
+        "last_progress_at": unit.now if run["last_progress_at"] else None,
+        "quiet_ms": None,
+    }
+    if before.terminal:
+        values |= {
+            "claim_rerun": request.rerun,
+            **NO_STOP,
+            "stop_acted_at": None,
+            "outcome": None,
+            "cause": None,
+            "ended_at": None,
+        }
+    elif repair:
+        # What the lost workflow had begun goes on: tasks that it had queued again are not queued a second time.
+        if run["requeued_attempt"] == unit.attempt:
+            values["requeued_attempt"] = unit.attempt + 1
+    else:
+        # An attempt that was lost before it queued the ended tasks again leaves that to this one.
+        values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
+    stopped = stop_of(run) is not None and not before.terminal
+    after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
+    unit.update_run(status=after.value, **values)
+    if before is not after:
+        source = "sweep" if repair else "resume"
+        unit.note_transition(before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id})
+    # What the former owner found and did not apply, the first look of this attempt finds again.
+    forget_staged(unit)

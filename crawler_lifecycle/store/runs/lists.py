@@ -1,0 +1,170 @@
+"""The list of runs: one statement that stays fast for every filter and any number of runs.
+
+The inner query finds the ids of one page, the outer one reads those rows. Every filter has an index that goes on in the
+order of the id, so a page costs about as many index entries as it has rows. Four things need help for that:
+
+- Several statuses are one query each, of at most one page. An index of two statuses is not in the order of the id, and
+  a database would sort all runs that ever completed.
+- What needs attention is what failed without a later run that did the same well: of each failed run two looks into
+  indexes that hold nothing else.
+- A range of time becomes a range of ids. Ids grow with time except for what the clocks of the hosts differ, so the ids
+  are taken ``CLOCK_SLACK`` wider on both sides, and the time itself is compared as well.
+- Some indexes begin with what is asked for and go on in another order. MySQL takes such a one for as good, and sorts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists, or_, select, union_all
+
+from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
+from crawler_lifecycle.ports.runs import RecentRun, RunRow
+from crawler_lifecycle.store.base.row_validation import Row
+
+from .rows import listed_run, tag_key
+from .tables import run_history, run_tag
+
+CLOCK_SLACK = timedelta(hours=1)
+"""How much the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
+
+LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
+ATTENTION = timedelta(days=30)
+"""How long ago a run may have been created that still needs attention, where nobody says how long. What failed earlier
+and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into indexes."""
+
+
+_OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
+_OF_STATUS = ("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id")
+"""Indexes of another order: for every list, and for one of any status."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilters:
+    """What runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
+
+    equal: dict[str, str]
+    statuses: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    """All of these."""
+    before_run_id: int | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+    attention: bool = False
+    """Failed, not ended by a person, and no later run of the same work or schedule completed."""
+
+
+def newest_runs(conn: Connection, filters: RunFilters, limit: int) -> Sequence[Row]:
+    """The rows of the newest ``limit`` runs that fit, newest first."""
+    r = run_history.c
+    conditions = [r[name] == value for name, value in filters.equal.items()]
+    conditions += _times(conn, filters)
+    if filters.attention:
+        conditions += _attention()
+    if filters.before_run_id is not None:
+        conditions.append(r.run_id < filters.before_run_id)
+    page = _page(conditions, filters, limit)
+    query = select(run_history).join(page, page.c.run_id == r.run_id).order_by(r.run_id.desc()).limit(limit)
+    return conn.execute(query).mappings().all()
+
+
+def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
+    """The newest runs of each crawler, without what was asked for: newest first."""
+    if not crawlers:
+        return []
+    r = run_history.c
+    newest = select(r.run_id).order_by(r.run_id.desc()).limit(each)
+    parts = [newest.where(r.crawler == crawler).subquery(f"page_{n}") for n, crawler in enumerate(crawlers)]
+    page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
+    columns = [r[name] for name in RecentRun.__dataclass_fields__]
+    query = select(*columns, r.stop_requested_at).join(page, page.c.run_id == r.run_id)
+    return sorted(conn.execute(query).mappings().all(), key=lambda row: -row["run_id"])
+
+
+def _page(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Subquery:
+    """The ids of the page, or of one page of each wanted status."""
+    if len(filters.statuses) < 2:
+        alone = [run_history.c.status == status for status in filters.statuses]
+        return _ids([*conditions, *alone], filters, limit).subquery("page")
+    parts = [
+        _ids([*conditions, run_history.c.status == status], filters, limit).subquery(f"page_{n}")
+        for n, status in enumerate(dict.fromkeys(filters.statuses))
+    ]
+    return union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
+
+
+def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: int) -> Select[Any]:
+    r = run_history.c
+    query = select(r.run_id).order_by(r.run_id.desc())
+    if filters.tags:
+        # The runs of a tag come out of its own index in the order of the id; of several tags they are looked up in it.
+        first, *others = dict.fromkeys(map(tag_key, filters.tags))
+        tagged = run_tag.c
+        query = select(tagged.run_id).join(run_history, r.run_id == tagged.run_id).order_by(tagged.run_id.desc())
+        query = query.where(tagged.tag == first)
+        for tag in others:
+            other = run_tag.alias()
+            query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))
+        if filters.before_run_id is not None:
+            query = query.where(tagged.run_id < filters.before_run_id)
+    # A range of ids says the same as a range of time, and in the right order.
+    indexes = _OTHER_ORDER if filters.statuses or filters.attention else _OTHER_ORDER + _OF_STATUS
+    ignored = ", ".join(f"ix_run_history_{name}" for name in indexes)
+    query = query.with_hint(run_history, f"IGNORE INDEX ({ignored})", "mysql")
+    return query.where(*conditions).limit(limit)
+
+
+def _attention() -> list[ColumnElement[bool]]:
+    """What a failed run fits that nobody has dealt with. One that was resumed has not failed any more."""
+    r, later = run_history.c, run_history.alias("later")
+
+    def followed(column: str) -> ColumnElement[bool]:
+        same = later.c[column] == r[column]
+        good = and_(same, later.c.status == RunStatus.COMPLETED.value, later.c.run_id > r.run_id)
+        return exists(select(later.c.run_id).where(good).correlate(run_history))
+
+    theirs = or_(r.outcome.is_(None), r.outcome.not_in(STOPPED_OUTCOMES))
+    failed = r.status == RunStatus.FAILED.value
+    return [failed, theirs, ~followed("work_hash"), ~followed("schedule")]
+
+
+def _times(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
+    """The range of time, and the range of ids outside of which no run of that time can be."""
+    r = run_history.c
+    conditions: list[ColumnElement[bool]] = []
+    if filters.created_from is not None:
+        conditions.append(r.created_at >= filters.created_from)
+        earlier = select(r.run_id).where(r.created_at < filters.created_from - CLOCK_SLACK)
+        last = conn.execute(earlier.order_by(r.created_at.desc()).limit(1)).scalar_one_or_none()
+        if last is not None:
+            conditions.append(r.run_id > last)
+    if filters.created_until is not None:
+        conditions.append(r.created_at < filters.created_until)
+        later = select(r.run_id).where(r.created_at >= filters.created_until + CLOCK_SLACK)
+        first = conn.execute(later.order_by(r.created_at).limit(1)).scalar_one_or_none()
+        if first is not None:
+            conditions.append(r.run_id < first)
+    return conditions
+
+
+def live_runs(
+    conn: Connection, parent: str, request_ids: str, *more: Any, after: int = 0, limit: int = 100
+) -> list[int]:
+    """Ids of runs of this parent that have not ended, in their order; the ids of their requests are like this."""
+    # Each status is read for itself, so that nothing is sorted.
+    r, found = run_history.c, list[int]()
+    for status in LIVE_RUNS:
+        query = select(r.run_id).where(r.parent == parent, r.status == status, r.run_id > after)
+        query = query.where(r.request_id.like(request_ids), *more).order_by(r.run_id).limit(limit)
+        found += conn.execute(query).scalars()
+    return sorted(found)[:limit]
+
+
+def runs_by_id(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
+    """These runs, in the order of their ids."""
+    r = run_history.c
+    query = select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)
+    return [listed_run(run) for run in conn.execute(query).mappings()] if run_ids else []

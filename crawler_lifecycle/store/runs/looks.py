@@ -1,0 +1,413 @@
+"""Looks: what was found, staged until it is applied, and the counters that need no staging."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.errors import Overtaken
+from crawler_lifecycle.domain.stall import Reading, quiet_time
+from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, TaskStatus, tail
+from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
+from crawler_lifecycle.ports.runs import Fence, TaskCounts
+from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.columns import storable
+
+from .live_counters import COUNTERS, count_sums, grown, moved
+from .moves import Move, apply_staged, forget_staged, stage_moves, update_tasks
+from .rows import counters_of, dump_details, dump_finding, evidence, load_details, load_finding, task_state
+from .tables import task_history, task_log, task_observation, task_stats
+from .unit import RunPart, Unit, check_fence, checked_counts, current_tasks, read_run
+
+log = logging.getLogger(__name__)
+
+_MS = timedelta(milliseconds=1)
+_SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
+#: What is staged of a task.
+_PARTS = ("finding", "details")
+_ALIVE = [status.value for status in ALIVE]
+#: What one look may tell about a task without changing its status.
+_OBSERVED = ("cluster_name", "cluster_uid", "node", "reason", "started_at", "ever_seen", "absent_since", "missed_at")
+_OBSERVED_ALL = (*_OBSERVED, "last_progress_at", *COUNTERS, "peak_memory", "resumed", "resume_note")
+
+
+class LookStore(RunPart):
+    """Looks: their findings are staged, and then applied in one transaction."""
+
+    def found_state(self, fence: Fence) -> FoundState:
+        """The unsettled tasks of the run and what is needed to judge a look."""
+        with self._db.reading() as conn:
+            run = read_run(conn, fence.run_id, owned=True)
+            check_fence(run, fence)
+            return FoundState(
+                tasks=[task_state(row) for row in _unsettled(conn, fence.run_id)],
+                stop=stop_of(run),
+                next_look_at=run["next_look_at"],
+                last_progress_at=run["last_progress_at"],
+                counters=counters_of(run),
+            )
+
+    def record_look(
+        self,
+        fence: Fence,
+        look: Look,
+        findings: Sequence[TaskFinding],
+        next_look_at: datetime | None,
+        source: str,
+        ordered_at: datetime | None = None,
+    ) -> LookReport:
+        """Stage the findings; commit ``verified_at``, ``next_look_at``, counters and ``last_progress_at``.
+
+        ``next_look_at`` None: this look is beside those that are planned, and their plan stays.
+
+        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all. Raises
+        ``Overtaken`` when a look that was ordered later is on record: this one comes from a worker that was frozen.
+
+        The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
+        end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if unit.status.terminal:
+                return _report(unit)
+            _check_order(unit, ordered_at)
+            tasks = {(row["task_index"], row["attempt"]): row for row in _unsettled(unit.conn, unit.run_id)}
+            seen = [(tasks[key], o) for o in look.observations if (key := (o.index, o.attempt)) in tasks]
+            staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
+            forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
+            _stage(unit, forgotten | staged)
+            last = {task["task_id"]: _vouched_at(task, unit.run) for task in tasks.values()}
+            moves = [_move(finding, last.get(finding.change.task_id)) for finding in findings]
+            stage_moves(unit, {*forgotten, *staged}, moves)
+            news = [row for task, o in seen if (row := _observed(task, o, unit.now, unit.run)) is not None]
+            update_tasks(unit, news, replace=_OBSERVED_ALL)
+            sums = count_sums(unit)
+            progress = moved(unit.run, sums)
+            counted = any(sums.values())
+            active = [o for _, o in seen if o.phase is Phase.EXECUTING]
+            quiet_each = [o.quiet for o in active]
+            silent = None if None in quiet_each else min((one for one in quiet_each if one is not None), default=None)
+            readable = any(o.counters != Counters() for o in active) if counted else silent is not None
+            quiet = quiet_time(
+                _quiet(unit.run),
+                unit.run["verified_at"],
+                unit.run["next_look_at"],
+                unit.run["look_error"] is not None,
+                Reading(look.observed_at, readable, progress or _moved_between(unit.run), counted, silent),
+            )
+            unit.update_run(
+                **sums,
+                verified_at=look.observed_at,
+                look_ordered_at=ordered_at or unit.run["look_ordered_at"],
+                next_look_at=next_look_at or unit.run["next_look_at"],
+                look_error=None,
+                look_error_since=None,
+                last_progress_at=look.observed_at if progress else unit.run["last_progress_at"],
+                quiet_ms=quiet // _MS or None,
+            )
+            return _report(unit)
+
+    def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
+        """Write down why the last look failed, and since when looks do, until one succeeds.
+
+        Nothing when a look that was ordered later is on record.
+
+        One that was given up, and fails when a look that was ordered later has succeeded, is not the last one.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
+                unit.update_run(look_error=error, look_error_since=unit.run["look_error_since"] or unit.now)
+
+    def staged(self, fence: Fence, after_index: int = -1, limit: int = CHUNK) -> list[TaskFinding]:
+        """The staged findings in order of the task's index."""
+        o = task_observation.c
+        with self._db.reading() as conn:
+            check_fence(read_run(conn, fence.run_id, owned=True), fence)
+            rows = conn.execute(
+                select(o.task_id, o.finding)
+                .where(o.run_id == fence.run_id, o.task_index > after_index, o.finding.is_not(None))
+                .order_by(o.task_index)
+                .limit(limit)
+            ).mappings()
+            return [load_finding(row) for row in rows]
+
+    def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
+        """Stage debugging information until ``apply_details``.
+
+        A log that was staged before stays when there is none any more: a node removes it with the container. Of tasks
+        whose end is on record nothing is staged: such information comes late, and is older than what the end brought.
+        """
+        t = task_history.c
+        with self._unit(fence.run_id, fence) as unit:
+            parts = {one.task_id: {"details": dump_details(one)} for one in map(_short, details)}
+            alive: set[int] = set()
+            for chunk in chunks(sorted(parts)):
+                query = select(t.task_id).where(t.run_id == unit.run_id, t.task_id.in_(chunk), t.status.in_(_ALIVE))
+                alive |= set(unit.conn.execute(query).scalars())
+            _stage(unit, {task_id: part for task_id, part in parts.items() if task_id in alive})
+
+    def apply_details(self, fence: Fence) -> int:
+        """Write staged observations and details into ``task_history``, ``task_log``, ``task_stats``; how many tasks.
+
+        Again: the same values once more.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            total = 0
+            for rows in _staged_rows(unit):
+                details = [_detail(row) for row in rows]
+                names = [name for name in details[0] if name not in ("task_id", "log_tail", "stats")]
+                update_tasks(unit, [{n: d[n] for n in ("task_id", *names)} for d in details], fill=names)
+                for table, name in ((task_log, "log_tail"), (task_stats, "stats")):
+                    told = [{"task_id": d["task_id"], name: d[name]} for d in details if d[name]]
+                    if told:
+                        delete_rows(unit.conn, table.c.task_id, "PRIMARY", [row["task_id"] for row in told])
+                        unit.conn.execute(insert(table), told)
+                total += len(rows)
+            if total:  # no look may come after this one to count anew
+                unit.update_run(**count_sums(unit))
+            return total
+
+    def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
+        """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``.
+
+        With ``observed_at`` only what that look staged; when another one came after it, nothing.
+
+        What another look than the one of ``observed_at`` staged is left to whoever ordered that look.
+        """
+        with self._unit(fence.run_id, fence) as unit:
+            if observed_at is not None and observed_at != unit.run["verified_at"]:
+                log.warning(
+                    "refused to apply the look of %s to run %s, attempt %s: the look on record is that of %s",
+                    observed_at.isoformat(),
+                    unit.run_id,
+                    unit.attempt,
+                    unit.run["verified_at"],
+                )
+                return unit.counts()
+            apply_staged(
+                unit,
+                source,
+                replace=("reason",),
+                fill=("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", "exit_code", "exit_signal"),
+            )
+            forget_staged(unit)
+            return unit.counts()
+
+
+def _check_order(unit: Unit, ordered_at: datetime | None) -> None:
+    """Refuse a look that was ordered before the one on record: it would take back what is known by now."""
+    if _is_overtaken(unit, ordered_at):
+        text = (
+            f"A look at run {unit.run_id}, attempt {unit.attempt}, that was ordered at {ordered_at} may no longer "
+            f"write: one that was ordered at {unit.run['look_ordered_at']} is on record"
+        )
+        log.warning("refused a late write: %s", text)
+        raise Overtaken(text)
+
+
+def _is_overtaken(unit: Unit, ordered_at: datetime | None) -> bool:
+    last = unit.run["look_ordered_at"]
+    return ordered_at is not None and last is not None and ordered_at < last
+
+
+def _report(unit: Unit) -> LookReport:
+    o, counts = task_observation.c, checked_counts(unit.conn, unit.run)
+    staged = select(func.count()).where(o.run_id == unit.run_id, o.finding.is_not(None))
+    return LookReport(
+        changed=unit.conn.execute(staged).scalar_one(),
+        active=counts.active,
+        queued=counts.queued,
+        stop=unit.stop,
+        quiet=_quiet(unit.run),
+        pages=unit.run["pages"],
+        items=unit.run["items"],
+        errors=unit.run["errors"],
+    )
+
+
+def _moved_between(run: Row) -> bool:
+    """Whether counters moved after the last look on record: whoever read them between looks has written them since."""
+    progress, looked = run["last_progress_at"], run["verified_at"]
+    return progress is not None and looked is not None and bool(progress > looked)
+
+
+def _quiet(run: Row) -> timedelta:
+    return (run["quiet_ms"] or 0) * _MS
+
+
+def _unsettled(conn: Connection, run_id: int) -> Sequence[Row]:
+    t = task_history.c
+    query = current_tasks(run_id, task_history).where(t.status.in_(_ALIVE)).order_by(t.task_index)
+    return conn.execute(query).mappings().all()
+
+
+def _stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
+    """Lay new parts (a finding, details) over what is staged for these tasks; a row without any part is dropped.
+
+    Read, delete, insert instead of an upsert: that is the same statement on every database, and PyMySQL sends it in
+    bulk on all of them (it does not know MySQL 8's new spelling of upserts and would send row by row).
+    """
+    o, t = task_observation.c, task_history.c
+    rows = []
+    for chunk in chunks(sorted(parts)):
+        known = unit.conn.execute(
+            select(t.task_id, t.task_index, o.task_id.label("earlier"), o.finding, o.details)
+            .join_from(task_history, task_observation, t.task_id == o.task_id, isouter=True)
+            .where(t.run_id == unit.run_id, t.task_id.in_(chunk))
+        )
+        replaced = []
+        for old in known.mappings():
+            part = parts[old["task_id"]]
+            new = {name: _laid_over(old[name], part[name]) if name in part else old[name] for name in _PARTS}
+            if old["earlier"] is not None:
+                replaced.append(old["earlier"])
+            if any(new.values()):
+                rows.append((old["task_id"], unit.run_id, old["task_index"], unit.attempt, *new.values()))
+        delete_rows(unit.conn, o.task_id, "PRIMARY", replaced)
+    names = ("task_id", "run_id", "task_index", "attempt", "finding", "details")
+    insert_rows(unit.conn, task_observation, names, rows)
+
+
+def _laid_over(earlier: Any, later: Any) -> Any:
+    """The later part, with the log and the statistics of the earlier one where it has none of its own."""
+    if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
+        return later
+    kept = (name for name in ("log_tail", "statistics") if earlier.get(name) and not later.get(name))
+    return {**later, **{name: earlier[name] for name in kept}}
+
+
+def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
+    """What is staged for the run, in chunks: log tails of many tasks need not be in memory at once."""
+    o, last = task_observation.c, -1
+    while True:
+        query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
+        rows = unit.conn.execute(query.order_by(o.task_index).limit(CHUNK)).mappings().all()
+        if rows:
+            yield rows
+            last = rows[-1]["task_index"]
+        if len(rows) < CHUNK:
+            return
+
+
+def _vouched_at(task: Row, run: Row) -> datetime | None:
+    """When a look last saw the task as it is recorded: the last one, unless it was already gone from sight then."""
+    vouched: datetime | None = task["absent_since"] or run["verified_at"]
+    return vouched
+
+
+def _observed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
+    """The columns of a task after this observation, or ``None`` when they are what they were."""
+    ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
+    if seen.phase is Phase.ABSENT:
+        return _missed(task, seen, now, run)
+    if seen.phase not in _SEEN or not ours:
+        return None
+    counted = {name: getattr(seen.counters, name) for name in COUNTERS}
+    # Somebody may have counted on while the look was under way; the last word is that of the end.
+    later = grown if seen.phase is Phase.EXECUTING else _told
+    new: dict[str, Any] = {name: later(task[name], value) for name, value in counted.items()}
+    peaks = [peak for peak in (task["peak_memory"], seen.peak_memory) if peak is not None]
+    new |= {
+        "cluster_name": task["cluster_name"] or seen.name,
+        "cluster_uid": task["cluster_uid"] or seen.uid,
+        "node": seen.node or task["node"],
+        # How it ended is written with the end itself; until then the reason says why it waits.
+        "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
+        "started_at": task["started_at"] or seen.started_at,
+        "ever_seen": True,
+        "absent_since": None,
+        "missed_at": None,
+        "last_progress_at": (seen.progress_at or now) if moved(task, new) else task["last_progress_at"],
+        "peak_memory": max(peaks, default=None),
+        "resumed": task["resumed"] if seen.resumed is None else seen.resumed,
+        "resume_note": seen.resume_note or task["resume_note"],
+    }
+    return None if all(task[name] == value for name, value in new.items()) else {"task_id": task["task_id"], **new}
+
+
+def _told(known: Any, told: int | None) -> Any:
+    return known if told is None else told
+
+
+def _missed(task: Row, seen: Observation, now: datetime, run: Row) -> dict[str, Any] | None:
+    """The columns of a task that was deployed and is not to be found: since when, and what is said about it."""
+    if not (task["ever_seen"] or task["cluster_uid"]):
+        return None
+    same = {name: task[name] for name in _OBSERVED_ALL}
+    new = {**same, "reason": seen.reason or task["reason"]}
+    if task["missed_at"] is None:
+        since = (task["absent_since"] or run["verified_at"] or now) if task["ever_seen"] else None
+        new |= {"absent_since": since, "missed_at": seen.observed_at}
+    return None if new == same else {"task_id": task["task_id"], **new}
+
+
+def _short(details: Details) -> Details:
+    if details.log_tail is None:
+        return details
+    return replace(details, log_tail=storable(tail(details.log_tail)))
+
+
+def _detail(row: Row) -> dict[str, Any]:
+    """The columns that one staged row proves; ``None`` where it says nothing."""
+    finding = load_finding(row) if row["finding"] else None
+    foreign = finding is not None and _foreign(finding)
+    # Node, counters, exit code and log of another object under our name say nothing about our task.
+    seen = finding.observation if finding and not foreign else None
+    details = load_details(row) if row["details"] and not foreign else None
+    end = seen.end if seen else None
+    counters = [source.counters for source in (details, seen) if source is not None]
+    peaks = [source.peak_memory for source in (details, seen) if source is not None]
+    return {
+        "task_id": row["task_id"],
+        "reason": (end.reason if end else None) or (seen.reason if seen else None),
+        "exit_code": end.exit_code if end else None,
+        "exit_signal": end.signal if end else None,
+        "node": seen.node if seen else None,
+        "started_at": seen.started_at if seen else None,
+        "peak_memory": max((peak for peak in peaks if peak is not None), default=None),
+        **{name: next((v for c in counters if (v := getattr(c, name)) is not None), None) for name in COUNTERS},
+        "log_tail": details.log_tail if details else None,
+        "stats": details.statistics if details else None,
+    }
+
+
+def _foreign(finding: TaskFinding) -> bool:
+    return finding.change.correction == "not_ours"
+
+
+def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
+    change, seen = finding.change, finding.observation
+    ours = None if _foreign(finding) else seen
+    end = ours.end if ours else None
+    started = ours.started_at if ours else None
+    if started is None and change.after is TaskStatus.RUNNING:
+        started = change.cluster_time
+    return Move(
+        change.task_id,
+        change.before,
+        change.after,
+        cluster_time=change.cluster_time,
+        outcome=change.outcome,
+        cause=change.cause,
+        correction=change.correction,
+        # Looks that found nothing vouch for nothing: it was untrue from the first.
+        vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
+        evidence=evidence(seen),
+        values={
+            "reason": end.reason if end else seen.reason,
+            "started_at": started,
+            "deployed_at": started if change.before is TaskStatus.QUEUED else None,
+            "cluster_name": ours.name if ours else None,
+            "cluster_uid": ours.uid if ours else None,
+            "node": ours.node if ours else None,
+            "exit_code": end.exit_code if end else None,
+            "exit_signal": end.signal if end else None,
+        },
+    )

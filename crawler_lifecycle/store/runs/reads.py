@@ -1,0 +1,154 @@
+"""Queries of runs, their timelines and deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from operator import attrgetter
+
+from sqlalchemy import func, select
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.run import RunRequest
+from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
+from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.base.unit import stop_of
+
+from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
+from .rows import listed_run, load_request, transition_row, whole_run
+from .tables import cancellation_log, history_property, run_history, status_transition, task_history
+from .unit import RunPart, current_tasks, missing
+
+#: Columns that change while a run lives, and its keys.
+_FIXED = ("request", "request_id", "crawler", "trigger", "multi", "flow_id", "parent", "created_at")
+_SHOWN = {*RunRow.__dataclass_fields__, *(c.name for c in run_history.c if c.name.startswith("stop_"))}
+_MOVING = [column for column in run_history.c if column.name in _SHOWN and column.name not in _FIXED]
+#: What is in both under the same name, so that most rows are known to be the same without making anything of them.
+_PLAIN = [column.name for column in _MOVING if column.name in RunRow.__dataclass_fields__]
+_plain = attrgetter(*_PLAIN)
+#: Different notes on resumption that are told of one run.
+_NOTES_MAX = 10
+
+
+class RunReader(RunPart):
+    """Runs, and what is on record beside them. All raise only ``StoreUnavailable`` and ``RowUnreadable``.
+
+    Lists of runs, tasks and records go on over a row that another hand spoilt, and mark it.
+    """
+
+    def get_run(self, run_id: int) -> RunRow | None:
+        if not 0 < run_id <= ID_MAX:  # no row has it, and SQLite's driver does not even take a larger one
+            return None
+        rows = self._rows(select(run_history).where(run_history.c.run_id == run_id))
+        return whole_run(rows[0]) if rows else None
+
+    def find_run(self, request_id: str) -> RunRow | None:
+        rows = self._rows(select(run_history).where(run_history.c.request_id == request_id))
+        return whole_run(rows[0]) if rows else None
+
+    def request_of(self, run_id: int) -> RunRequest:
+        """The stored request of a run, without its task list, for its own workflow. Raises ``RowMissing``."""
+        r = run_history.c
+        rows = self._rows(select(r.run_id, r.request).where(r.run_id == run_id))
+        if not rows:
+            raise missing(run_id)
+        return load_request(rows[0])
+
+    def list_runs(
+        self,
+        *,
+        before_run_id: int | None = None,
+        limit: int = 50,
+        status: Sequence[str] = (),
+        stage: str | None = None,
+        crawler: str | None = None,
+        trigger: str | None = None,
+        outcome: str | None = None,
+        flow_id: str | None = None,
+        parent: str | None = None,
+        tags: Sequence[str] = (),
+        created_from: datetime | None = None,
+        created_until: datetime | None = None,
+        attention: bool = False,
+    ) -> list[RunRow]:
+        """Runs, newest first, that fit every given filter and have all of the tags. ``created_from`` is included,
+        ``created_until`` is not. ``attention``: only those of the last 30 days, or from ``created_from`` on, that
+        failed, that no person ended, and after which no run of the same work (crawler, arguments, settings, tasks) or
+        of the same schedule completed."""
+        wanted = {"stage": stage, "crawler": crawler, "trigger": trigger, "outcome": outcome, "flow_id": flow_id}
+        wanted["parent"] = parent
+        if attention and created_from is None:
+            created_from = self._clock() - ATTENTION
+        filters = RunFilters(
+            equal={name: str(value) for name, value in wanted.items() if value is not None},
+            statuses=[str(one) for one in status],
+            tags=list(tags),
+            before_run_id=before_run_id,
+            created_from=created_from,
+            created_until=created_until,
+            attention=attention,
+        )
+        with self._db.reading() as conn:
+            return [listed_run(row) for row in newest_runs(conn, filters, limit)]
+
+    def count_runs(self, status: Sequence[str], most: int) -> int:
+        """How many runs have one of these statuses; counting ends at ``most``."""
+        r, found = run_history.c, 0
+        for one in dict.fromkeys(map(str, status)):
+            found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
+        return found
+
+    def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
+        """Those of these rows, at most ``ROWS_MAX``, that are not what they were when they were read, as they are now.
+
+        One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
+        no longer there is left out; what another hand changes of a request is not seen.
+        """
+        before = {row.run_id: row for row in known}
+        if len(before) > ROWS_MAX:
+            raise ValueError(f"{len(before)} rows are compared at once; give at most {ROWS_MAX}")
+        if not before:
+            return []
+        # Among few runs a server may else read them all.
+        query = select(*_MOVING).where(run_history.c.run_id.in_(sorted(before)))
+        rows = self._rows(query.with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql"))
+        return [now for row in rows if (now := _changed(before[row["run_id"]], row)) is not None]
+
+    def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
+        """The newest ``each`` runs of each of these crawlers, at most ``CRAWLERS_MAX``, newest first. One statement."""
+        wanted = sorted(set(crawlers))
+        if len(wanted) > CRAWLERS_MAX:
+            raise ValueError(f"{len(wanted)} crawlers are asked for at once; give at most {CRAWLERS_MAX}")
+        with self._db.reading() as conn:
+            values = [salvaged(run_history, row)[0] for row in newest_of_each(conn, wanted, each)]
+        return [RecentRun(**{name: row[name] for name in RecentRun.__dataclass_fields__}) for row in values]
+
+    def resumption(self, run_id: int) -> list[Resumption]:
+        """What the run's tasks say about going on with saved state: at most ten notes, the commonest first."""
+        t = task_history.c
+        count = func.count().label("tasks")
+        said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))
+        rows = self._rows(said.group_by(t.resumed, t.resume_note).order_by(count.desc(), t.resume_note))
+        return [Resumption(row["resumed"], row["resume_note"], row["tasks"]) for row in rows[:_NOTES_MAX]]
+
+    def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]:
+        s = status_transition.c
+        query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
+        return [transition_row(row) for row in self._rows(query)]
+
+    def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(cancellation_log, run_id)
+
+    def properties(self, run_id: int) -> list[Mapping[str, object]]:
+        return self._of_run(history_property, run_id)
+
+
+def _changed(before: RunRow, row: Row) -> RunRow | None:
+    """The row as it is now; ``None`` when that is what it was, or the number is another run's by now."""
+    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN)) and before.unreadable is None
+    if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
+        return None
+    now = listed_run({**{name: getattr(before, name) for name in _FIXED}, **row})
+    now = now if now.unreadable or not before.unreadable else replace(now, unreadable=before.unreadable)
+    return None if now == before else now

@@ -1,0 +1,272 @@
+"""From rows to the values of the ports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from crawler_lifecycle.domain.audits.corrections import untrue_ms
+from crawler_lifecycle.domain.names import request_fingerprint
+from crawler_lifecycle.domain.pace import pages_per_minute
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
+from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
+from crawler_lifecycle.ports.looks import CorrectionRow, Details, TaskFinding
+from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow, TransitionRow, UnknownStatus
+from crawler_lifecycle.store.base.row_validation import Fault, check, evident, salvaged, unreadable
+from crawler_lifecycle.store.base.unit import stop_of
+from crawler_lifecycle.store.columns import Broken, JsonText, json_text, storable
+
+from .tables import correction, run_history, status_transition, task_history, task_observation
+
+Row = Mapping[Any, Any]
+
+_REQUEST = TypeAdapter(RunRequest)
+_FINDING = TypeAdapter(TaskFinding)
+_DETAILS = TypeAdapter(Details)
+_OBSERVATION = TypeAdapter(Observation)
+_EVIDENCE_TEXT_MAX = 1000
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+def canonical(request: RunRequest) -> dict[str, Any]:
+    """The request as JSON, the same for requests that mean the same (``6`` and ``6.0`` seconds)."""
+    strict = _REQUEST.validate_python(_REQUEST.dump_python(request, mode="json"))
+    return dict(_REQUEST.dump_python(strict, mode="json"))
+
+
+def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
+    """What ``run_history.request`` keeps: all but the tasks, which have rows of their own."""
+    return {**canonical(request), "tasks": None, "request_id": request_id}
+
+
+def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
+    """Fingerprint of everything asked for, however the tasks came and whatever id the request has."""
+    content = {
+        **canonical(request),
+        "request_id": None,
+        "tasks": None if task_args is None else list(map(dict, task_args)),
+    }
+    return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
+
+
+def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
+    """Fingerprint of what is crawled: the same whoever asks, when, why, and with which limits."""
+    tasks = None if task_args is None else list(map(dict, task_args))
+    content = [request.crawler, request.args, request.settings, tasks]
+    return request_fingerprint(json.dumps(content, sort_keys=True, ensure_ascii=True))
+
+
+def load_request(run: Row) -> RunRequest:
+    """The stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
+
+    Fields that a newer build wrote are left aside, so that old workers go on beside new ones.
+    """
+    known, stored = RunRequest.__dataclass_fields__, run["request"]
+    check(run_history, {"run_id": run["run_id"], "request": stored})
+    try:
+        kept = {name: value for name, value in stored.items() if name in known}
+        return _REQUEST.validate_json(json.dumps(kept), strict=True)  # as at every other door
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole"
+        cure = f"{field} of the request: {first['msg'].removeprefix('Value error, ')}; set what was asked for"
+        raise unreadable(run_history, run, Fault("request", json_text(stored), cure, document=True)) from None
+
+
+def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
+    """Fingerprint of the arguments of added tasks."""
+    return request_fingerprint(json.dumps(list(map(dict, task_args)), sort_keys=True, ensure_ascii=True))
+
+
+def tag_key(tag: str) -> str:
+    """A tag as it is stored and looked up: MySQL ignores spaces at the end when it compares, SQLite does not."""
+    return storable(tag).rstrip(" ")
+
+
+def distinct_tags(tags: Sequence[str]) -> list[str]:
+    """The tags of a run as they are stored, each once."""
+    return sorted({tag_key(tag) for tag in tags})
+
+
+# --- findings and evidence --------------------------------------------------------------------------------------
+
+
+def dump_finding(finding: TaskFinding) -> Any:
+    return _FINDING.dump_python(finding, mode="json", exclude_defaults=True)
+
+
+def load_finding(row: Row) -> TaskFinding:
+    """The finding of a staged row with ``task_id`` and ``finding``. Raises ``RowUnreadable``."""
+    found: TaskFinding = _loaded(_FINDING, row, "finding")
+    return found
+
+
+def _loaded(adapter: TypeAdapter[Any], row: Row, column: str) -> Any:
+    try:
+        return adapter.validate_python(row[column])
+    except ValidationError:
+        shown = row[column].stored if isinstance(row[column], Broken) else json_text(row[column])
+        fault = Fault(column, shown, "delete this row: the next look finds it again", document=True)
+        raise unreadable(task_observation, row, fault) from None
+
+
+def dump_details(details: Details) -> Any:
+    return _DETAILS.dump_python(details, mode="json")
+
+
+def load_details(row: Row) -> Details:
+    """The details of a staged row with ``task_id`` and ``details``. Raises ``RowUnreadable``."""
+    details: Details = _loaded(_DETAILS, row, "details")
+    return details
+
+
+def compact(value: Any) -> Any:
+    """JSON without what is empty, its texts cut."""
+    if isinstance(value, dict):
+        kept = {name: compact(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item is not None and item != {}}
+    return value[:_EVIDENCE_TEXT_MAX] if isinstance(value, str) else value
+
+
+def evidence(observation: Observation) -> JsonText:
+    """What was seen, without what was not, as JSON."""
+    try:
+        text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
+    except PydanticSerializationError:
+        # Half a surrogate pair, which is no JSON either.
+        text = ""
+    if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
+        return JsonText(text)
+    return JsonText(json_text(compact(_OBSERVATION.dump_python(observation, mode="json"))))
+
+
+def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
+    """Milliseconds from the cluster's own time of a change to our commit; ``None`` when the cluster gave no time."""
+    return untrue_ms(now, cluster_time)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+_MADE = ("status", "stop", "pages_per_minute", "unreadable")
+_RUN_FIELDS = tuple(n for n in RunRow.__dataclass_fields__ if n not in _MADE)
+_TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in _MADE)
+
+
+def whole_run(run: Row) -> RunRow:
+    """One run for a reader. Raises ``RowUnreadable`` when nobody can go on with the row; what else cannot be is told in
+    ``unreadable``, so that a counter never stands in the way of a stop."""
+    check(run_history, run, graver=True)
+    load_request(run)
+    return listed_run(run)
+
+
+def run_row(run: Row) -> RunRow:
+    """One run whose row was checked already."""
+    return RunRow(status=RunStatus(run["status"]), stop=stop_of(run), **_run_fields(run))
+
+
+def _run_fields(run: Row) -> dict[str, Any]:
+    fields = {name: run[name] for name in _RUN_FIELDS}
+    # A later attempt counts on from what the earlier ones had, in a time that is not on record.
+    return fields | {"pages_per_minute": _pace(run) if run["attempt"] == 1 else None}
+
+
+def _pace(row: Row) -> float | None:
+    return pages_per_minute(row["pages"], row["started_at"], row["ended_at"] or row["last_progress_at"])
+
+
+def listed_run(run: Row) -> RunRow:
+    """One run of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
+    values, wrong = salvaged(run_history, run)
+    if wrong is None:
+        return run_row(values)
+    stands: str = values["status"]
+    # Only here a status may be none: who lists runs looks at ``unreadable``.
+    status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
+    return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **_run_fields(values))
+
+
+def run_handle(run: Row) -> RunHandle:
+    return RunHandle(
+        run_id=run["run_id"],
+        run_uid=run["run_uid"],
+        attempt=run["attempt"],
+        status=RunStatus(run["status"]),
+        request=load_request(run),
+        multi=run["multi"],
+        resumed=run["claim_resumed"],
+        rerun=run["claim_rerun"],
+        repair=run["claim_repair"],
+        stop=stop_of(run),
+    )
+
+
+def task_row(task: Row) -> TaskRow:
+    """One task of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
+    values, wrong = salvaged(task_history, task)
+    status = values["status"]
+    if status in TaskStatus.__members__:
+        status = TaskStatus(status)
+    fields = {name: values[name] for name in _TASK_FIELDS}
+    return TaskRow(status=status, unreadable=wrong, pages_per_minute=_pace(values), **fields)
+
+
+def counters_of(row: Row) -> Counters:
+    """The counters of a row; one below zero, which nobody counted, is unknown."""
+    pages, items, errors, size = (
+        None if (n := row[name]) is None or n < 0 else n for name in ("pages", "items", "errors", "bytes")
+    )
+    return Counters(pages, items, errors, size)
+
+
+def task_state(task: Row) -> TaskState:
+    """What is believed about one task. Raises ``RowUnreadable`` when nobody can go on with the row."""
+    check(task_history, task, graver=True)
+    return TaskState(
+        task_id=task["task_id"],
+        index=task["task_index"],
+        attempt=task["attempt"],
+        status=TaskStatus(task["status"]),
+        since=task["status_since"],
+        uid=task["cluster_uid"],
+        ever_seen=task["ever_seen"],
+        counters=counters_of(task),
+        offered_until=task["offered_until"],
+        reason=task["reason"],
+        missed_at=task["missed_at"],
+        place=task["cluster_place"],
+    )
+
+
+def stop_state(task: Row) -> TaskState:
+    """A task to be stopped, which takes its keys alone: what cannot be in its row is left out."""
+    values, _ = salvaged(task_history, task)
+    known = values["status"] in TaskStatus.__members__
+    return TaskState(
+        task_id=values["task_id"],
+        index=values["task_index"],
+        attempt=values["attempt"],
+        status=TaskStatus(values["status"]) if known else TaskStatus.RUNNING,
+        since=values["status_since"],
+        uid=values["cluster_uid"],
+        ever_seen=values["ever_seen"],
+        offered_until=values["offered_until"],
+        missed_at=values["missed_at"],
+        place=values["cluster_place"],
+    )
+
+
+def transition_row(row: Row) -> TransitionRow:
+    return TransitionRow(**evident(status_transition, row, "evidence"))
+
+
+def correction_row(row: Row) -> CorrectionRow:
+    return CorrectionRow(**evident(correction, row, "evidence"))

@@ -1,0 +1,234 @@
+"""Stops: the intent, and what it does to tasks that are not on the cluster yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, false, func, insert, or_, select, update
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.run import RunStatus, StopIntent
+from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
+from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.row_validation import Row
+
+from .moves import Move, move_tasks
+from .rows import run_row, stop_state
+from .tables import cancellation_log, run_history, task_history
+from .unit import RunPart, Unit, check_fence, current_tasks
+
+#: What a plain stop still has to ask.
+_UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
+#: Queued tasks that are cancelled in one transaction, in seconds even by a slow database.
+CANCEL_PAGE = 5_000
+
+
+class StopStore(RunPart):
+    """The intent to stop a run, and the tasks that are asked to end."""
+
+    def record_stop(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None) -> RunRow:
+        """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
+
+        The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
+        one adds force; a person's outweighs a limit's. On a terminal run nothing is written. Of a run whose row cannot
+        be read a person's log row alone is written, by its keys, and ``RowUnreadable`` raised.
+        """
+        try:
+            return self._recorded(run_id, stop, request_id, fence)
+        except RowUnreadable:
+            if fence is None and request_id is not None:
+                self._log_by_keys(run_id, stop, request_id)
+            raise
+
+    def _recorded(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None) -> RunRow:
+        with self._unit(run_id, fence) as unit:
+            if unit.status.terminal:
+                return run_row(unit.run)
+            before = unit.stop
+            unit.update_run(**_merged(before, stop))
+            if fence is None and unit.stop != before:
+                # It came past the workflow, which therefore has to hear of it (again).
+                unit.update_run(stop_acted_at=None)
+            if stop.limit is None and request_id is not None:
+                c = cancellation_log.c
+                # An attempt that takes the run over is told of the stop under the same id.
+                key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
+                _log(unit.conn, key, unit.run_id, unit.attempt, stop, request_id)
+            told = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
+            unit.move_run(RunStatus.STOPPING, "stop", told)
+            unit.changed = unit.changed or unit.stop != before
+            return run_row(unit.run)
+
+    def _log_by_keys(self, run_id: int, stop: StopIntent, request_id: str) -> None:
+        """The log row of a stop, whatever else stands in the run's row."""
+        c = cancellation_log.c
+        with self._db.writing() as conn:
+            attempt = _run_keys(conn, run_id, lock=True)["attempt"]
+            if isinstance(attempt, int) and attempt > 0:
+                key = (c.run_id == run_id, c.attempt == attempt, c.request_id == request_id)
+                _log(conn, key, run_id, attempt, stop, request_id)
+
+    def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
+        """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
+
+        That takes a look from after the moment at which the call is void; its answer may be lost for ever.
+
+        Such a call has no answer yet, perhaps never will (it was lost), and is void only at ``offered_until``. So a
+        task that was offered needs a look from after that moment, and before ``now``, which did not see it.
+
+        Each page is committed by itself, so that nobody waits long for the run's row, and another try goes on from it.
+        """
+        while (counts := self._cancel_page(fence, now)) is None:
+            continue
+        return counts
+
+    def _cancel_page(self, fence: Fence, now: datetime) -> TaskCounts | None:
+        """One page of them; the counts after the last."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            never_offered, looked_at = t.offered_until.is_(None), unit.run["verified_at"]
+            not_there = and_(t.offered_until < min(looked_at, now), ~t.ever_seen) if looked_at else false()
+            queued = unit.conn.execute(
+                current_tasks(unit.run_id, t.task_id)
+                .where(t.status == TaskStatus.QUEUED, or_(never_offered, not_there))
+                .order_by(t.task_index)
+                .limit(CANCEL_PAGE)
+            ).scalars()
+            outcome = (unit.run["stop_limit"] or "cancelled") if unit.stop else "cancelled"
+            by = unit.run["stop_requested_by"]
+            cause = f"Stopped{f' by {by}' if by else ''} before it was deployed"
+            moves = [
+                Move(task_id, TaskStatus.QUEUED, TaskStatus.CANCELLED, outcome=outcome, cause=cause)
+                for task_id in queued
+            ]
+            moved = move_tasks(unit, moves, "stop")
+            return None if moved == CANCEL_PAGE else unit.counts()
+
+    def unstopped(
+        self, fence: Fence, force: bool, killed_before: datetime | None = None, after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """A page of the tasks that are to be asked to end and were not yet, by index: those PENDING or RUNNING.
+
+        With ``force`` those active ones that were not killed yet, or were before ``killed_before``. Raises ``Fenced``.
+
+        Nothing but keys is needed of the rows, the run's own included: what else stands there keeps no stop back. A
+        task in a status that does not exist is asked, too.
+        """
+        t = task_history.c
+        statuses = ACTIVE if force else _UNASKED
+        query = current_tasks(fence.run_id, task_history).where(
+            t.status.not_in([status.value for status in TaskStatus if status not in statuses]),
+            t.task_index > after_index,
+        )
+        if force:
+            query = query.where(t.killed_at.is_(None) if killed_before is None else t.killed_at < killed_before)
+        with self._db.reading() as conn:
+            keys = dict(_run_keys(conn, fence.run_id))
+            if not (isinstance(keys["attempt"], int) and keys["attempt"] > 0):
+                keys["attempt"] = fence.attempt  # one that cannot be, no takeover wrote
+            check_fence(keys, fence)
+            rows = conn.execute(query.order_by(t.task_index).limit(limit)).mappings().all()
+        return [stop_state(row) for row in rows]
+
+    def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
+        """These tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: by force, just now."""
+        with self._unit(fence.run_id, fence) as unit:
+            t = task_history.c
+            moves = []
+            for chunk in chunks(list(task_ids)):
+                these = (t.run_id == unit.run_id, t.task_id.in_(chunk))
+                active = t.status.in_([status.value for status in _UNASKED])
+                rows = unit.conn.execute(select(t.task_id, t.status).where(*these, active))
+                moves += [Move(task_id, TaskStatus(status), TaskStatus.STOPPING) for task_id, status in rows]
+                if killed:
+                    unit.conn.execute(update(task_history).where(*these).values(killed_at=unit.now))
+            move_tasks(unit, moves, "stop")
+
+    def last_asked(self, run_id: int) -> datetime | None:
+        """When the last of the tasks that are STOPPING was asked to end."""
+        t = task_history.c
+        query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
+        with self._db.reading() as conn:
+            found: datetime | None = conn.execute(query).scalar_one()
+        return found if isinstance(found, datetime) else None
+
+    def acted_on_stop(self, fence: Fence, at: datetime) -> None:
+        """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""
+        with self._unit(fence.run_id, fence) as unit:
+            note_acted(unit, at)
+
+
+def _run_keys(conn: Connection, run_id: int, *, lock: bool = False) -> Row:
+    """Whose the run is, and nothing else of its row. Raises ``RunNotFound``."""
+    c = run_history.c
+    query = select(c.run_id, c.run_uid, c.attempt, c.owner_run_id).where(c.run_id == run_id)
+    query = query.with_for_update() if lock else query
+    row = conn.execute(query).mappings().one_or_none() if 0 < run_id <= ID_MAX else None
+    if row is None:
+        raise RunNotFound(f"There is no run {run_id}")
+    return row
+
+
+def note_acted(unit: Unit, at: datetime) -> None:
+    """Write down when the stop was acted on: in the log, too, also of requests that an earlier attempt was sent.
+
+    An attempt that takes over a run under a stop carries out what its predecessor was asked.
+    """
+    c = cancellation_log.c
+    unit.conn.execute(
+        update(cancellation_log)
+        .where(c.run_id == unit.run_id, _of_this_intent(unit), c.acted_at.is_(None))
+        .values(acted_at=at)
+    )
+    if unit.stop is not None and unit.run["stop_acted_at"] is None:
+        unit.update_run(stop_acted_at=at)
+
+
+def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
+    """The log rows of the stop that is on record; a verdict ends it, and a takeover before the verdict does not."""
+    c, stop = cancellation_log.c, unit.stop
+    mine = c.attempt == unit.attempt
+    return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
+
+
+def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:
+    """The intent after another wish: the first one's time, every force, and a person before a limit."""
+    first = before or stop
+    # Who asked is the first person, or else the first limit.
+    who = stop if first.limit is not None and stop.limit is None else first
+    return {
+        "stop_requested_at": first.requested_at,
+        "stop_force": first.force or stop.force,
+        "stop_escalated": first.escalated or stop.escalated,
+        "stop_requested_by": who.requested_by,
+        "stop_reason": who.reason,
+        "stop_limit": who.limit,
+    }
+
+
+def _log(
+    conn: Connection,
+    key: tuple[ColumnElement[bool], ...],
+    run_id: int,
+    attempt: int,
+    stop: StopIntent,
+    request_id: str,
+) -> None:
+    """Write the log row of a stop, unless there is one with this key."""
+    if conn.execute(select(cancellation_log.c.id).where(*key).limit(1)).one_or_none() is not None:
+        return
+    conn.execute(
+        insert(cancellation_log).values(
+            run_id=run_id,
+            attempt=attempt,
+            request_id=request_id,
+            requested_by=stop.requested_by,
+            reason=stop.reason,
+            force=stop.force,
+            requested_at=stop.requested_at,
+        )
+    )

@@ -1,0 +1,367 @@
+"""Tables of runs and their tasks."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+
+from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.columns import UtcTime, Words
+
+
+def _run_id() -> Column[int]:
+    return Column("run_id", Key, ForeignKey("run_history.run_id"), nullable=False)
+
+
+def _counters() -> list[Column[int]]:
+    return [Column(name, BigInteger) for name in ("pages", "items", "errors", "bytes")]
+
+
+run_history = Table(
+    "run_history",
+    metadata,
+    Column("run_id", Key, primary_key=True, autoincrement=True),
+    # Who the run is: a number comes again where a database was restored or made anew.
+    Column("run_uid", String(32), nullable=False),
+    Column("request_id", String(120), nullable=False),
+    Column("request_hash", String(32), nullable=False),
+    # Fingerprint of what is crawled, whoever asked for it and when; and the schedule whose due time asked for it. By
+    # these a failed run is known to be followed by a good one.
+    Column("work_hash", String(32)),
+    Column("schedule", String(80)),
+    Column("crawler", String(63), nullable=False),
+    Column("trigger", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("stage", String(20), nullable=False),
+    Column("outcome", Words(200)),
+    Column("cause", Long),
+    Column("attempt", Integer, nullable=False),
+    Column("owner_workflow_id", String(1000)),
+    Column("owner_run_id", String(64)),
+    # How the owner came by this attempt, so that its second claim is answered like its first.
+    Column("claim_resumed", Boolean, nullable=False),
+    Column("claim_rerun", Boolean, nullable=False),
+    Column("claim_repair", Boolean, nullable=False),
+    # When this attempt was accepted; null for the first one, which was when the run was created.
+    Column("attempt_at", UtcTime),
+    # The last attempt whose ended tasks were queued again.
+    Column("requeued_attempt", Integer, nullable=False),
+    Column("request", Json, nullable=False),
+    Column("requested_by", Words(255)),
+    Column("multi", Boolean, nullable=False),
+    Column("flow_id", String(255)),
+    Column("parent", String(255)),
+    Column("stop_requested_at", UtcTime),
+    Column("stop_force", Boolean, nullable=False),
+    Column("stop_requested_by", Words(255)),
+    Column("stop_reason", Long),
+    Column("stop_limit", Words(200)),
+    Column("stop_escalated", Boolean, nullable=False),
+    Column("stop_acted_at", UtcTime),
+    Column("waiting_for", Long),
+    Column("waiting_since", UtcTime),
+    Column("look_error", Long),
+    Column("look_error_since", UtcTime),
+    Column("verified_at", UtcTime),
+    # When Temporal ordered the look that was recorded last: one that was ordered earlier comes too late.
+    Column("look_ordered_at", UtcTime),
+    Column("next_look_at", UtcTime),
+    Column("last_progress_at", UtcTime),
+    # How long looks have seen the run execute without any progress (domain/stall.py).
+    Column("quiet_ms", BigInteger),
+    *_counters(),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("request_id"),
+    Index(None, "run_uid", unique=True),
+    # Lists are read newest first, so every index for a filter goes on in the order of the id.
+    Index(None, "status", "run_id"),
+    Index(None, "stage", "run_id"),
+    Index(None, "crawler", "run_id"),
+    Index(None, "crawler", "status", "run_id"),
+    Index(None, "trigger", "run_id"),
+    Index(None, "outcome", "run_id"),
+    Index(None, "flow_id", "run_id"),
+    Index(None, "flow_id", "status", "run_id"),
+    Index(None, "parent", "run_id"),
+    Index(None, "parent", "status", "run_id"),
+    Index(None, "parent", "ended_at", "run_id"),
+    # Runs of a manager that were resumed are few among all of them.
+    Index(None, "parent", "attempt", "run_id"),
+    Index(None, "work_hash", "status", "run_id"),
+    Index(None, "schedule", "status", "run_id"),
+    Index(None, "created_at"),
+    # What is open, and what ended lately, is what audits compare.
+    Index(None, "ended_at", "run_id"),
+    # Only live runs have a next look; those without one are read by the last change of their rows.
+    Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
+    Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
+    Index("ix_run_history_unheard", "stop_acted_at", "status", "stop_requested_at"),
+    **OPTIONS,
+)
+
+run_tag = Table(
+    "run_tag",
+    metadata,
+    Column("tag", Words(200), primary_key=True),
+    Column("run_id", Key, ForeignKey("run_history.run_id"), primary_key=True, autoincrement=False),
+    Index(None, "run_id"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+history_property = Table(
+    "history_property",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("value", Words(1000), nullable=False),
+    UniqueConstraint("run_id", "attempt", "name"),
+    **OPTIONS,
+)
+
+task_history = Table(
+    "task_history",
+    metadata,
+    Column("task_id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("task_index", Integer, nullable=False),
+    # No foreign key: it would cost a second index on every task, and nobody deletes single tasks.
+    Column("superseded_by", BigInteger),
+    Column("status", String(20), nullable=False),
+    Column("status_since", UtcTime, nullable=False),
+    Column("outcome", Words(200)),
+    Column("cause", Long),
+    Column("args", Json, nullable=False),
+    Column("cluster", Words(100)),
+    Column("cluster_name", Words(255)),
+    Column("cluster_uid", Words(100)),
+    # Where it was put: of Kubernetes the namespace, its uid and that of its cluster.
+    Column("cluster_place", Words(200)),
+    # When it was last killed by a forced stop.
+    Column("killed_at", UtcTime),
+    Column("node", Words(255)),
+    Column("reason", Long),
+    Column("exit_code", Integer),
+    Column("exit_signal", Integer),
+    *_counters(),
+    Column("peak_memory", BigInteger),
+    # Whether a task of a later attempt went on with saved state, as far as its runner said.
+    Column("resumed", Boolean),
+    Column("resume_note", Words(200)),
+    Column("offered_until", UtcTime),
+    Column("ever_seen", Boolean, nullable=False),
+    # Since when looks no longer find it although one had seen it, which proves nothing yet.
+    Column("absent_since", UtcTime),
+    # When the first of the looks in a row was made that could not find it: with a second one, much later, it is proved.
+    Column("missed_at", UtcTime),
+    Column("last_progress_at", UtcTime),
+    Column("deployed_at", UtcTime),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    UniqueConstraint("run_id", "task_index", "attempt"),
+    # Pages of the tasks of a run are in the order of the id.
+    Index(None, "run_id", "task_id"),
+    # Counting covers the first three; offers and pages of one status also read in the order of the fourth.
+    Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
+    **OPTIONS,
+)
+
+task_addition = Table(
+    "task_addition",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("request_key", String(120), nullable=False),
+    Column("args_hash", String(32), nullable=False),
+    Column("first_index", Integer, nullable=False),
+    Column("tasks", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "request_key"),
+    **OPTIONS,
+)
+
+task_observation = Table(
+    "task_observation",
+    metadata,
+    Column("task_id", Key, primary_key=True, autoincrement=False),
+    Column("run_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("task_index", Integer, nullable=False),
+    Column("finding", Json),
+    Column("details", Json),
+    Index(None, "run_id", "task_index"),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+_FOUND = (
+    "status",
+    "outcome",
+    "cause",
+    "reason",
+    "started_at",
+    "deployed_at",
+    "cluster_name",
+    "cluster_uid",
+    "node",
+    "exit_code",
+    "exit_signal",
+)
+
+task_finding = Table(
+    "task_finding",
+    metadata,
+    # What the staged findings will change, ready for one UPDATE (see bulk.py): the columns that it shares with
+    # task_history have the same names and types.
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("believed", String(20), nullable=False),
+    Column("terminal", Boolean, nullable=False),
+    Column("cluster_time", UtcTime),
+    # When a look last saw that what was believed was true.
+    Column("vouched_at", UtcTime),
+    Column("correction", String(30)),
+    Column("evidence", Json, nullable=False),
+    *(Column(name, task_history.c[name].type) for name in _FOUND),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+task_change = Table(
+    "task_change",
+    metadata,
+    # A worktable: rows live inside one transaction only (see bulk.py). The columns that it shares with task_history
+    # have the same names and types.
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("task_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("believed", String(20)),
+    Column("cluster_time", UtcTime),
+    Column("lag_ms", BigInteger),
+    Column("correction", String(30)),
+    Column("evidence", Json),
+    *(
+        Column(name, task_history.c[name].type)
+        for name in (
+            "superseded_by",
+            "status",
+            "status_since",
+            "outcome",
+            "cause",
+            "cluster",
+            "cluster_name",
+            "cluster_uid",
+            "node",
+            "reason",
+            "exit_code",
+            "exit_signal",
+            "pages",
+            "items",
+            "errors",
+            "bytes",
+            "peak_memory",
+            "resumed",
+            "resume_note",
+            "ever_seen",
+            "absent_since",
+            "missed_at",
+            "last_progress_at",
+            "deployed_at",
+            "started_at",
+            "ended_at",
+        )
+    ),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+task_log = Table(
+    "task_log",
+    metadata,
+    Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    Column("log_tail", Text, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+task_stats = Table(
+    "task_stats",
+    metadata,
+    # What a crawler counted by itself, told at its end: name -> number.
+    Column("task_id", Key, ForeignKey("task_history.task_id"), primary_key=True, autoincrement=False),
+    Column("stats", Json, nullable=False),
+    **{**OPTIONS, "sqlite_autoincrement": False},
+)
+
+status_transition = Table(
+    "status_transition",
+    metadata,
+    Column("seq", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("task_id", BigInteger),
+    Column("attempt", Integer, nullable=False),
+    Column("from_status", String(20)),
+    Column("to_status", String(20), nullable=False),
+    Column("cluster_time", UtcTime),
+    Column("committed_at", UtcTime, nullable=False),
+    Column("lag_ms", BigInteger),
+    Column("source", String(20), nullable=False),
+    Column("evidence", Json, nullable=False),
+    Index(None, "run_id", "seq"),
+    **OPTIONS,
+)
+
+correction = Table(
+    "correction",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("task_id", BigInteger),
+    Column("attempt", Integer, nullable=False),
+    Column("kind", String(30), nullable=False),
+    Column("believed", String(20), nullable=False),
+    Column("believed_since", UtcTime),
+    Column("truth", String(20), nullable=False),
+    Column("truth_since", UtcTime),
+    Column("found_by", String(20), nullable=False),
+    Column("lag_ms", BigInteger),
+    Column("evidence", Json, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "run_id", "id"),
+    Index(None, "kind", "id"),
+    # The summary of a week reads this index and nothing else.
+    Index("ix_correction_summary", "created_at", "kind", "lag_ms"),
+    **OPTIONS,
+)
+
+cancellation_log = Table(
+    "cancellation_log",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("request_id", Words(120), nullable=False),
+    Column("requested_by", Words(255)),
+    Column("reason", Long),
+    Column("force", Boolean, nullable=False),
+    Column("requested_at", UtcTime, nullable=False),
+    Column("acted_at", UtcTime),
+    UniqueConstraint("run_id", "attempt", "request_id"),
+    **OPTIONS,
+)
+
+export_record = Table(
+    "export_record",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    _run_id(),
+    Column("attempt", Integer, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("url", Words(2000)),
+    Column("bytes", BigInteger),
+    Column("files", Integer),
+    Column("sha256", String(64)),
+    Column("error", Long),
+    Column("at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "attempt"),
+    **OPTIONS,
+)

@@ -1,0 +1,205 @@
+"""Queries of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, or_, select, union_all
+
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.audits.audit import RecordedTask
+from crawler_lifecycle.domain.task import TaskState, TaskStatus
+from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
+from crawler_lifecycle.store.base.bulk import CHUNK, chunks
+from crawler_lifecycle.store.base.row_validation import Row, checker, salvaged
+from crawler_lifecycle.store.base.unit import StorePart
+
+from .rows import task_row, task_state
+from .tables import run_history, task_history, task_log, task_stats
+from .unit import BY_RUN, count_tasks, current_tasks
+
+#: Names of statistics that are summed over the tasks of a run.
+NAMES_MAX = 1000
+#: PENDING tasks of a run of which the first reason is told.
+_REASONS = 5
+_DRAWN = tuple(name for name in DrawnTask._fields if name != "unreadable")
+_BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
+
+
+class TaskReader(StorePart):
+    """Tasks of runs. Lists go on over a row that another hand spoilt, and mark it."""
+
+    def list_tasks(
+        self,
+        run_id: int,
+        *,
+        after_task_id: int = 0,
+        limit: int = 500,
+        superseded: bool = False,
+        among: Collection[int] | None = None,
+    ) -> list[TaskRow]:
+        """Tasks by id, superseded ones only when asked for; ``among``: of these ids alone, at most ``ROWS_MAX``."""
+        t = task_history.c
+        query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
+        if not superseded:
+            query = query.where(t.superseded_by.is_(None))
+        if among is not None:
+            if len(among) > ROWS_MAX:
+                raise ValueError(f"{len(among)} tasks are asked for at once; give at most {ROWS_MAX}")
+            query = query.where(t.task_id.in_(sorted(among)))
+        # MySQL may else take the index of current tasks and sort all of a large run.
+        page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
+        return [task_row(row) for row in self._rows(page)] if among is None or among else []
+
+    def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
+        """The first tasks by id that are not superseded, in short: for so many that their whole rows take long."""
+        t = task_history.c
+        query = select(*(t[name] for name in _DRAWN)).where(t.run_id == run_id, t.superseded_by.is_(None))
+        page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
+        wrong = checker(task_history, _DRAWN)
+        with self._db.reading() as conn:
+            found = [tuple(row) for row in conn.execute(page)]
+        return [_salvaged(row) if wrong(row) else DrawnTask._make((*row, False)) for row in found]
+
+    def task_page(
+        self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
+    ) -> list[TaskState]:
+        """Tasks in these statuses by index, superseded ones left out."""
+        t = task_history.c
+        query = (
+            current_tasks(run_id, task_history)
+            .where(
+                t.status.in_([status.value for status in statuses]),
+                t.task_index > after_index,
+            )
+            .order_by(t.task_index)
+            .limit(limit)
+        )
+        return [task_state(row) for row in self._rows(query)]
+
+    def count_tasks(self, run_id: int) -> TaskCounts:
+        with self._db.reading() as conn:
+            return count_tasks(conn, run_id)
+
+    def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
+        """The tasks of these runs, at most ``ROWS_MAX``, that are not superseded; runs without any are left out.
+
+        One statement for all of them, and one for 50 of those that have PENDING tasks.
+        """
+        if len(run_ids) > ROWS_MAX:
+            raise ValueError(f"{len(run_ids)} runs are asked for at once; give at most {ROWS_MAX}")
+        t, ids = task_history.c, sorted(set(run_ids))
+        if not ids:
+            return {}
+        query = select(t.run_id, t.status, func.count()).where(t.run_id.in_(ids), t.superseded_by.is_(None))
+        counts: dict[int, dict[str, int]] = {}
+        reasons: dict[int, str] = {}
+        with self._db.reading() as conn:
+            counted = query.group_by(t.run_id, t.status).with_hint(task_history, BY_RUN, "mysql")
+            for run_id, status, count in conn.execute(counted).all():
+                counts.setdefault(run_id, {})[status] = count
+            waiting = [run_id for run_id in ids if TaskStatus.PENDING.value in counts.get(run_id, ())]
+            for chunk in chunks(waiting, 50):
+                first = (
+                    current_tasks(run_id, t.run_id, t.task_index, t.reason)
+                    .where(t.status == TaskStatus.PENDING.value)
+                    .order_by(t.task_index)
+                    .limit(_REASONS)
+                    .subquery(f"page_{n}")
+                    for n, run_id in enumerate(chunk)
+                )
+                for run_id, _, reason in sorted(conn.execute(union_all(*(select(one) for one in first))).all()):
+                    if reason:
+                        reasons.setdefault(run_id, reason)
+        return {run_id: RunTasks(TaskCounts(found), reasons.get(run_id)) for run_id, found in counts.items()}
+
+    def task_indexes(self, task_ids: Collection[int]) -> dict[int, int]:
+        """The index of each of these tasks, at most ``ROWS_MAX``; those that do not exist are left out."""
+        if len(task_ids) > ROWS_MAX:
+            raise ValueError(f"{len(task_ids)} tasks are asked for at once; give at most {ROWS_MAX}")
+        t = task_history.c
+        query = select(t.task_id, t.task_index).where(t.task_id.in_(sorted(set(task_ids))))
+        return {row["task_id"]: row["task_index"] for row in self._rows(query)} if task_ids else {}
+
+    def recorded_tasks(self, keys: Collection[tuple[int, int, int]]) -> list[RecordedTask]:
+        """The rows of these tasks (run, index, attempt), those that there are."""
+        t, wanted = task_history.c, set(keys)
+        runs: dict[int, set[int]] = {}
+        for run_id, index, _ in wanted:
+            runs.setdefault(run_id, set()).add(index)
+        found: list[RecordedTask] = []
+        with self._db.reading() as conn:
+            # Not by tuples: SQLite would read the whole table for those.
+            for chunk in chunks(sorted(runs), 50):
+                query = (
+                    recorded()
+                    .where(or_(*(and_(t.run_id == run_id, t.task_index.in_(sorted(runs[run_id]))) for run_id in chunk)))
+                    .with_hint(task_history, "FORCE INDEX (uq_task_history_run_id_task_index_attempt)", "mysql")
+                )
+                found += [recorded_task(row) for row in conn.execute(query).mappings()]
+        return [task for task in found if task.key in wanted]
+
+    def log_tail(self, task_id: int) -> str | None:
+        rows = self._rows(select(task_log.c.log_tail).where(task_log.c.task_id == task_id))
+        return str(rows[0]["log_tail"]) if rows else None
+
+    def statistics(self, run_id: int) -> dict[str, int | float]:
+        """The crawlers' own statistics, summed over the run's tasks that are not superseded; empty where none told.
+
+        At most 8 KiB as JSON (``bounds.statistics``).
+        """
+        with self._db.reading() as conn:
+            return run_statistics(conn, run_id)
+
+
+def _salvaged(row: tuple[Any, ...]) -> DrawnTask:
+    values, _ = salvaged(task_history, dict(zip(_DRAWN, row, strict=True)))
+    return DrawnTask(**values, unreadable=True)
+
+
+def recorded() -> Select[Any]:
+    t, r = task_history.c, run_history.c
+    columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
+    return select(*columns, t.outcome, r.run_uid, r.status.label("run_status")).join_from(
+        task_history, run_history, r.run_id == t.run_id
+    )
+
+
+def recorded_task(row: Row) -> RecordedTask:
+    return RecordedTask(
+        row["task_id"],
+        row["run_id"],
+        row["run_uid"],
+        row["task_index"],
+        row["attempt"],
+        row["status"],
+        row["run_status"],
+        row["cluster_uid"],
+        row["exit_code"],
+        row["exit_signal"],
+        row["outcome"],
+    )
+
+
+def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
+    """The crawlers' own statistics, summed over the run's tasks that are not superseded."""
+    t, after = task_history.c, 0
+    total: dict[str, int | float] = {}
+    while True:
+        query = (
+            select(t.task_id, task_stats.c.stats)
+            .join_from(task_history, task_stats, task_stats.c.task_id == t.task_id)
+            .where(t.run_id == run_id, t.superseded_by.is_(None), t.task_id > after)
+            .order_by(t.task_id)
+            .limit(CHUNK)
+            .with_hint(task_history, "FORCE INDEX (ix_task_history_run_id_task_id)", "mysql")
+        )
+        rows = conn.execute(query).mappings().all()
+        for row in rows:
+            for name, number in bounds.statistics(row["stats"]).items():
+                if name in total or len(total) < NAMES_MAX:
+                    total[name] = total.get(name, 0) + number
+        if len(rows) < CHUNK:
+            return bounds.statistics(total)
+        after = rows[-1]["task_id"]

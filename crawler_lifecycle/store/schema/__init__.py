@@ -1,1 +1,0 @@
-"""The tables, and how their rows become values."""

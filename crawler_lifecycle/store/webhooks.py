@@ -1,0 +1,376 @@
+"""Webhooks, and what was delivered to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    String,
+    Table,
+    UniqueConstraint,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from crawler_lifecycle.domain.bounds import ID_MAX, refusal
+from crawler_lifecycle.domain.errors import Fenced, NotInThisState
+from crawler_lifecycle.domain.names import EVENT_WEBHOOK_MISSED, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_TEST
+from crawler_lifecycle.domain.webhooks.definition import (
+    WebhookSpec,
+    event_facts,
+    webhook_sink,
+    webhook_subject,
+)
+from crawler_lifecycle.ports.runs import Event
+from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
+from crawler_lifecycle.store.base.named_rows import definition_of, locked_row, needed_row, put_row
+from crawler_lifecycle.store.base.outbox import (
+    insert_event,
+    listed_event,
+    outbox_counter,
+    outbox_delivery,
+    outbox_event,
+)
+from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.runs.tables import run_history, run_tag
+
+webhook = Table(
+    "webhook",
+    metadata,
+    Column("webhook_id", Key, primary_key=True, autoincrement=True),
+    Column("webhook_uid", String(32), nullable=False),
+    Column("name", String(80), nullable=False),
+    # Counts up with each definition.
+    Column("revision", Integer, nullable=False),
+    Column("definition", Json, nullable=False),
+    Column("requested_by", Words(255)),
+    # Every event up to this number is delivered, or is none of its.
+    Column("through_seq", BigInteger, nullable=False),
+    # Who delivers at present; another one may not write any more.
+    Column("follower", String(64)),
+    # Since when something cannot be delivered, and why.
+    Column("failing_since", UtcTime),
+    Column("error", Long),
+    Column("delivered_at", UtcTime),
+    Column("paused_at", UtcTime),
+    Column("pause_reason", Long),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("deleted_at", UtcTime),
+    UniqueConstraint("name"),
+    **OPTIONS,
+)
+
+_WEBHOOK = tuple(WebhookRow.__dataclass_fields__)
+_DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
+_w, _e, _d = webhook.c, outbox_event.c, outbox_delivery.c
+#: Events that are looked at behind one that is not taken, or that nobody wants: what one reading costs at most.
+_WINDOW = 1000
+#: What a webhook is told about itself, whatever its filters are.
+_ITS_OWN = frozenset({EVENT_WEBHOOK_TEST, EVENT_WEBHOOK_MISSED})
+#: Characters of a reason that its event has.
+_TOLD_MAX = 500
+
+
+def spec_of(row: Row) -> WebhookSpec:
+    """The definition of a row. Raises ``RowUnreadable``."""
+    return definition_of(webhook, row, WebhookSpec.read)
+
+
+class WebhookStore(StorePart):
+    """Webhooks: definitions, what is to be told to them, and what became of it. A webhook's row is locked first."""
+
+    # --- definitions ---
+
+    def put_webhook(
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None
+    ) -> tuple[WebhookRow, bool]:
+        """Make the webhook, or give it this definition; whether anything changed.
+
+        A new one, also one that is there again, is told what happens from now on. Raises ``InvalidRequest`` when there
+        are too many.
+        """
+        return put_row(self._db, webhook, name, lambda conn: self._put(conn, name, definition, requested_by))
+
+    def _put(
+        self, conn: Connection, name: str, definition: Mapping[str, Any], requested_by: str | None
+    ) -> tuple[WebhookRow, bool]:
+        now, found = self._clock(), locked_row(conn, webhook, name, deleted=True)
+        new: dict[str, Any] = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
+        if found is not None and found["deleted_at"] is None:
+            if found["definition"] == new["definition"]:
+                return _webhook(found), False
+            # Who delivers goes by the old one: nobody is it any more.
+            new |= {"revision": found["revision"] + 1, "failing_since": None, "error": None, "follower": None}
+        else:
+            self._check_most(conn, webhook, _w.deleted_at.is_(None))
+            new |= {"through_seq": _newest(conn), "webhook_uid": self.new_uid(), "deleted_at": None, "created_at": now}
+            new |= dict.fromkeys(("paused_at", "pause_reason", "failing_since", "error", "delivered_at", "follower"))
+            new |= {"revision": 1 if found is None else found["revision"] + 1}
+        if found is None:
+            conn.execute(insert(webhook).values(name=name, **new))
+        else:
+            conn.execute(update(webhook).where(_w.webhook_id == found["webhook_id"]).values(**new))
+        row = locked_row(conn, webhook, name)
+        assert row is not None, "it was written in this transaction"
+        return _webhook(row), True
+
+    def pause_webhook(
+        self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
+    ) -> WebhookRow:
+        """Pause it for this reason, with an event, or (``None``) let it go on.
+
+        ``skip``: what happened until now is not told any more; ``skip_seq``: this one event is not.
+        Raises ``RunNotFound``, and ``InvalidRequest`` where that event did not fail.
+        """
+        with self._db.writing() as conn:
+            row, now = needed_row(conn, webhook, name), self._clock()
+            if (row["paused_at"] is None) == (reason is None) and not skip and skip_seq is None:
+                return _webhook(row)
+            new: dict[str, Any] = {"pause_reason": reason, "paused_at": None if reason is None else now}
+            new["updated_at"] = now
+            if reason is None:
+                new |= {"failing_since": None, "error": None}
+            if skip:
+                new |= {"through_seq": _newest(conn), "follower": None}
+            elif skip_seq is not None:
+                _skip(conn, row, skip_seq)
+                new["follower"] = None
+            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
+            if reason is not None:
+                told = {"reason": reason[:_TOLD_MAX], "failing_since": _text(row["failing_since"])}
+                _tell(conn, row, EVENT_WEBHOOK_PAUSED, now, told)
+            return _webhook({**row, **new})
+
+    def delete_webhook(self, name: str) -> bool:
+        """Have nothing told any more; whether it was there. Its deliveries stay on record."""
+        with self._db.writing() as conn:
+            row, now = locked_row(conn, webhook, name), self._clock()
+            if row is None:
+                return False
+            gone = {"deleted_at": now, "updated_at": now, "follower": None}
+            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**gone))
+            return True
+
+    def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
+        """Append an event that is for this webhook alone. Raises ``RunNotFound``.
+
+        ``seen``: the newest event there was when the caller looked. ``NotInThisState`` when it was tested since.
+        """
+        with self._db.writing() as conn:
+            row = needed_row(conn, webhook, name)
+            subject = webhook_subject(row["webhook_id"])
+            tests = select(_e.seq).where(_e.subject == subject, _e.seq > (seen or 0), _e.type == EVENT_WEBHOOK_TEST)
+            if seen is not None and conn.execute(tests.limit(1)).one_or_none() is not None:
+                raise NotInThisState("Not carried out: it was tested since it was looked at. Look at it again first.")
+            return _tell(conn, row, EVENT_WEBHOOK_TEST, self._clock(), {"requested_by": requested_by})
+
+    def get_webhook(self, name: str) -> WebhookRow | None:
+        """The webhook of this name, deleted ones too."""
+        rows = self._rows(select(webhook).where(_w.name == name))
+        # MySQL ignores spaces at the end.
+        return _webhook(rows[0]) if rows and rows[0]["name"] == name else None
+
+    def list_webhooks(self, after_id: int = 0, limit: int = 100) -> list[WebhookRow]:
+        """Webhooks behind ``after_id``, in the order in which they were made."""
+        query = select(webhook).where(_w.webhook_id > after_id, _w.deleted_at.is_(None))
+        return [_webhook(row) for row in self._rows(query.order_by(_w.webhook_id).limit(limit))]
+
+    # --- deliveries ---
+
+    def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
+        """Be the one who delivers; ``None``: it was deleted, or never was. Again: nothing more.
+
+        Raises ``RowUnreadable`` for a definition that another hand spoilt.
+        """
+        with self._db.writing() as conn:
+            row = locked_row(conn, webhook, name)
+            if row is None:
+                return None
+            spec_of(row)
+            # A database that is not what it was may have fewer events.
+            new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
+            conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
+            return _webhook({**row, **new})
+
+    def waiting_events(
+        self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
+    ) -> WaitingEvents:
+        """What is to be told of the next events behind that number; at most ``limit`` are looked at. Raises ``Fenced``
+        when another one delivers by now."""
+        over = _d.status.in_(("delivered", "skipped"))
+        taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
+        wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
+        query = select(outbox_event).where(_e.seq > after_seq, wanted, ~taken.correlate(outbox_event).exists())
+        with self._db.reading() as conn:
+            mine = select(_w.follower, _w.paused_at).where(_w.webhook_id == webhook_id)
+            row = conn.execute(mine).one_or_none()
+            if row is None or row.follower != follower:
+                raise _fenced(webhook_id)
+            if row.paused_at is not None:
+                return WaitingEvents([], after_seq, paused=True)
+            newest = _newest(conn)  # first: what comes meanwhile is for the next time
+            if newest < after_seq:  # an older state of the database
+                raise _fenced(webhook_id)
+            until = min(newest, after_seq + _WINDOW)
+            if until <= after_seq:
+                return WaitingEvents([], after_seq)
+            if until < newest:  # what was removed is passed at once, and told of in one event
+                first = conn.execute(select(func.min(_e.seq)).where(_e.seq > after_seq)).scalar_one()
+                until = newest if first is None else min(newest, first - 1 + _WINDOW)
+            rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
+            runs = _runs(conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec)
+        events = [listed_event(row) for row in rows]
+        own = webhook_subject(webhook_id)
+        told = [
+            event
+            for event in events
+            if (event.type in _ITS_OWN and event.subject == own)
+            or spec.fits(event.type, event_facts(event.body, runs.get(event.run_id or 0)))
+        ]
+        full = len(events) == limit
+        return WaitingEvents(told, events[-1].seq if full else until, more=full or until < newest)
+
+    def note_tries(
+        self, webhook_id: int, follower: str, tried: Sequence[Tried], through_seq: int, *, settled: bool
+    ) -> WebhookRow:
+        """Write down tries, and up to which event all is delivered. ``settled``: nothing failed that is still to come.
+
+        Raises ``Fenced`` when another one delivers by now.
+        """
+        with self._db.writing() as conn:
+            query = select(webhook).where(_w.webhook_id == webhook_id).with_for_update()
+            row = conn.execute(query).mappings().one_or_none()
+            if row is None or row["follower"] != follower:
+                raise _fenced(webhook_id)
+            now, errors = self._clock(), [one.error for one in tried if one.error is not None]
+            _note(conn, webhook_sink(webhook_id), tried, now)
+            new: dict[str, Any] = {"through_seq": max(row["through_seq"], through_seq)}
+            if len(errors) < len(tried):
+                new["delivered_at"] = now
+            moved = new["through_seq"] > row["through_seq"]
+            if settled:
+                new |= {"failing_since": None, "error": None}
+            elif errors or row["failing_since"] is not None:
+                # One that fails now and then is well as long as it goes on.
+                since = None if moved else row["failing_since"]
+                new |= {"failing_since": since or now, "error": errors[-1] if errors else row["error"]}
+            if any(row[name] != value for name, value in new.items()):
+                conn.execute(update(webhook).where(_w.webhook_id == webhook_id).values(**new))
+            if moved:
+                _tell_missed(conn, row, new["through_seq"], now)
+            return _webhook({**row, **new})
+
+    def list_webhook_deliveries(
+        self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
+    ) -> list[WebhookDelivery]:
+        """What was delivered or tried, the latest event first."""
+        query = select(*((_d if name in _d else _e)[name] for name in _DELIVERY))
+        query = query.join_from(outbox_delivery, outbox_event, _e.seq == _d.seq)
+        query = query.where(_d.sink == webhook_sink(webhook_id))
+        if before_seq is not None:
+            query = query.where(_d.seq < before_seq)
+        if status is not None:
+            query = query.where(_d.status == status)
+        return [WebhookDelivery(**row) for row in self._rows(query.order_by(_d.seq.desc()).limit(limit))]
+
+
+def _fenced(webhook_id: int) -> Fenced:
+    return Fenced(f"Webhook {webhook_id} is delivered to by another one, or deleted")
+
+
+def _newest(conn: Connection) -> int:
+    """The number of the newest event."""
+    return int(conn.execute(select(outbox_counter.c.seq)).scalar_one())
+
+
+def _skip(conn: Connection, row: Row, seq: int) -> None:
+    """Have an event that failed not told any more."""
+    mine = (_d.seq == seq, _d.sink == webhook_sink(row["webhook_id"]), _d.status == "failed")
+    skip = update(outbox_delivery).where(*mine).values(status="skipped")
+    if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
+        cure = f"crawlctl webhook deliveries {row['name']} --status failed lists those that may be left out"
+        raise refusal("skip_seq", seq, f"no event of this number fails; {cure}")
+
+
+def _webhook(row: Row) -> WebhookRow:
+    return WebhookRow(**{name: row[name] for name in _WEBHOOK})
+
+
+def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:
+    """Append an event about a webhook. Nothing may follow it in the transaction."""
+    event = {
+        "subject": webhook_subject(row["webhook_id"]),
+        "subject_uid": row["webhook_uid"],
+        "run_id": None,
+        "attempt": 1,
+        "type": type,
+        "event_key": None,
+        "body": {"webhook_id": row["webhook_id"], "name": row["name"], **more},
+        "created_at": now,
+    }
+    return insert_event(conn, event)
+
+
+def _tell_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
+    """Append an event when some between the cursor of ``row`` and its new place are not there any more."""
+    after = row["through_seq"]
+    query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
+    missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
+    if missed > 0:
+        told = {"events": missed, "after_seq": after, "through_seq": through_seq}
+        _tell(conn, row, EVENT_WEBHOOK_MISSED, now, told)
+
+
+def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:
+    """What filters ask of runs that no event tells."""
+    if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
+        return {}
+    r, t = run_history.c, run_tag.c
+    found: dict[int, dict[str, object]] = {}
+    for run_id, crawler, flow in conn.execute(select(r.run_id, r.crawler, r.flow_id).where(r.run_id.in_(run_ids))):
+        found[run_id] = {"crawler": crawler, "flow_id": flow, "tags": []}
+    if spec.tags:
+        for run_id, tag in conn.execute(select(t.run_id, t.tag).where(t.run_id.in_(run_ids))):
+            tags: Any = found[run_id]["tags"]
+            tags.append(tag)
+    return found
+
+
+def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) -> None:
+    """Write tries down, those of one event as one. Events that were pruned meanwhile are left out."""
+    if not tried:
+        return
+    last = {one.seq: one for one in tried}
+    # As whoever else writes down a try: the pruner is done, or finds none.
+    held = select(_e.seq).where(_e.seq.in_(sorted(last))).order_by(_e.seq).with_for_update()
+    there = set(conn.execute(held).scalars())
+    known = select(_d.id, _d.seq, _d.tries).where(_d.seq.in_(sorted(there)), _d.sink == sink)
+    before = {seq: (id, tries) for id, seq, tries in conn.execute(known)}
+    new = []
+    for seq in sorted(there):
+        error = last[seq].error
+        values = {"error": error, "delivered_at": now if error is None else None}
+        values["status"] = "delivered" if error is None else "failed"
+        if seq in before:
+            id, tries = before[seq]
+            conn.execute(update(outbox_delivery).where(_d.id == id).values(tries=tries + 1, **values))
+        else:
+            new.append({"seq": seq, "sink": sink, "tries": 1, **values})
+    if new:
+        conn.execute(insert(outbox_delivery), new)
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,1 +1,0 @@
-"""Changes of rows, each in one transaction."""

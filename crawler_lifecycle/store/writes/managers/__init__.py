@@ -1,1 +1,0 @@
-"""What is written about crawl managers and their jobs."""

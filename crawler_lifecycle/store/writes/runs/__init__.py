@@ -1,1 +1,0 @@
-"""What is written about a run, a module for each stage or concern."""

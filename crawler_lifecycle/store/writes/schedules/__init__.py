@@ -1,1 +1,0 @@
-"""Schedules, and the line that each due time has."""
