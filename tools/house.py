@@ -1,0 +1,65 @@
+"""Refuse a house that grew: more lines of code in a room than ``house.toml`` allows, or more docstrings that ask.
+
+A room is the first folder or module in ``crawler_lifecycle/``. Blank lines, comments and docstrings do not count. A
+docstring asks when it begins with a word like "What": it should begin with a noun or a verb.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LIMITS = Path(__file__).with_suffix(".toml")
+HOUSE = LIMITS.parent.parent / "crawler_lifecycle"
+ASKING = frozenset({"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"})
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def code_lines(source: str) -> int:
+    """The number of lines with code."""
+    lines = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):  # of a module, a class, a function or an attribute
+                lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def asking(source: str) -> int:
+    """The number of docstrings of modules, classes and functions that begin with one of ``ASKING``."""
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED))
+    return sum((ast.get_docstring(node) or "-").split()[0] in ASKING for node in nodes)
+
+
+def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
+    """Each figure that the house exceeds, with the cure."""
+    rooms, asked = Counter[str](), Counter[str]()
+    for file in house.rglob("*.py"):
+        room, source = file.relative_to(house).parts[0], file.read_text()
+        rooms[room] += code_lines(source)
+        asked[room] += asking(source)
+    for room, lines in sorted(rooms.items()):
+        if lines > (most := limits["rooms"].get(room, 0)):
+            yield f"{room} has {lines:,} lines of code, at most {most:,}: remove something, or change {LIMITS.name}"
+    if rooms.total() > limits["lines"]:
+        yield f"all rooms have {rooms.total():,} lines of code, at most {limits['lines']:,}: make another room smaller"
+    if asked.total() > (most := limits["asking"]):
+        where = ", ".join(f"{room} {number}" for room, number in asked.most_common(5))
+        yield f"{asked.total():,} docstrings ask ({where}), at most {most:,}: begin them with a noun or a verb"
+
+
+if __name__ == "__main__":
+    found = list(complaints(HOUSE, tomllib.loads(LIMITS.read_text())))
+    print("\n".join(found), end="\n" if found else "")
+    sys.exit(len(found) > 0)
