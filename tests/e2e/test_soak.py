@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.plan import Plan, without_lost_disks, write_plan
-from tests.soak.soak import soak
+from tools.soak.plan import Plan, without_lost_disks, write_plan
+from tools.soak.soak import soak
 
 #: What disturbs nobody: of every end there is one reading, on any machine.
 CALM = ("start", "add", "wake", "audit")

@@ -11,10 +11,10 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tests.contracts.cluster.kube_harness import summary
-from tests.kubernetes.soak.ends import Stops
-from tests.kubernetes.soak.judge import Case, judge_run, judge_task
-from tests.kubernetes.soak.plan import make_plan
-from tests.kubernetes.soak.record import FINALIZER, SETTLED, PodStory, Story, Version
+from tools.soak.kubernetes.ends import Stops
+from tools.soak.kubernetes.judge import Case, judge_run, judge_task
+from tools.soak.kubernetes.plan import make_plan
+from tools.soak.kubernetes.record import FINALIZER, SETTLED, PodStory, Story, Version
 
 T0 = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 FINISHED = summary("finished", 0)

@@ -1,7 +1,7 @@
 """Does the status match the pod, always? A seeded soak: runs, everything that befalls them, and the record of etcd.
 
 A calm one, in which pods end and tasks are added, belongs to every run of the tests. Those that let everything
-loose: ``python -m tests.kubernetes.soak``, or ``pytest -m soak`` with ``SOAK_SEED``, ``SOAK_RUNS``, and
+loose: ``python -m tools.soak.kubernetes``, or ``pytest -m soak`` with ``SOAK_SEED``, ``SOAK_RUNS``, and
 ``SOAK_SECONDS``.
 """
 
@@ -14,9 +14,9 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.soak.plan import Plan, make_plan
-from tests.kubernetes.soak.record import flags
-from tests.kubernetes.soak.soaking import PATIENCE_S, soak
+from tools.soak.kubernetes.plan import Plan, make_plan
+from tools.soak.kubernetes.record import flags
+from tools.soak.kubernetes.soaking import PATIENCE_S, soak
 
 SEED, RUNS = int(os.environ.get("SOAK_SEED", "3")), int(os.environ.get("SOAK_RUNS", "14"))
 SECONDS = float(os.environ.get("SOAK_SECONDS", "40"))

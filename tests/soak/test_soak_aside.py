@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from tests.soak import door as doors
-from tests.soak import strikes
-from tests.soak.door import Told, left, settled
-from tests.soak.journal import Process
-from tests.soak.odd_book import check_strangers
-from tests.soak.odd_texts import FIELDS, LENGTHS, Odd, Sent, odd_requests, odd_text
-from tests.soak.schedule_book import check_schedules
-from tests.soak.schedules import EVERY_S, NAMES, Schedules, Wanted
-from tests.soak.strikes import Striker
-from tests.soak.world import SoakWorld
+from tools.soak import door as doors
+from tools.soak import strikes
+from tools.soak.door import Told, left, settled
+from tools.soak.journal import Process
+from tools.soak.odd_book import check_strangers
+from tools.soak.odd_texts import FIELDS, LENGTHS, Odd, Sent, odd_requests, odd_text
+from tools.soak.schedule_book import check_schedules
+from tools.soak.schedules import EVERY_S, NAMES, Schedules, Wanted
+from tools.soak.strikes import Striker
+from tools.soak.world import SoakWorld
 
 #: A due time: 13:46:40 of 12 January 1970.
 T = 1_000_000.0

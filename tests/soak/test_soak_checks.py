@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from tests.soak.book import Book
-from tests.soak.checks import Case, check
-from tests.soak.journal import Ask, Deeds, Kill, Process
-from tests.soak.manager_book import check_managers
-from tests.soak.manager_judge import of_ledger, stands_still
-from tests.soak.plan import Plan, Step, without_lost_disks, write_plan
-from tests.soak.strikes import Strike
-from tests.soak.truth import Stops, allowed, verdicts
-from tests.soak.world import SoakWorld
+from tools.soak.book import Book
+from tools.soak.checks import Case, check
+from tools.soak.journal import Ask, Deeds, Kill, Process
+from tools.soak.manager_book import check_managers
+from tools.soak.manager_judge import of_ledger, stands_still
+from tools.soak.plan import Plan, Step, without_lost_disks, write_plan
+from tools.soak.strikes import Strike
+from tools.soak.truth import Stops, allowed, verdicts
+from tools.soak.world import SoakWorld
 
 T = 1_000_000.0
 NO_STOP = Stops(may=False, must=False)

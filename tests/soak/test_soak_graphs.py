@@ -13,14 +13,14 @@ import pytest
 
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.graphs.testing import Memory, in_memory
-from tests.soak import graph_steps
-from tests.soak.graph_book import Asked, Execution, GraphCase, read_ledger
-from tests.soak.graph_judge import check, lost, of_processes
-from tests.soak.graph_managers import jobs_of
-from tests.soak.graph_plan import MODULE, Command, GraphPlan, write_plans
-from tests.soak.graph_steps import digest
-from tests.soak.journal import Process
-from tests.soak.strikes import Strike
+from tools.soak import graph_steps
+from tools.soak.graph_book import Asked, Execution, GraphCase, read_ledger
+from tools.soak.graph_judge import check, lost, of_processes
+from tools.soak.graph_managers import jobs_of
+from tools.soak.graph_plan import MODULE, Command, GraphPlan, write_plans
+from tools.soak.graph_steps import digest
+from tools.soak.journal import Process
+from tools.soak.strikes import Strike
 
 GRAPHS = 12
 GOOD = {"how": "finished"}

@@ -1,0 +1,77 @@
+"""What goes on beside a storm: strangers with odd texts, and schedules, each in a thread of its own.
+
+Their crawls are of the crawler ``aside``, which keeps its journals in a folder of its own: nothing of them counts for
+the manager or the graphs of the storm.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from tools.soak.door import Door
+from tools.soak.journal import read_journals
+from tools.soak.odd_book import check_strangers
+from tools.soak.odd_texts import Strangers
+from tools.soak.schedule_book import check_schedules
+from tools.soak.schedules import Schedules
+from tools.soak.world import SoakWorld
+
+#: Users' code of theirs, for the module of a storm: what a schedule begins as a manager.
+CLASS = """
+
+from crawler_lifecycle.managers import GeneratorCrawlManager as _Generator
+
+
+class Aside(_Generator):
+    name, spider, loop_mode, default_max_jobs = "aside", "aside", 5, 2
+
+    def set_parameters_gen(self):
+        for number in range(2):
+            yield {"spider_args": {"number": number, "seconds": 0.3}}
+"""
+
+
+class Aside:
+    """Both of them over one stack."""
+
+    def __init__(self, world: SoakWorld, module: str, seed: int) -> None:
+        """``module`` has ``CLASS``."""
+        self._world, self._over, self.wrong = world, threading.Event(), list[str]()
+        door = Door(lambda: str(world.stack.addresses["gateway"]))
+        self.strangers, self.schedules = Strangers(door, seed), Schedules(door, seed, f"{module}:Aside")
+        actors = (self.strangers, self.schedules)
+        self._threads = [threading.Thread(target=self._act, args=(one,), daemon=True) for one in actors]
+
+    def __str__(self) -> str:
+        sent, told = [one.start for one in self.strangers.sent], self.schedules.told
+        good, lives = sum(one.ok for one in sent), len(self.schedules.lives)
+        return (
+            f"{len(sent)} odd requests, {good} accepted; {len(told)} commands on schedules, deleted {lives} times, "
+            f"{len(self.schedules.wanted)} due times promised to a person"
+        )
+
+    def begin(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Let nobody begin anything more; back when both have left."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def judge(self) -> list[str]:
+        """What was untrue, when everything has ended."""
+        crawls, one = read_journals(self._world.aside), self.schedules
+        self.wrong += check_strangers(self._world, self.strangers.sent, crawls)
+        self.wrong += check_schedules(self._world, one.lives, one.wanted, one.told, crawls)
+        return self.wrong
+
+    def _act(self, actor: Strangers | Schedules) -> None:
+        try:
+            pause = 0.0
+            while not self._over.wait(pause):
+                pause = actor.turn()
+            actor.finish()
+        except Exception as error:  # a storm whose strangers are gone proves less than it says
+            self.wrong.append(f"{type(actor).__name__} broke down: {type(error).__name__}: {error}")

@@ -1,0 +1,105 @@
+"""A manager is stopped, in one way after the other, and its workers die meanwhile: when it says that it ended, nothing
+of it executes. Who executes is counted from the kernel's list of processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from crawler_lifecycle.cli.client.gateway import Document
+from crawler_lifecycle.cli.problems import CommandFailed
+from examples.story_checks import Untrue, check_processes
+from tests.e2e.world import TERMINAL, until
+from tools.soak.manager_judge import crawlers
+from tools.soak.strikes import HEALED_S
+from tools.soak.world import SoakWorld
+
+LIVE = 6
+CLASS = f"""
+
+class Endless(GeneratorCrawlManager):
+    name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "endless", "soak", 5, {LIVE}, 9
+
+    def set_parameters_gen(self):
+        for number in range(100):
+            yield {{"spider_args": {{"number": number, "seconds": 3600}}}}
+"""
+#: Until a stop is proved, with all that dies meanwhile.
+STOPPED_S = 180.0
+
+
+def stops(world: SoakWorld, plan: str) -> Iterator[str]:
+    """Play every way to stop a manager of this class; what was untrue."""
+    ways: dict[str, Callable[[int, str], object]] = {
+        "stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop"),
+        "force-stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"force": True}),
+        "signal": lambda _, id_: world.temporal("workflow", "signal", "--workflow-id", id_, "--name", "stop"),
+        "cancel": lambda _, id_: world.temporal("workflow", "cancel", "--workflow-id", id_),
+        "leave": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"leave": True}),
+        "terminate": lambda one, id_: _terminate(world, one, id_),
+    }
+    for way, stop in ways.items():
+        body: Document = {"plan": plan, "flow_id": way.replace(" ", "-")}
+        if way == "force-stop":  # nothing else ends what does not listen
+            body["argv"] = ["--spider-args", '{"deaf": "1"}']
+        one = world.gateway.start(body, way, "manager")["manager_id"]
+        until(lambda: len(crawlers(world.mark)) == LIVE, f"{LIVE} crawlers of {way}")
+        try:
+            stop(one, f"manager/endless/{body['flow_id']}")
+        except AssertionError as error:
+            yield f"{way}: {error}"
+            return
+        for part in ("worker", "plans"):
+            with suppress(ProcessLookupError):
+                world.stack.kill_part(part)
+        began = time.monotonic()
+        found = until(lambda one=one: _ended(world, one), f"the end of {way}", STOPPED_S)  # type: ignore[misc]
+        executing = len(crawlers(world.mark))
+        print(
+            f"{way}: {found['status']} {found['outcome']} after {time.monotonic() - began:.0f} s, {executing} execute"
+        )
+        yield from (f"{way}: {text}" for text in _untrue(world, found, executing, leave=way == "leave"))
+        world.stack.wait_healthy()
+
+
+def _ended(world: SoakWorld, one: int) -> Document | None:
+    with suppress(CommandFailed):
+        found = world.gateway.get(f"/v1/managers/{one}")
+        return found if found["status"] in TERMINAL else None
+    return None
+
+
+def _untrue(world: SoakWorld, found: Document, executing: int, *, leave: bool) -> Iterator[str]:
+    if (found["status"], found["outcome"]) != ("FAILED", "cancelled"):
+        yield f"it is {found['status']} {found['outcome']}: {found['cause']}"
+    runs = world.gateway.runs(parent=found["workflow_id"])
+    if executing != (LIVE if leave else 0):
+        yield f"{executing} crawlers execute"
+    if len(runs) != LIVE:
+        yield f"{len(runs)} runs were begun"
+    if leave:
+        time.sleep(5)
+        if (later := len(crawlers(world.mark))) != LIVE:
+            yield f"5 s later {later} crawlers execute"
+        for run in runs:
+            world.gateway.stop(run["run_id"], force=True)
+        until(lambda: not world.open_runs(), "the end of what was left")
+    for run in runs:
+        try:
+            check_processes(world.places, run)
+        except Untrue as error:
+            yield f"run {run['run_id']}: {error}"
+    # It ends on record first, and its worker may have died in between.
+    try:
+        until(lambda: not world.open_workflows([found["workflow_id"]]), "the end of its workflow", HEALED_S)
+    except AssertionError as error:
+        yield str(error)
+
+
+def _terminate(world: SoakWorld, one: int, workflow_id: str) -> None:
+    """Its workflow is gone, and nobody was told. Another one carries it, without an audit, and is stopped."""
+    world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
+    assert len(crawlers(world.mark)) == LIVE, "its runs know nothing of it"
+    until(lambda: bool(world.open_workflows([workflow_id])), "another workflow of it", HEALED_S)
+    world.gateway.post(f"/v1/managers/{one}/stop")

@@ -1,0 +1,298 @@
+"""One soak: a stack, a plan, time to settle, and the comparison."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle.cli.problems import CommandFailed
+from tests.e2e.world import TERMINAL, Row
+from tests.support.mariadb import MariaDb
+from tools.soak.book import read_book
+from tools.soak.checks import Case, check
+from tools.soak.deliveries import check_archive, check_events, check_findings, check_workflows
+from tools.soak.journal import Ask, Process, clock, read_journals
+from tools.soak.listener import Listener
+from tools.soak.manager_book import FIRST, asked_of_runs, check_managers, let_go_on, runs_of_managers, unsettled
+from tools.soak.plan import ENDLESS, Plan
+from tools.soak.world import SoakWorld
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Until everything that can end by itself has ended and everything that is to be delivered is. Far longer than needed:
+#: a worker that hung is given up after three minutes.
+SETTLE_S = 420.0
+#: An audit puts right what it saw wrong before; it is asked again and again while things settle.
+AUDIT_EVERY_S = 5.0
+#: Until a listener that is cut in the last moment has come back and heard the rest.
+LISTEN_S = 90.0
+#: A crawler beats five times a second; a machine may be so busy that it does not for so long.
+SILENT_S = 20.0
+
+
+@dataclass
+class Soak:
+    """Everything of one soak. ``violations`` is empty when the service told nothing but the truth."""
+
+    world: SoakWorld
+    plan: Plan
+    say: Callable[[str], None] = print
+    violations: list[str] = field(default_factory=list)
+    told: set[tuple[int, str]] = field(default_factory=set)
+
+    def run(self) -> list[str]:
+        for n in range(2, self.plan.workers + 1):
+            self.world.deploy(ROOT, f"worker-{n}")
+        with Listener(lambda: str(self.world.stack.addresses["gateway"])) as listener:
+            self._play()
+            self._check_stream(listener)
+        self.final_audit()
+        for text in self.world.deeds.complaints:
+            self.violate(None, text)
+        self.say(self.summary())
+        return self.violations
+
+    def _play(self) -> None:
+        """The plan, the time to settle, and the comparisons."""
+        self.act()
+        self.say(f"{clock(time.time())} the plan is carried out; {len(self.runs())} runs")
+        self.repair()
+        self.settle("what ends by itself", self._may_go_on)
+        self.compare("while endless runs go on", self._may_go_on)
+        self.stop_the_rest()
+        self.settle("the rest", lambda run_id: False)
+        self.compare("at the end", lambda run_id: False)
+
+    def _check_stream(self, listener: Listener) -> None:
+        """Who listens gets every event once, in order, however often the gateway dies."""
+        numbers = [row[0] for row in self.world.query("SELECT seq FROM outbox_event ORDER BY seq")]
+        listener.caught_up(numbers[-1], LISTEN_S)
+        heard = listener.numbers[: len(numbers)]
+        if heard != numbers:
+            missing, twice = sorted(set(numbers) - set(heard)), len(heard) - len(set(heard))
+            self.violate(None, f"of {len(numbers)} events the stream left out {missing[:20]}, {twice} came twice")
+        self.say(f"{clock(time.time())} heard {len(heard)} events in {listener.connections} connections")
+
+    def summary(self) -> str:
+        """What there was to be wrong about: a soak in which nothing happened proves nothing."""
+        world, deeds = self.world, self.world.deeds
+
+        def counted(values: Iterable[object]) -> str:
+            return (
+                ", ".join(f"{number} {value}" for value, number in sorted(Counter(map(str, values)).items())) or "none"
+            )
+
+        rows = world.query("SELECT attempt, status, outcome FROM run_history")
+        tasks = world.query("SELECT status, outcome FROM task_history")
+        kinds = world.query("SELECT kind FROM correction")
+        managers = world.query("SELECT status, outcome FROM manager")
+        findings = world.query("SELECT kind FROM audit_finding")
+        ran = len(read_journals(world.journals))
+        return "\n".join(
+            [
+                f"runs: {counted(f'{s}/{o}' for _, s, o in rows)}; attempts {sum(row[0] for row in rows)}",
+                f"managers: {counted('/'.join(row) for row in managers)}; {len(runs_of_managers(world))} runs of them",
+                f"tasks: {counted('/'.join(row) for row in tasks)}",
+                f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
+                f"asked: {counted(f'{ask.kind} {ask.answer}' for ask in deeds.asks)}",
+                f"corrections: {counted(kind for (kind,) in kinds)}; findings: {counted(kind for (kind,) in findings)}",
+            ]
+        )
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Every step at its time, each in a thread of its own: what hangs holds up nothing."""
+        began = time.monotonic()
+        with ThreadPoolExecutor(48) as pool:
+            for step in self.plan.steps:
+                time.sleep(max(0.0, began + step.at - time.monotonic()))
+                self.world.deeds.note(step.number, str(step))
+                pool.submit(self.world.do, step)
+
+    def runs(self) -> dict[int, int]:
+        """Runs by their number in the plan, those that came to be."""
+        numbers = [step.run for step in self.plan.steps if step.kind == "start" and step.run is not None]
+        own = {number: found for number in numbers if (found := self.world.run_id(number)) is not None}
+        return own | runs_of_managers(self.world)
+
+    def request(self, number: int) -> Row:
+        """What was asked for; a job of a manager is one task, without limits of its own."""
+        if number >= FIRST:
+            return {"limits": {}}
+        return next(s.more["request"] for s in self.plan.steps if s.kind == "start" and s.run == number)
+
+    # --- settling ----------------------------------------------------------------------------------------------------
+
+    def repair(self) -> None:
+        for part in self.world.stack._supervisor._kept.values():
+            part.wanted = True
+        self.world.stack.wait_healthy(timeout_s=120)
+        let_go_on(self.world)
+
+    def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
+        """Wait until every run has ended, except those that may go on; with audits, as a stack in service has them."""
+        end, audited = time.monotonic() + SETTLE_S, 0.0
+        while time.monotonic() < end:
+            if time.monotonic() - audited >= AUDIT_EVERY_S:
+                left, audited = self._audit(), time.monotonic()
+                if left == 0 and not self._unsettled(may_go_on):
+                    return
+            time.sleep(0.5)
+        for text in self._unsettled(may_go_on):
+            self.violate(None, f"{what}: not settled within {SETTLE_S:g} s: {text}")
+
+    def _audit(self) -> int | None:
+        """An audit that repairs; how much it found, or ``None`` when it could not say."""
+        try:
+            answer = self.world.gateway.audit(repair=True)
+            report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
+        except CommandFailed:
+            return None
+        if report is None or report["troubles"]:
+            return None
+        return int(sum(report["found"].values()))
+
+    def _unsettled(self, may_go_on: Callable[[int], bool]) -> list[str]:
+        found = []
+        columns = "run_id, status, stage, waiting_for, look_error"
+        for run_id, status, stage, waiting_for, error in self.world.query(f"SELECT {columns} FROM run_history"):
+            if status not in TERMINAL and not may_go_on(run_id):
+                found.append(f"run {run_id} is {status}, {stage}, waits for {waiting_for}, {error}")
+        sql = (
+            "SELECT r.run_id, r.attempt FROM run_history r LEFT JOIN export_record x ON x.run_id = r.run_id "
+            f"AND x.attempt = r.attempt WHERE r.status IN {TERMINAL} AND (x.status IS NULL OR x.status = 'failed')"
+        )
+        found += [f"run {run_id} has no export of attempt {attempt}" for run_id, attempt in self.world.query(sql)]
+        open_ = self.world.cli_list("ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'")
+        found += unsettled(self.world)
+        live = set(self.world.open_runs())
+        for workflow_id in (row["execution"]["workflowId"] for row in open_):
+            if self.world.run_of(workflow_id) not in live:
+                found.append(f"the workflow {workflow_id} is open")
+        return found
+
+    def _may_go_on(self, run_id: int) -> bool:
+        """Whether something of the run truly executes for ever, and nobody asked it to end."""
+        beating = [p for p in read_journals(self.world.journals, run_id) if time.time() - p.last < SILENT_S]
+        status = self.world.status(run_id)
+        return status == "PROCESSING" and any(float(p.args["seconds"]) >= ENDLESS for p in beating)
+
+    def stop_the_rest(self) -> None:
+        for run_id in self.world.open_runs():
+            number = next(number for number, known in self.runs().items() if known == run_id)
+            self.world.deeds.note(0, f"the soak stops run {run_id}")
+            for _ in range(20):
+                sent = time.time()
+                body: Row = {"request_id": f"soak-end-{run_id}", "requested_by": "soak", "force": True}
+                try:
+                    answer, detail = self.world._http("POST", f"/v1/runs/{run_id}/stop", body)
+                except OSError as error:
+                    answer, detail = "unknown", str(error)
+                self._asked(number, sent, answer, detail, str(body["request_id"]))
+                if answer == "ok":
+                    break
+                time.sleep(1)
+
+    def _asked(self, number: int, sent: float, answer: str, detail: str, key: str) -> None:
+        more: dict[str, Any] = {"force": True, "key": key, "way": "gateway"}
+        self.world.deeds.asked(Ask(0, number, "stop", sent, time.time(), answer, detail, **more))
+
+    # --- the comparison ----------------------------------------------------------------------------------------------
+
+    def compare(self, when: str, may_go_on: Callable[[int], bool]) -> None:
+        """Hold everything against everything."""
+        world, runs = self.world, self.runs()
+        journals: dict[int, list[Process]] = {}
+        for process in read_journals(world.journals):
+            journals.setdefault(process.run_id, []).append(process)
+        self._starts(runs, journals)
+        for ask in asked_of_runs(world):
+            world.deeds.asked(ask)
+        for text in check_managers(world, self.plan, world.deeds, [one for many in journals.values() for one in many]):
+            self.violate(None, f"{when}: {text}")
+        for number, run_id in runs.items():
+            for _ in range(3):
+                processes = journals.get(run_id, [])
+                case = Case(number, read_book(world, run_id), processes, world.deeds, self.request(number))
+                found = self._check(case, may_go_on)
+                if not found or case.book.ended:
+                    break
+                # It goes on, and its rows were read one after the other: what is untrue stays so.
+                time.sleep(1)
+                journals[run_id] = read_journals(world.journals, run_id)
+            new = [text for text in found if (number, text) not in self.told]
+            self.told |= {(number, text) for text in new}
+            if new:
+                self.violate(case, *(f"{when}: {text}" for text in new))
+        for text in check_workflows(world):
+            self.violate(None, f"{when}: {text}")
+        self.say(f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} violations")
+
+    def _check(self, case: Case, may_go_on: Callable[[int], bool]) -> list[str]:
+        found = [*check(case), *check_findings(self.world, case)]
+        if not case.book.ended:
+            if not may_go_on(case.book.run_id):
+                found.append(f"the run is {case.book.run['status']} and nothing of it executes for ever")
+            return found
+        found += check_events(self.world, case.book)
+        # A crawler that began without its disk had nowhere to put its items.
+        hidden = any(a - 1 < p.begin < b + 1 for a, b in self.world.deeds.hidden for p in case.processes)
+        taken = any(kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task))
+        if not hidden and not taken:
+            found += check_archive(self.world, case.book)
+        return found
+
+    def _starts(self, runs: dict[int, int], journals: dict[int, list[Process]]) -> None:
+        for ask in self.world.deeds.asks:
+            if ask.kind == "start" and ask.answer == "ok" and ask.run not in runs:
+                self.violate(None, f"R{ask.run} was accepted and is not on record: {ask}")
+        for run_id in set(journals) - set(runs.values()):
+            self.violate(None, f"run {run_id} executed, and nobody started it: {journals[run_id][0]}")
+        known = {row[0] for row in self.world.query("SELECT run_id FROM run_history")}
+        for run_id in known - set(runs.values()):
+            self.violate(None, f"run {run_id} is on record, and nobody started it")
+
+    def final_audit(self) -> None:
+        """After all of that another audit finds nothing."""
+        for _ in range(10):
+            answer = self.world.gateway.audit(repair=False)
+            report = answer.get("report") or self.world.gateway.audit_report(str(answer["audit_id"]))
+            if report is not None:
+                if report["found"] or report["troubles"]:
+                    self.violate(None, f"the audit at the end: {report['found']} {report['troubles']} {report}")
+                return
+            time.sleep(1)
+        self.violate(None, "the audit at the end does not come to an end")
+
+    def violate(self, case: Case | None, *texts: str) -> None:
+        """Write violations down, with the steps that touched the run and the evidence."""
+        if case is None:
+            self.violations += texts
+            for text in texts:
+                self.say(f"VIOLATION: {text}")
+            return
+        head = f"R{case.number} (run {case.book.run_id})"
+        lines = [f"VIOLATION: {head}: {text}" for text in texts]
+        self.violations += [f"{head}: {text}" for text in texts]
+        mine = self.world.deeds.steps_of(case.number, case.book.run_id)
+        notes = [(at, n, text) for at, n, text in self.world.deeds.log if n in mine or _global(text)]
+        told = [(a.sent, a.step, f"  {a.kind} {a.answer} in {a.answered - a.sent:.2f} s: {a.detail}")
+                for a in self.world.deeds.asks if a.run == case.number]  # fmt: skip
+        lines += ["steps:", *(f"  {clock(at)} {n}: {text}" for at, n, text in sorted(notes + told))]
+        lines += ["journal:", *(f"  {process}" for process in case.processes), "record:", str(case.book), ""]
+        self.say("\n".join(lines))
+
+
+def _global(text: str) -> bool:
+    return any(word in text for word in ("part=", "kill -9 of worker", "kill -9 of temporal", "audit repair"))
+
+
+def soak(folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None) -> list[str]:
+    """Carry the plan out on a stack below ``folder``; the violations."""
+    with SoakWorld.up(folder, server) as world:
+        return Soak(world, plan, say).run()

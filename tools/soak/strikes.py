@@ -1,0 +1,236 @@
+"""What storms do to a stack at random: its processes are killed, drained and frozen, workflows are terminated, users'
+code is edited, and a new build takes over. The workers of users' code are two, of no version; the other worker is of a
+version."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from crawler_lifecycle.cli.process_identity import start_time
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from tests.e2e.world import TERMINAL, until
+from tests.support.builds import ROOT
+from tests.support.mariadb import MariaDb, running_mariadb
+from tools.soak.journal import read_journals
+from tools.soak.world import DURABLE, SoakWorld
+
+OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
+PLANS = ("plans", "plans-2")
+#: Seconds that a frozen worker stands still.
+FROZEN_S = (15.0, 60.0)
+EDITS = BUILDS = 2
+#: Workflows that somebody terminates: of managers, of graphs, of due times. What they carried is carried by another one
+#: within so many seconds, and nobody asks for an audit.
+TERMINATED, HEALED_S = (names.MANAGER_WORKFLOW, names.GRAPH_WORKFLOW, names.DUE_WORKFLOW), 60.0
+#: Seconds before the first strike.
+FIRST_S = 10.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Something that was done to the stack, and when everything of it was up again."""
+
+    what: str
+    at: float
+    over: float
+    hosts: frozenset[int] = frozenset()
+    """The processes with users' code that died of it."""
+    whom: str = ""
+    """The workflow that was terminated."""
+
+
+class Striker:
+    """Strikes one stack. The same seed strikes in the same order; whom it meets depends on who is there."""
+
+    def __init__(self, world: SoakWorld, module: Path, seed: int, pause_s: float, also: Sequence[str] = ()) -> None:
+        """``module``: users' code, which is edited. ``pause_s``: seconds between two strikes, on average. ``also``:
+        parts of the stack that are killed besides."""
+        self.world, self.module, self.source, self._pause_s = world, module, module.read_text(), pause_s
+        self.seed, self._dice, self._victims = seed, random.Random(seed), random.Random(seed)
+        self.parts = ("worker", "temporal", *also)
+        self.strikes: list[Strike] = []
+        self.killed: set[tuple[int, int]] = set()
+        """Crawlers that were ended: process id and start time."""
+        self._edits = self._build = 0
+        self._hosts: frozenset[int] = frozenset()
+        self._whom = ""
+        self.wrong: list[str] = []
+        self._next = FIRST_S
+
+    def begin(self) -> None:
+        """Have the workers that are struck later."""
+        for name in PLANS:  # first: others inherit the version of the stack's own worker
+            self.world.deploy(ROOT, name, ("plans",))
+        self._take_over()
+        self._next += time.monotonic()
+
+    def turn(self, done: float) -> None:
+        """Strike when it is time to. ``done``: which part of the work is done, 0 to 1."""
+        if time.monotonic() >= self._next:
+            self._strike(done)
+            self._next = time.monotonic() + self._dice.uniform(0.4, 1.6) * self._pause_s
+
+    def __str__(self) -> str:
+        done = Counter(strike.what for strike in self.strikes)
+        return ", ".join(f"{what} {times}" for what, times in sorted(done.items())) or "nothing struck"
+
+    def _strike(self, done: float) -> None:
+        """Do something to it; back when everything is up again."""
+        kinds: dict[str, Callable[[], object]] = {
+            "plans killed": lambda: self._end_plans(signal.SIGKILL),
+            "plans drained": lambda: self._end_plans(signal.SIGTERM),
+            "plans frozen": self._freeze,
+            "host killed": self._kill_host,
+            "crawler killed": self._kill_crawler,
+            "workflow terminated": self._terminate,
+        }
+        for part in self.parts:
+            kinds[f"{part} killed"] = lambda part=part: self.world.stack.kill_part(part)  # type: ignore[misc]
+        if self.world.server is not None:
+            kinds["database killed"] = self._kill_database
+        what = self._dice.choice([*kinds, "workflow terminated"])
+        if self._edits < EDITS and done > (self._edits + 1) / (EDITS + 1):
+            self._edits, what = self._edits + 1, "class edited"
+            kinds[what] = lambda: self.module.write_text(f"{self.source}\n# edit {self._edits}\n")
+        elif self._build < BUILDS and done > 1 / 2:
+            what, kinds["build changed"] = "build changed", self._take_over
+        began, self._hosts, self._whom = time.time(), frozenset(), ""
+        with suppress(ProcessLookupError):
+            kinds[what]()
+            time.sleep(0.5)  # so that the death is seen before the health is asked for
+            self.world.stack.wait_healthy()
+            self.strikes.append(Strike(what, began, time.time(), self._hosts, self._whom))
+
+    def _take_over(self) -> None:
+        """Another build, of a version, serves everything but users' code from now on."""
+        self._build += 1
+        build = f"build-{self._build}"
+        self.world.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
+        command = ("worker", "deployment", "set-current-version", "--deployment-name", "crawler-lifecycle", "--yes")
+        until(lambda: not self.world.temporal(*command, "--build-id", build, check=False).returncode, "a current build")
+
+    def _end_plans(self, how: signal.Signals) -> None:
+        name = self._victims.choice(PLANS)
+        self._hosts = frozenset(self._hosts_of(name))
+        self.world.stack.kill_part(name, how)
+
+    def _freeze(self) -> None:
+        """A worker stands still and then goes on, when others have made the object anew."""
+        name, seconds = self._victims.choice(PLANS), self._victims.uniform(*FROZEN_S)
+        pid = self.world.stack.kill_part(name, signal.SIGSTOP)
+        threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
+
+    def _hosts_of(self, *names: str) -> list[int]:
+        parents = {self.world.stack.pids.get(name) for name in names}
+        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) in parents]
+
+    def _kill_host(self) -> None:
+        hosts = self._hosts_of(*PLANS)
+        if not hosts:
+            raise ProcessLookupError
+        victim = self._victims.choice(hosts)
+        self._hosts = frozenset([victim])
+        os.kill(victim, signal.SIGKILL)
+
+    def _kill_crawler(self) -> None:
+        """Of one that has not said its last word, so that everybody knows what its end is."""
+        live = [c for c in read_journals(self.world.journals) if c.end is None and start_time(c.pid) == c.start]
+        if not live:
+            raise ProcessLookupError
+        victim = self._victims.choice(live)
+        os.kill(victim.pid, signal.SIGSTOP)
+        now = next(c for c in read_journals(self.world.journals, victim.run_id) if c.pid == victim.pid)
+        if now.end is None:
+            self.killed.add((victim.pid, victim.start))
+        os.kill(victim.pid, signal.SIGKILL if now.end is None else signal.SIGCONT)
+
+    def _terminate(self) -> None:
+        """Somebody ends a workflow, and tells nobody; back when another one carries what it carried."""
+        found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
+        if not found:
+            raise ProcessLookupError
+        kind = self._victims.choice(sorted({one["type"]["name"] for one in found}))
+        victims = sorted(one["execution"]["workflowId"] for one in found if one["type"]["name"] == kind)
+        self._whom = whom = str(self._victims.choice(victims))
+        self.world.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
+        if kind == names.DUE_WORKFLOW:
+            return  # its line tells what became of it
+        try:
+            until(lambda: whom in ended(self.world) or self.world.open_workflows([whom]), "another one", HEALED_S)
+        except AssertionError:
+            self.wrong.append(f"{whom!r} was terminated, and {HEALED_S:g} s later nothing carries what it carried")
+
+    def _kill_database(self) -> None:
+        assert self.world.server is not None
+        self.world.server.kill()
+        time.sleep(self._victims.uniform(0.5, 5))
+        self.world.server.restart()
+
+
+def ended(world: SoakWorld) -> set[str]:
+    """The ids of the workflows of managers and graphs that have ended."""
+    managers = world.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
+    graphs = world.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
+    return {manager_workflow_id(*one) for one in managers} | {names.graph_workflow_id(key) for (key,) in graphs}
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What every storm can be told."""
+    parser.add_argument("--pause", type=float, default=25.0, help="seconds between deaths, on average (default: 25)")
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--mariadb", action="store_true", help="on a MariaDB server of its own (default: SQLite)")
+    parser.add_argument("--folder", type=Path, help="where the stack lives; kept (default: a temporary one)")
+
+
+@contextmanager
+def stack(chosen: argparse.Namespace, module: str, source: str, slots: int) -> Iterator[tuple[SoakWorld, Path]]:
+    """A stack that serves one module with users' code, and the file of that; everything of it is ended afterwards."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with ExitStack() as undo:
+        folder = (chosen.folder or Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))).absolute()
+        (folder / "modules").mkdir(parents=True)
+        file = folder / "modules" / f"{module}.py"
+        file.write_text(source)
+        server: MariaDb | None = undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
+        settings = {
+            "LIFECYCLE_PLANS__MODULES": json.dumps([module]),
+            "LIFECYCLE_PLANS__FOLDER": str(file.parent),
+            "LIFECYCLE_CLUSTER__SLOTS": str(slots),
+        }
+        yield undo.enter_context(SoakWorld.up(folder / "state", server, **settings)), file
+
+
+def say(line: str) -> None:
+    """Tell how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def verdict(seed: int, wrong: Sequence[str]) -> int:
+    """Tell what was untrue; the exit code."""
+    for line in wrong:
+        print(f"WRONG: {line}")
+    print(f"seed {seed}: {'nothing lost, nothing doubled' if not wrong else f'{len(wrong)} violations'}")
+    return 1 if wrong else 0

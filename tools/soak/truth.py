@@ -1,0 +1,147 @@
+"""How a task may have ended, by what its process and the soak wrote down: docs/lifecycle.md, "How an end is read".
+
+What is certain allows one end. Where two things happened at nearly the same time, or nobody got an answer, either may
+have come first, and both ends are allowed; never one that neither explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tools.soak.journal import Ask, Kill, Process
+
+End = tuple[str, str]
+
+CANCELLED: set[End] = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
+LOST: End = ("LOST", "lost")
+FAILED: End = ("FAILED", "failed")
+INTERRUPTED: End = ("FAILED", "interrupted")
+BY_CODE: dict[int, End] = {
+    0: ("SUCCEEDED", "finished"),
+    3: ("FAILED", "diskusage_exceeded"),
+    11: INTERRUPTED,
+    13: INTERRUPTED,
+    14: ("SUCCEEDED", "size_limit"),
+    15: ("SUCCEEDED", "time_limit"),
+    18: ("FAILED", "banned"),
+    143: INTERRUPTED,
+}
+#: From the last word of a crawler to the time that its supervisor writes down as its end, on a machine that is busy.
+CLOSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Whether a stop was in force at an end: surely, perhaps, or not at all."""
+
+    may: bool
+    must: bool
+    limit: str | None = None
+    """The outcome of a limit that may have been reached by then."""
+    force: bool = False
+    """Whether one of them may have been a forced one, or have become one."""
+
+
+@dataclass(frozen=True)
+class Era:
+    """The time from the beginning of a run, or from its resume after an end, to its next end."""
+
+    since: float
+    former_end: float
+    """The end before it; a stop that was answered before that is history."""
+
+
+def stops_at(end: float, asks: Iterable[Ask], era: Era, limit: str | None = None, *, escalates: bool = False) -> Stops:
+    """Which stops by a person were in force at this moment."""
+    may = must = force = False
+    for ask in asks:
+        if ask.answer == "no" or ask.sent > end + CLOSE_S or ask.answered < era.former_end:
+            continue
+        may, force = True, force or ask.force or escalates
+        # A signal is an order on its way; what the gateway answers for is on record.
+        recorded = ask.way == "gateway" and ask.answer == "ok" and ask.detail.startswith("202")
+        must = must or (recorded and ask.sent > era.since and ask.answered < end)
+    return Stops(may, must, limit, force)
+
+
+def own_end(process: Process) -> set[End]:
+    """What its own end means when nobody asked it to stop."""
+    end = process.end
+    if end is None:
+        return set()
+    if end.get("signal") is not None:
+        return {INTERRUPTED if end["signal"] == 15 else FAILED}
+    code, reason = int(end["code"]), end.get("reason")
+    status, outcome = BY_CODE.get(code, FAILED)
+    return {(status, reason if reason and reason != "shutdown" else outcome)}
+
+
+def finished(process: Process) -> bool:
+    """Whether it said that it finished, and then ended with 0: no stop that comes too late changes that."""
+    end = process.end
+    return bool(end and end.get("code") == 0 and end.get("reason") == "finished")
+
+
+def silent(process: Process) -> bool:
+    """Whether it ended with 0 and no word: its runner takes that for finished, unless a stop reached it first."""
+    end = process.end
+    return bool(end and end.get("code") == 0 and end.get("reason") is None)
+
+
+def allowed(process: Process, kills: Sequence[Kill], stops: Stops) -> set[End]:
+    """Every end that the task of this process may be recorded with."""
+    deadly = [kill for kill in kills if kill.whom in ("crawler", "runner")]
+    if process.lost is not None:
+        deadly.append(Kill(process.name, "runner", process.lost))
+    natural = own_end(process)
+    found: set[End] = set()
+    if process.end is not None:
+        interrupted = [kill for kill in deadly if kill.at < process.end["at"] - 0.05]
+        # Without its runner nobody sums up, whatever the crawler does then.
+        if not any(kill.whom == "runner" for kill in interrupted):
+            found |= natural
+    if any(kill.whom == "disk" for kill in kills):
+        found |= {FAILED, LOST}
+    if deadly:
+        found.add(FAILED)
+        if any(kill.whom in ("supervisor", "folder") for kill in kills):
+            found.add(LOST)
+    # A kill by the service may come between the last word and the exit; nobody can tell from outside.
+    if stops.may and (not finished(process) or deadly or stops.force or process.signals):
+        sure = stops.must and not finished(process) and not silent(process)
+        found = CANCELLED | (set() if sure else found)
+    if stops.limit is not None and not stops.must:
+        found |= {("FAILED", stops.limit), *((("CANCELLED", stops.limit),) if process.end is None else ())}
+    return found
+
+
+def never_executed(kills: Sequence[Kill], stops: Stops) -> set[End]:
+    """Every end of a task of which no process ever began."""
+    found: set[End] = set()
+    if stops.may:
+        found |= CANCELLED
+    if stops.limit is not None:
+        found |= {("CANCELLED", stops.limit), ("FAILED", stops.limit)}
+    if kills:
+        found |= {LOST, FAILED}
+    return found
+
+
+def verdicts(ends: Sequence[End], stops: Stops, limit: str | None) -> set[End]:
+    """Every verdict that a run over tasks with these ends may have."""
+    if all(status == "SUCCEEDED" for status, _ in ends):
+        outcomes = {outcome for _, outcome in ends}
+        return {("COMPLETED", outcomes.pop() if len(outcomes) == 1 else "finished")}
+    found: set[End] = set()
+    if stops.may:
+        found.add(("FAILED", "cancelled"))
+    if not stops.must:
+        bad = {outcome for status, outcome in ends if status != "SUCCEEDED"}
+        if any(status == "SUCCEEDED" for status, _ in ends):
+            found.add(("FAILED", "partial"))
+        else:
+            found.add(("FAILED", bad.pop() if len(bad) == 1 else "failed"))
+        if limit is not None:
+            found.add(("FAILED", limit))
+    return found
