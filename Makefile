@@ -102,6 +102,7 @@ test-page: env
 lint: env image-lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(PY) tools/house.py
 
 image-lint: env
 	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
@@ -150,14 +151,14 @@ MINUTES ?= 10
 SEED ?= 1
 RUNS ?= 500
 soak: env
-	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
+	@$(PY) -m tools.soak --minutes $(MINUTES) --seed $(SEED) --runs $(RUNS)
 
 soak-manager: env
-	@$(PY) -m tests.soak.managers --mariadb --seed $(SEED)
+	@$(PY) -m tools.soak.managers --mariadb --seed $(SEED)
 
 GRAPHS ?= 200
 soak-graphs: env
-	@$(PY) -m tests.soak.graphs --mariadb --graphs $(GRAPHS) --seed $(SEED)
+	@$(PY) -m tools.soak.graphs --mariadb --graphs $(GRAPHS) --seed $(SEED)
 
 # Tests play fixed examples, so that a change is refused only for what it did. This looks for new ones, twenty times as
 # many, each time others: it prints how to play a failure again. Mend it, and put what was found beside the property.

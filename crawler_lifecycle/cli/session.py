@@ -18,6 +18,8 @@ from crawler_lifecycle.domain.bounds import storable
 from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
+    from crawler_lifecycle.domain.retention import Retention
+
     from .client.gateway import Gateway
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml", "name")
@@ -252,19 +254,16 @@ def seconds(text: str) -> float:
     return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
-def long_ago(text: str, now: datetime, *, least_s: float, why: str, such_as: str) -> tuple[float, datetime]:
-    """An age for ``--older-than`` in seconds, and the time that long ago.
-
-    ``why`` says what needs whatever is younger than ``least_s`` seconds. Raises ``CommandFailed``.
-    """
+def long_ago(text: str, now: datetime, rule: Retention) -> tuple[float, datetime]:
+    """An age for ``--older-than`` in seconds, and the time that long ago. Raises ``CommandFailed``."""
     age_s = seconds(text)
-    if age_s < least_s:
-        least = f"{least_s / 86400:g}d" if least_s >= 86400 else f"{least_s / 3600:g}h"
-        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too short", why, f"give at least {least}")
+    if age_s < rule.least_s:
+        least = f"{rule.least_s / 86400:g}d" if rule.least_s >= 86400 else f"{rule.least_s / 3600:g}h"
+        raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too short", rule.why_least, f"give at least {least}")
     try:
         return age_s, storable(now - timedelta(seconds=age_s))
     except (OverflowError, ValueError):
-        cure = f"give one such as {such_as}"
+        cure = f"give one such as {rule.default_s / 86400:g}d"
         raise CommandFailed(Exit.USAGE, f"--older-than {text!r} is too long", None, cure) from None
 
 

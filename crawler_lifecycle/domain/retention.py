@@ -1,7 +1,7 @@
 """Retention: what may be removed, when, and who removes it. Executors only execute.
 
-What is not known to be of no more use stays. ``RETENTION`` is the table; below it are the rules: rows of the database,
-files of runs on the cluster volume and in object storage, folders of the local cluster, unfinished uploads.
+What is not known to be of no more use stays. The ages stand first, below them the rules: rows of the database, files
+of runs on the cluster volume and in object storage, folders of the local cluster, unfinished uploads.
 """
 
 from __future__ import annotations
@@ -20,26 +20,10 @@ from .run_ref import RunRef
 DAY_S = 86_400.0
 
 
-class Store(StrEnum):
-    """Where something may be removed."""
-
-    DATABASE = "the database"
-    LOCAL_FOLDERS = "folders of the local cluster"
-    VOLUME = "the cluster volume"
-    BUNDLES = "bundles in object storage"
-    UPLOADS = "unfinished uploads of archives"
-
-
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What may leave one store."""
+    """The ages at which something may leave the place where it is kept."""
 
-    goes: str
-    """What is removed; everything else stays."""
-    by: str
-    """Who decides that it is time: a command, a service, or the writer itself."""
-    executor: str
-    """The module below ``adapters`` that removes it."""
     default_s: float
     """The age from which it goes where nobody says another one, in seconds."""
     least_s: float = 0.0
@@ -47,48 +31,24 @@ class Retention:
     why_least: str = ""
 
 
-RETENTION: Mapping[Store, Retention] = MappingProxyType(
-    {
-        Store.DATABASE: Retention(
-            "rows of GOES, of runs that ended",
-            "crawlctl db prune",
-            "database.writes.pruning",
-            default_s=90 * DAY_S,
-            # Audits compare runs that ended within three days, deliveries are tried for one, and a reader of events
-            # that comes back after a long weekend should find what it missed.
-            least_s=7 * DAY_S,
-            why_least="audits, deliveries and readers of events still need what is younger",
-        ),
-        Store.LOCAL_FOLDERS: Retention(
-            "task folders and saved state of runs whose tasks have all ended",
-            "the scheduler service, every hour (LIFECYCLE_CLUSTER__KEEP_DAYS)",
-            "local.folders.retention",
-            default_s=14 * DAY_S,
-        ),
-        Store.VOLUME: Retention(
-            "files and saved state of runs that ended and were exported",
-            "crawlctl cluster tidy",
-            "kubernetes.files.volume",
-            default_s=14 * DAY_S,
-            least_s=12 * 3600.0,  # one try of an export may read files for six hours
-            why_least="an export may read files for hours, and a run that just ended may be resumed",
-        ),
-        Store.BUNDLES: Retention(
-            "what pods of such runs uploaded",
-            "crawlctl cluster tidy",
-            "archive.bundles.location",
-            default_s=14 * DAY_S,
-            least_s=12 * 3600.0,
-            why_least="an export may read files for hours, and a run that just ended may be resumed",
-        ),
-        Store.UPLOADS: Retention(
-            "uploads of the same archive to which nothing was added lately",
-            "each export, before and after its own upload",
-            "archive.s3.leftovers",
-            default_s=20.0,  # below the heartbeat timeout of an export (30 s)
-        ),
-    }
+#: The database: rows of ``GOES``, by ``crawlctl db prune`` (store/retention/pruning.py). Audits compare runs that ended
+#: within three days, deliveries are tried for one, and a reader of events that comes back after a long weekend should
+#: find what it missed.
+DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need what is younger")
+#: The local cluster: task folders and saved state of runs whose tasks have all ended, by the scheduler service, every
+#: hour (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
+LOCAL_FOLDERS = Retention(14 * DAY_S)
+#: The cluster volume and bundles in object storage: files and saved state of runs that ended and were exported, by
+#: ``crawlctl cluster tidy`` (clusters/kubernetes/files/volume.py, adapters/archive/bundles/location.py). One try of an
+#: export may read files for six hours.
+FILES = Retention(
+    14 * DAY_S,
+    12 * 3600.0,
+    "an export may read files for hours, and a run that just ended may be resumed",
 )
+#: Object storage: unfinished uploads of the same archive to which nothing was added lately, by each export, before and
+#: after its own (adapters/archive/s3/leftovers.py). It is below the heartbeat timeout of an export (30 s).
+UPLOADS = Retention(20.0)
 
 
 # --- rows of the database ------------------------------------------------------------------------------------------
@@ -153,14 +113,8 @@ class Stays(StrEnum):
     UNKNOWN = "the database has no such run"
 
 
-_OVER = frozenset(status.value for status in RunStatus if status.terminal)
 #: Audit findings with these statuses are closed.
 CLOSED = ("repaired", "gone")
-
-
-def run_stays(status: object, ended_at: object, updated_at: object, before: datetime) -> Stays | None:
-    """Why nothing of a run may go; ``None``: it ended before ``before``, and was not touched since. See ``stays``."""
-    return stays(status, RunStatus, _OVER, (ended_at, updated_at), before)
 
 
 def stays(

@@ -7,8 +7,7 @@ from crawler_lifecycle.store.migrations.schema_version import (
     read_schema,
     upgrade,
 )
-from crawler_lifecycle.store.retention.owned_pruning import Place
-from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
+from crawler_lifecycle.store.retention.pruning import Place, Pruner, open_pruner
 
 from .diagnosis import Diagnosis, diagnose, sqlite_file, try_writing
 from .engine import masked

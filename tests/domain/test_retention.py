@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import given
@@ -11,11 +10,14 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.cli.admin import cluster_tidy, db_prune
 from crawler_lifecycle.domain.retention import (
+    DATABASE,
     DAY_S,
-    RETENTION,
+    FILES,
+    LOCAL_FOLDERS,
+    UPLOADS,
     KeptRun,
+    Retention,
     RetentionState,
-    Store,
     folders_go,
     stand_of_name,
     upload_goes,
@@ -27,21 +29,16 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 UID = "a" * 32
 
 
-@pytest.mark.parametrize("store", Store)
-def test_every_store_has_one_executor_and_an_age_that_may_be_asked_for(store: Store) -> None:
-    rule = RETENTION[store]
-    assert find_spec(f"crawler_lifecycle.adapters.{rule.executor}") is not None
+@pytest.mark.parametrize("rule", [DATABASE, LOCAL_FOLDERS, FILES, UPLOADS])
+def test_each_age_may_be_asked_for(rule: Retention) -> None:
     assert rule.default_s >= rule.least_s >= 0
     assert bool(rule.least_s) == bool(rule.why_least)
-    assert len({one.executor for one in RETENTION.values()}) == len(Store)
 
 
 def test_the_ages_that_people_see_are_those_of_the_table() -> None:
-    assert f"{RETENTION[Store.DATABASE].default_s / DAY_S:g}d" == db_prune.DEFAULT_AGE
-    assert f"{RETENTION[Store.VOLUME].default_s / DAY_S:g}d" == cluster_tidy.DEFAULT_AGE
-    assert ClusterSettings().keep_days == RETENTION[Store.LOCAL_FOLDERS].default_s / DAY_S
-    volume, bundles = RETENTION[Store.VOLUME], RETENTION[Store.BUNDLES]
-    assert (volume.by, volume.default_s, volume.least_s) == (bundles.by, bundles.default_s, bundles.least_s)
+    assert f"{DATABASE.default_s / DAY_S:g}d" == db_prune.DEFAULT_AGE
+    assert f"{FILES.default_s / DAY_S:g}d" == cluster_tidy.DEFAULT_AGE
+    assert ClusterSettings().keep_days == LOCAL_FOLDERS.default_s / DAY_S
 
 
 @given(st.lists(st.tuples(st.none() | st.sampled_from([9.0, 10.0]), st.booleans()), max_size=4))

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
-    RETENTION,
+    DATABASE,
     Stays,
-    Store,
     event_stays,
     finding_stays,
     mark,
     marked_through,
     pruned_through,
-    run_stays,
+    stays,
 )
 from crawler_lifecycle.domain.run import RunStatus
 
 BEFORE = datetime(2026, 8, 1, tzinfo=UTC)
 OLD, NEW = BEFORE - timedelta(microseconds=1), BEFORE
+OVER = ("COMPLETED", "FAILED")
 MOMENTS = st.sampled_from([OLD, NEW, None, "2026-02-30"])
 
 
@@ -44,15 +44,15 @@ MOMENTS = st.sampled_from([OLD, NEW, None, "2026-02-30"])
     ],
 )
 def test_a_run(status: object, ended: object, updated: object, why: Stays | None) -> None:
-    assert run_stays(status, ended, updated, BEFORE) is why
+    assert stays(status, RunStatus, OVER, (ended, updated), BEFORE) is why
 
 
 @given(st.sampled_from([*RunStatus.__members__, "X", "", None]), MOMENTS, MOMENTS)
 def test_only_of_a_run_that_ended_and_was_left_alone_anything_goes(
     status: object, ended: object, updated: object
 ) -> None:
-    goes = run_stays(status, ended, updated, BEFORE) is None
-    assert goes == (status in ("COMPLETED", "FAILED") and (ended, updated) == (OLD, OLD))
+    goes = stays(status, RunStatus, OVER, (ended, updated), BEFORE) is None
+    assert goes == (status in OVER and (ended, updated) == (OLD, OLD))
 
 
 @given(st.sampled_from([None, Stays.LIVE, Stays.RECENT, Stays.UNREADABLE]), st.sampled_from([None, "7/1/x"]), MOMENTS)
@@ -88,4 +88,4 @@ def test_a_mark_that_somebody_spoilt_counts_for_everything(text: str) -> None:
 
 
 def test_nobody_who_still_needs_it_is_younger_than_the_least_age() -> None:
-    assert AuditRules().recent_s * 2 < RETENTION[Store.DATABASE].least_s
+    assert AuditRules().recent_s * 2 < DATABASE.least_s

@@ -64,9 +64,11 @@ def tidy(
     recent, not exported or unknown to the database is kept and told. Without --yes nothing is changed. It may be called
     at any time, also twice at once. A run that is resumed afterwards begins anew, and says so.
     """
+    from crawler_lifecycle.domain.retention import FILES
+
     session = current()
     settings = load_settings()
-    places, (age_s, before) = _places(settings), _age(older_than)
+    places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
     from crawler_lifecycle.domain.errors import StoreUnavailable
 
     store = _store(settings)
@@ -108,13 +110,6 @@ def _store(settings: Settings) -> Store:
         return open_store(settings.database.url, pool_size=1)
     except InvalidRequest as error:
         raise CommandFailed(Exit.USAGE, "no database is known", str(error), "set LIFECYCLE_DATABASE__URL") from None
-
-
-def _age(text: str) -> tuple[float, datetime]:
-    from crawler_lifecycle.domain.retention import RETENTION, Store
-
-    rule = RETENTION[Store.VOLUME]  # and of bundles: one call clears both
-    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
 
 
 @dataclass

@@ -53,8 +53,10 @@ def prune(
     audits. Runs, tasks, the ledger and what a resume or an export needs are never touched. Without --yes nothing is
     changed. It may be called at any time, also twice at once, and stopped at any time; the next call goes on.
     """
+    from crawler_lifecycle.domain.retention import DATABASE
+
     session = current()
-    age_s, before = _age(older_than)
+    age_s, before = long_ago(older_than, output.now(), DATABASE)
     pruner = _pruner(url or load_settings().database.url)
     work = _Pruning(session, pruner, before, yes=yes)
     try:
@@ -64,13 +66,6 @@ def prune(
     _show(session, work, age_s)
     _tell(session, work, older_than)
     return Exit.DONE
-
-
-def _age(text: str) -> tuple[float, datetime]:
-    from crawler_lifecycle.domain.retention import RETENTION, Store
-
-    rule = RETENTION[Store.DATABASE]
-    return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
 
 
 def _pruner(url: str) -> Pruner:

@@ -1,22 +1,24 @@
-"""Pruning: removes working rows of runs that ended long ago (``domain.retention`` says which).
+"""Pruning: removes working rows of what ended long ago (``domain.retention`` says which).
 
 Each table is gone through by its primary key, so a call reads no more than one chunk, however large the database is and
-however much of it stays. What may go is removed in one short transaction for each chunk, which holds the rows of its
-runs: a run that is resumed meanwhile comes before it or after it, and before it nothing of the run is removed.
+however much of it stays. What may go is removed in one short transaction for each chunk, which holds the runs, managers
+and graphs of its rows: one that is resumed meanwhile comes before it or after it, and before it nothing of it is gone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from itertools import zip_longest
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, Table, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Label, Table, insert, select, update
 
-from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED
+from crawler_lifecycle.domain.graph.spec import GraphState
+from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED, PROPERTY_PRUNED, graph_subject, manager_subject
 from crawler_lifecycle.domain.retention import (
     CLOSED,
     Stays,
@@ -25,15 +27,18 @@ from crawler_lifecycle.domain.retention import (
     finding_stays,
     mark,
     marked_through,
-    run_stays,
+    stays,
 )
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import webhook_sink
 from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import Clock, utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
+from crawler_lifecycle.store.graphs.tables import graph, graph_log, graph_page, graph_result, graph_step
+from crawler_lifecycle.store.managers.tables import manager, manager_addition, manager_item
 from crawler_lifecycle.store.runs.tables import (
     history_property,
     run_history,
@@ -45,48 +50,242 @@ from crawler_lifecycle.store.runs.tables import (
 )
 from crawler_lifecycle.store.schedules.due_lines import BEGINS, OVER, status_column
 from crawler_lifecycle.store.schedules.tables import schedule_due
-from crawler_lifecycle.store.tables import metadata
 
-from .owned_pruning import (
-    OWNED,
-    SUBJECTS,
-    Chunk,
-    Leaving,
-    Place,
-    held,
-    mark_owners,
-    owners_of,
-    remove_owned,
-    rows_of_owner,
-)
+#: The key of the last row of a chunk; the second number counts only where a key has two.
+Place = tuple[int, int]
+#: A run, a manager or a graph: the name of its ``Owner``, and its id.
+Ref = tuple[str, int]
 
-_OVER = [status.value for status in RunStatus if status.terminal]
 _PRIMARY = "FORCE INDEX (PRIMARY)"
 _BY_SINK = "uq_outbox_delivery_seq_sink"
 _BY_NAME = "FORCE INDEX (uq_history_property_run_id_attempt_name)"
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A row that may go."""
+
+    key: Place
+    owner: Ref | None
+    """Its run, manager or graph; ``None``: it belongs to nothing that there is."""
+
+
+@dataclass
+class Chunk:
+    """What was found among the next rows of a table."""
+
+    goes: list[Leaving] = field(default_factory=list)
+    stays: Counter[Stays] = field(default_factory=Counter)
+    sent: int = 0
+    """Deliveries that go with their events."""
+    sent_stays: Counter[Stays] = field(default_factory=Counter)
+    next: Place | None = None
+    """Where to go on; ``None``: there are no more rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A kind of thing that has an end, and rows of its own that go long after that."""
+
+    id: Column[int]
+    state: Column[str]
+    words: type[StrEnum]
+    over: frozenset[str]
+    ended: Column[datetime]
+    key: Column[Any] | None = None
+    """The column that subjects of its events name; ``None``: its events name it in a column, or it has none."""
+    subject: str = ""
+    """The begin of these subjects."""
+    mark: str | None = None
+    """The column that tells when rows of it were removed."""
+
+    @property
+    def table(self) -> Table:
+        found: Table = self.id.table
+        return found
+
+    @property
+    def facts(self) -> list[Label[Any]]:
+        """The columns that decide about it."""
+        changed = self.table.c.updated_at.label("its_change")
+        return [self.id.label("its_id"), self.state.label("its_state"), self.ended.label("its_end"), changed]
+
+    def stays(self, row: Row, before: datetime) -> Stays | None:
+        """Why nothing of it may go; ``row`` has the columns of ``facts``."""
+        return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
+
+
+_OVER = frozenset(status.value for status in RunStatus if status.terminal)
+#: In the order in which they are locked.
+OWNERS: Mapping[str, Owner] = MappingProxyType(
+    {
+        "manager": Owner(
+            manager.c.manager_id,
+            state=manager.c.status,
+            words=RunStatus,
+            over=_OVER,
+            ended=manager.c.ended_at,
+            key=manager.c.manager_id,
+            subject=manager_subject(0)[:-1],
+            mark="jobs_pruned_at",
+        ),
+        "graph": Owner(
+            graph.c.graph_id,
+            state=graph.c.state,
+            words=GraphState,
+            over=frozenset(state.value for state in GraphState if state.final),
+            ended=graph.c.ended_at,
+            key=graph.c.graph_key,
+            subject=graph_subject(""),
+            mark="pruned_at",
+        ),
+        # Pages of a graph that were sent and never made whole.
+        "draft": Owner(
+            graph.c.graph_id,
+            state=graph.c.state,
+            words=GraphState,
+            over=frozenset({GraphState.DRAFT.value}),
+            ended=graph.c.updated_at,
+        ),
+        "run": Owner(
+            run_history.c.run_id,
+            state=run_history.c.status,
+            words=RunStatus,
+            over=_OVER,
+            ended=run_history.c.ended_at,
+        ),
+    }
+)
+
+
+def _as_owner(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
+    return owner
+
+
+def _finding(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
+    return finding_stays(owner, row["status"], (row["last_seen"], row["repaired_at"]), before)
+
+
+def _due(row: Row, owner: Stays | None, before: datetime) -> Stays | None:
+    live = row["target_id"] is None or (row["status"] is not None and row["status"] not in OVER)
+    return due_stays(row["decision"] in BEGINS, live, row["decided_at"], before)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table that rows leave."""
+
+    table: Table
+    owner: str | None = None
+    columns: Sequence[ColumnElement[Any]] = ()
+    """What decides beside the owner."""
+    rule: Callable[[Row, Stays | None, datetime], Stays | None] = _as_owner
+    """Why a row stays, out of it and why what belongs to its owner stays."""
+    still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
+    """What is asked of a row once more when it is removed: others write it without its owner."""
+    marks: bool = True
+    """Whether its owner tells that rows of it were removed."""
+
+    @property
+    def keys(self) -> tuple[Column[Any], ...]:
+        """As many columns of the key as a place tells. All parts of a graph's result go with the first."""
+        return tuple(self.table.primary_key)[:2]
+
+    def rows(self, conn: Connection, after: Place) -> Sequence[Row]:
+        """The rows of the next chunk. The table comes first, whatever the optimizer would like."""
+        (first, *more), owner = self.keys, OWNERS.get(self.owner or "")
+        # Spelled so that every database begins to read at the place.
+        behind = [first >= after[0], (first > after[0]) | (more[0] > after[1])] if more else [first > after[0]]
+        query = select(*self.keys, *self.columns).select_from(self.table)
+        if owner is not None:
+            of = self.table.c.get(owner.id.name)
+            if of is None:  # it belongs to a task
+                query = query.outerjoin(task_history, task_history.c.task_id == first)
+                of = task_history.c.run_id
+            query = query.add_columns(*owner.facts).outerjoin(owner.table, owner.id == of)
+        if self.table is graph_result:
+            behind.append(graph_result.c.part == 0)
+        query = query.where(*behind).order_by(*self.keys).limit(CHUNK).with_hint(self.table, _PRIMARY, "mysql")
+        return conn.execute(query).mappings().all()
+
+    def chunk(self, conn: Connection, before: datetime, after: Place) -> Chunk:
+        """What may go of the next rows, and why the others stay."""
+        rows, owner = self.rows(conn, after), OWNERS.get(self.owner or "")
+        whys = [self.rule(row, owner.stays(row, before) if owner else None, before) for row in rows]
+        refs = [(self.owner, row["its_id"]) if self.owner and row["its_id"] is not None else None for row in rows]
+        return self.told(rows, whys, refs)
+
+    def told(self, rows: Sequence[Row], whys: Sequence[Stays | None], refs: Sequence[Ref | None]) -> Chunk:
+        """The chunk of these rows: why each stays, and what it belongs to."""
+        places = [(row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0) for row in rows]
+        chunk = Chunk(next=places[-1] if len(rows) == CHUNK else None)
+        for place, why, ref in zip(places, whys, refs, strict=True):
+            if why is None:
+                chunk.goes.append(Leaving(place, ref))
+            else:
+                chunk.stays[why] += 1
+        return chunk
+
+    def delete(self, conn: Connection, keys: Sequence[Place]) -> int:
+        """Delete the rows of these keys; how many there were."""
+        first, *more = self.keys
+        if not more:
+            return delete_rows(conn, first, "PRIMARY", [key[0] for key in keys])
+        below: dict[int, list[int]] = {}
+        for one, two in keys:
+            below.setdefault(one, []).append(two)
+        return sum(delete_rows(conn, more[0], "PRIMARY", rest, of={first.name: id}) for id, rest in below.items())
+
+
+def _sources() -> Mapping[str, Source]:
+    event, line, found = outbox_event.c, schedule_due.c, audit_finding.c
+    sources = (
+        Source(
+            outbox_event,
+            "run",
+            columns=(event.run_id, event.subject, event.event_key, event.type, event.created_at),
+            still=lambda before: (),  # whoever writes down a try holds the event: it is done, or it will find none
+        ),
+        Source(task_log, "run"),
+        Source(task_stats, "run", marks=False),
+        Source(task_observation, "run", marks=False),
+        Source(task_finding, "run", marks=False),
+        Source(
+            schedule_due,
+            columns=(line.decision, line.target_id, line.decided_at, status_column()),
+            rule=_due,
+            still=lambda before: (line.decided_at < before,),  # a person may have asked for it meanwhile
+        ),
+        Source(manager_item, "manager"),
+        Source(manager_addition, "manager"),
+        Source(graph_result, "graph"),
+        Source(graph_step, "graph"),
+        Source(graph_log, "graph"),
+        Source(graph_page, "draft"),
+        Source(
+            audit_finding,
+            "run",
+            columns=(found.status, found.last_seen, found.repaired_at),
+            rule=_finding,
+            still=lambda before: (found.status.in_(CLOSED), found.last_seen < before),  # it may be seen again
+            marks=False,
+        ),
+    )
+    return MappingProxyType({source.table.name: source for source in sources})
+
+
+#: In the order in which they are gone through.
+SOURCES = _sources()
+
+
 class Pruner:
     """Goes through the tables and removes what may go. ``tables`` are those that have chunks of their own."""
+
+    tables = tuple(SOURCES)
 
     def __init__(self, database: Database, clock: Clock = utc_now) -> None:
         self._db = database
         self._clock = clock
-        self._readers: Mapping[str, Callable[[Connection, datetime, Place], Chunk]] = {
-            "outbox_event": _events,
-            "task_log": partial(_of_tasks, task_log),
-            "task_stats": partial(_of_tasks, task_stats),
-            "task_observation": _observations,
-            "task_finding": _staged_findings,
-            "schedule_due": _due_lines,
-            **{name: partial(rows_of_owner, metadata.tables[name]) for name in OWNED},
-            "audit_finding": _closed_findings,
-        }
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Their names, in the order in which they are to be gone through."""
-        return tuple(self._readers)
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
@@ -95,72 +294,69 @@ class Pruner:
     def look(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
         """The next 500 rows behind ``after``: which may go, and why the others stay. Nothing is changed."""
         with self._db.reading() as conn:
-            return self._readers[table](conn, before, after)
+            if table == "outbox_event":
+                return _events(conn, before, after)
+            return SOURCES[table].chunk(conn, before, after)
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
         """Remove those that still may go, in one transaction; how many went, by table. Again: none."""
         if not leaving:
             return {}
-        keys = sorted(one.key for one in leaving)
+        source, gone = SOURCES[table], dict[str, int]()
         with self._db.writing() as conn:
-            if table == "audit_finding":
-                return {table: _remove_findings(conn, keys, before)}
-            if table == "schedule_due":
-                return {table: _remove_due(conn, keys, before)}
             # First, as in every transaction of ours: two of them never wait for each other.
-            owners = held(conn, leaving, before)
-            if table in OWNED:
-                return remove_owned(conn, table, [one for one in leaving if one.owner in owners], self._clock())
-            runs = _held(conn, {one.run_id for one in leaving if one.run_id is not None}, before)
-            mine = [
-                one
-                for one in sorted(leaving, key=lambda one: one.key)
-                if one.run_id in runs or one.owner in owners or (table == "outbox_event" and one.alone)
-            ]
-            if not mine:
-                return {}
-            if table == "outbox_event":
-                return self._remove_events(conn, mine, runs)
-            if table == "task_finding":
-                return {table: _remove_staged(conn, mine)}
-            if table == "task_log":
-                self._mark(conn, runs, {one.run_id: 0 for one in mine if one.run_id is not None})
-            column = metadata.tables[table].c.task_id
-            return {table: delete_rows(conn, column, "PRIMARY", [one.key[0] for one in mine])}
+            attempts = _held(conn, leaving, before)
+            mine = [(one.key, one.owner) for one in leaving if one.owner is None or one.owner in attempts]
+            if mine and source.still is not None:
+                [column] = source.keys
+                ids = [key[0] for key, _ in mine]
+                query = select(column).where(column.in_(ids), *source.still(before)).order_by(column).with_for_update()
+                found = set(conn.execute(query.with_hint(source.table, _PRIMARY, "mysql")).scalars())
+                mine = [one for one in mine if one[0][0] in found]
+            keys = sorted(key for key, _ in mine)
+            if source.table is outbox_event:
+                sent = delete_rows(conn, outbox_delivery.c.seq, _BY_SINK, [key[0] for key in keys])
+                gone["outbox_delivery"] = sent
+            if count := source.delete(conn, keys):
+                gone[table] = count
+                if source.marks:
+                    self._mark(conn, source, mine, attempts)
+        return gone
 
-    def _remove_events(self, conn: Connection, mine: Sequence[Leaving], runs: Mapping[int, int]) -> dict[str, int]:
-        e, seqs = outbox_event.c, [one.key[0] for one in mine]
-        # Whoever writes down a try holds the event: it is done, or it will find none.
-        there = select(e.seq).where(e.seq.in_(seqs)).order_by(e.seq).with_for_update()
-        found = set(conn.execute(there.with_hint(outbox_event, _PRIMARY, "mysql")).scalars())
-        through: dict[int, int] = {}
-        for one in mine:
-            if one.run_id is not None and one.key[0] in found:
-                through[one.run_id] = max(one.key[0], through.get(one.run_id, 0))
-        self._mark(conn, runs, through)
-        mark_owners(conn, [one for one in mine if one.key[0] in found])
-        sent = delete_rows(conn, outbox_delivery.c.seq, _BY_SINK, sorted(found))
-        gone = delete_rows(conn, e.seq, "PRIMARY", sorted(found))
-        return {"outbox_event": gone, "outbox_delivery": sent}
+    def _mark(
+        self, conn: Connection, source: Source, gone: Sequence[tuple[Place, Ref | None]], attempts: Mapping[Ref, int]
+    ) -> None:
+        """Write down with each owner that rows of it are gone: up to which event, or when."""
+        through: dict[Ref, int] = {}
+        for (key, _), ref in gone:
+            if ref is not None:
+                through[ref] = max(key if source.table is outbox_event else 0, through.get(ref, 0))
+        self._mark_runs(conn, {id: (attempts["run", id], seq) for (name, id), seq in through.items() if name == "run"})
+        for name in ("manager", "graph"):
+            owner = OWNERS[name]
+            mine = {id: seq for (of, id), seq in through.items() if of == name}
+            if source.table is outbox_event:
+                marked = owner.table.c.pruned_through
+                for id, seq in mine.items():
+                    known = marked.is_(None) | (marked < seq)
+                    conn.execute(update(owner.table).where(owner.id == id, known).values(pruned_through=seq))
+            elif mine:
+                conn.execute(update(owner.table).where(owner.id.in_(mine)).values({owner.mark: self._clock()}))
 
-    def _mark(self, conn: Connection, attempts: Mapping[int, int], through: Mapping[int, int]) -> None:
-        """Write down with the present attempts that rows were removed, and up to which event."""
-        if not through:
-            return
+    def _mark_runs(self, conn: Connection, through: Mapping[int, tuple[int, int]]) -> None:
+        """The same with the present attempt of each run; 0 is no event."""
         p = history_property.c
-        known: dict[int, tuple[int, int]] = {}
         query = select(p.id, p.run_id, p.attempt, p.value).where(p.run_id.in_(through), p.name == PROPERTY_PRUNED)
-        for id, run_id, attempt, value in conn.execute(query.with_hint(history_property, _BY_NAME, "mysql")):
-            if attempt == attempts[run_id]:
-                known[run_id] = (id, marked_through(value))
+        rows = conn.execute(query.with_hint(history_property, _BY_NAME, "mysql")).all() if through else []
+        known = {(run_id, attempt): (id, marked_through(value)) for id, run_id, attempt, value in rows}
         now, new = self._clock(), []
-        for run_id, seq in through.items():
-            if run_id not in known:
-                row = {"run_id": run_id, "attempt": attempts[run_id], "name": PROPERTY_PRUNED}
-                new.append({**row, "value": mark(seq, now)})
-            elif seq > known[run_id][1]:
-                moved = update(history_property).where(p.id == known[run_id][0]).values(value=mark(seq, now))
-                conn.execute(moved)
+        for run_id, (attempt, seq) in through.items():
+            id, before = known.get((run_id, attempt), (None, -1))
+            if id is None:
+                key = {"run_id": run_id, "attempt": attempt, "name": PROPERTY_PRUNED}
+                new.append({**key, "value": mark(seq, now)})
+            elif seq > before:
+                conn.execute(update(history_property).where(p.id == id).values(value=mark(seq, now)))
         if new:
             conn.execute(insert(history_property), new)
 
@@ -170,94 +366,41 @@ def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
     return Pruner(Database(open_engine(parse_url(url), pool_size=1)), clock)
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+def _held(conn: Connection, leaving: Sequence[Leaving], before: datetime) -> dict[Ref, int]:
+    """The owners of these that ended before then, with their attempts. They are locked, in the order of their ids."""
+    found: dict[Ref, int] = {}
+    for name, owner in OWNERS.items():
+        ids = {one.owner[1] for one in leaving if one.owner is not None and one.owner[0] == name}
+        columns = owner.table.c
+        old = (owner.state.in_(owner.over), owner.ended < before, columns.updated_at < before)
+        for chunk in chunks(sorted(ids)):
+            query = select(owner.id, columns.attempt).where(owner.id.in_(chunk), *old).order_by(owner.id)
+            rows = conn.execute(query.with_for_update().with_hint(owner.table, _PRIMARY, "mysql"))
+            found |= {(name, id): attempt for id, attempt in rows}
+    return found
 
 
-def _with_run(table: Table, *columns: Any, run_id: Column[int] | None = None) -> Select[Any]:
-    """Those columns, with what decides about the run. The table comes first, whatever the optimizer would like."""
-    r = run_history.c
-    on = r.run_id == (table.c.run_id if run_id is None else run_id)
-    run = (r.run_id.label("run"), r.status.label("run_status"), r.ended_at, r.updated_at)
-    query = select(*columns, *run).select_from(table)
-    if run_id is not None:
-        query = query.outerjoin_from(table, task_history, task_history.c.task_id == table.c.task_id)
-        query = query.outerjoin(run_history, on)
-    else:
-        query = query.outerjoin_from(table, run_history, on)
-    return query.with_hint(table, _PRIMARY, "mysql").limit(CHUNK)
-
-
-def _run_stays(row: Mapping[Any, Any], before: datetime) -> Stays | None:
-    return run_stays(row["run_status"], row["ended_at"], row["updated_at"], before)
-
-
-def _chunk(
-    rows: Sequence[Mapping[Any, Any]],
-    keys: Sequence[Place],
-    whys: Sequence[Stays | None],
-    owners: Sequence[tuple[str, int] | None] = (),
-) -> Chunk:
-    chunk = Chunk(next=keys[-1] if len(rows) == CHUNK else None)
-    for row, key, why, owner in zip_longest(rows, keys, whys, owners):
-        if why is None:
-            chunk.goes.append(Leaving(key, row["run"], owner))
-        else:
-            chunk.stays[why] += 1
-    return chunk
-
-
-def _by_run(conn: Connection, query: Select[Any], before: datetime, *keys: str) -> Chunk:
-    """A chunk of rows about which nothing but their run decides."""
-    rows = conn.execute(query).mappings().all()
-    places = [(row[keys[0]], row[keys[1]] if len(keys) > 1 else 0) for row in rows]
-    return _chunk(rows, places, [_run_stays(row, before) for row in rows])
-
-
-def _of_tasks(table: Table, conn: Connection, before: datetime, after: Place) -> Chunk:
-    key = table.c.task_id
-    query = _with_run(table, key, run_id=task_history.c.run_id).where(key > after[0]).order_by(key)
-    return _by_run(conn, query, before, "task_id")
-
-
-def _observations(conn: Connection, before: datetime, after: Place) -> Chunk:
-    key = task_observation.c.task_id
-    query = _with_run(task_observation, key).where(key > after[0]).order_by(key)
-    return _by_run(conn, query, before, "task_id")
-
-
-def _staged_findings(conn: Connection, before: datetime, after: Place) -> Chunk:
-    c = task_finding.c
-    # Spelled so that every database begins to read at the place.
-    behind = (c.run_id >= after[0], (c.run_id > after[0]) | (c.task_id > after[1]))
-    query = _with_run(task_finding, c.run_id, c.task_id).where(*behind).order_by(c.run_id, c.task_id)
-    return _by_run(conn, query, before, "run_id", "task_id")
+# --- events --------------------------------------------------------------------------------------------------------
 
 
 def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
-    e, d = outbox_event.c, outbox_delivery.c
-    columns = (e.seq, e.run_id, e.subject, e.event_key, e.type, e.created_at)
-    rows = conn.execute(_with_run(outbox_event, *columns).where(e.seq > after[0]).order_by(e.seq)).mappings().all()
-    sent: Counter[int] = Counter()
-    unsent: set[int] = set()
-    if rows:
-        query = select(d.seq, d.status, d.sink).where(d.seq.in_([row["seq"] for row in rows]))
-        for seq, status, sink in conn.execute(query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")):
-            sent[seq] += 1
-            # A webhook that was down for months is not waited for.
-            if status != "delivered" and not sink.startswith(webhook_sink("")):
-                unsent.add(seq)
-    owners = owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
-    whose = [owners.get(row["subject"]) if row["run_id"] is None else None for row in rows]
-    whys = [
-        event_stays(_whose_stays(row, of, before), row["event_key"], row["created_at"], before)
-        for row, of in zip(rows, whose, strict=True)
+    """A chunk of events. Each is of a run, or its subject says of which manager or graph."""
+    source = SOURCES["outbox_event"]
+    rows = source.rows(conn, after)
+    sent, unsent = _sent(conn, [row["seq"] for row in rows])
+    others = _owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
+    owners = [
+        others[row["subject"]] if row["run_id"] is None else (("run", row["run_id"]), OWNERS["run"].stays(row, before))
+        for row in rows
     ]
-    failed = [why is None and row["seq"] in unsent for row, why in zip(rows, whys, strict=True)]
-    again = _sendable(conn, {row["subject"] for row, did in zip(rows, failed, strict=True) if did})
-    for place, row in enumerate(rows):
-        if failed[place] and row["seq"] in again:
-            whys[place] = Stays.UNSENT
-    chunk = _chunk(rows, [(row["seq"], 0) for row in rows], whys, [of and of[0] for of in whose])
+    whys = [
+        event_stays(owner, row["event_key"], row["created_at"], before)
+        for row, (_, owner) in zip(rows, owners, strict=True)
+    ]
+    failed = {row["subject"] for row, why in zip(rows, whys, strict=True) if why is None and row["seq"] in unsent}
+    again = _sendable(conn, failed) & unsent
+    whys = [Stays.UNSENT if why is None and row["seq"] in again else why for row, why in zip(rows, whys, strict=True)]
+    chunk = source.told(rows, whys, [ref for ref, _ in owners])
     for row, why in zip(rows, whys, strict=True):
         if why is None:
             chunk.sent += sent[row["seq"]]
@@ -266,12 +409,40 @@ def _events(conn: Connection, before: datetime, after: Place) -> Chunk:
     return chunk
 
 
-def _whose_stays(row: Mapping[Any, Any], of: tuple[object, Stays | None] | None, before: datetime) -> Stays | None:
-    """Why what an event is about stays. News of schedules and webhooks, which have no end, go by their own age."""
-    if of is not None:
-        return of[1]
-    endless = row["run_id"] is None and not row["subject"].startswith(SUBJECTS)
-    return None if endless else _run_stays(row, before)
+def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]]:
+    """The number of deliveries of each of these events, and the events of which one failed."""
+    d, sent, failed = outbox_delivery.c, Counter[int](), set[int]()
+    query = select(d.seq, d.status, d.sink).where(d.seq.in_(seqs))
+    query = query.with_hint(outbox_delivery, f"FORCE INDEX ({_BY_SINK})", "mysql")
+    for seq, status, sink in conn.execute(query) if seqs else ():
+        sent[seq] += 1
+        # A webhook that was down for months is not waited for.
+        if status != "delivered" and not sink.startswith(webhook_sink("")):
+            failed.add(seq)
+    return sent, failed
+
+
+def _owners_of(
+    conn: Connection, subjects: Collection[str], before: datetime
+) -> dict[str, tuple[Ref | None, Stays | None]]:
+    """The manager or graph that each subject names, and why what is its stays.
+
+    News of schedules and webhooks, which have no end, go by their own age.
+    """
+    found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
+    for name, owner in OWNERS.items():
+        if owner.key is None:
+            continue
+        keys = {one.removeprefix(owner.subject) for one in subjects if one.startswith(owner.subject)}
+        found |= {f"{owner.subject}{key}": (None, Stays.UNKNOWN) for key in keys}
+        if owner.key is owner.id:
+            keys = {one for one in keys if one.isascii() and one.isdecimal() and len(one) < 19}
+        for chunk in chunks(sorted(keys)):
+            values = [int(one) for one in chunk] if owner.key is owner.id else chunk
+            query = select(owner.key.label("key"), *owner.facts).where(owner.key.in_(values))
+            for row in conn.execute(query).mappings():
+                found[f"{owner.subject}{row['key']}"] = ((name, row["its_id"]), owner.stays(row, before))
+    return found
 
 
 def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
@@ -279,68 +450,5 @@ def _sendable(conn: Connection, subjects: Collection[str]) -> set[int]:
     e, found = outbox_event.c, set()
     for subject in sorted(subjects):
         newest = select(e.seq).where(e.subject == subject, e.type == EVENT_RUN_CHANGED)
-        newest = newest.order_by(e.seq.desc()).limit(1)
-        found |= set(conn.execute(newest).scalars())
+        found |= set(conn.execute(newest.order_by(e.seq.desc()).limit(1)).scalars())
     return found
-
-
-def _due_lines(conn: Connection, before: datetime, after: Place) -> Chunk:
-    d = schedule_due.c
-    query = select(d.due_id, d.decision, d.target_id, d.decided_at, status_column()).where(d.due_id > after[0])
-    query = query.order_by(d.due_id).limit(CHUNK).with_hint(schedule_due, _PRIMARY, "mysql")
-    rows = [{**row, "run": None} for row in conn.execute(query).mappings()]
-    whys = []
-    for row in rows:
-        live = row["target_id"] is None or (row["status"] is not None and row["status"] not in OVER)
-        whys.append(due_stays(row["decision"] in BEGINS, live, row["decided_at"], before))
-    return _chunk(rows, [(row["due_id"], 0) for row in rows], whys)
-
-
-def _closed_findings(conn: Connection, before: datetime, after: Place) -> Chunk:
-    a = audit_finding.c
-    columns = (a.id, a.status, a.last_seen, a.repaired_at)
-    rows = conn.execute(_with_run(audit_finding, *columns).where(a.id > after[0]).order_by(a.id)).mappings().all()
-    whys = [
-        finding_stays(_run_stays(row, before), row["status"], (row["last_seen"], row["repaired_at"]), before)
-        for row in rows
-    ]
-    return _chunk(rows, [(row["id"], 0) for row in rows], whys)
-
-
-# --- removing ------------------------------------------------------------------------------------------------------
-
-
-def _held(conn: Connection, run_ids: Collection[int], before: datetime) -> dict[int, int]:
-    """Those of the runs that ended before then, with their attempts. They are locked, in the order of their ids."""
-    r = run_history.c
-    found: dict[int, int] = {}
-    for chunk in chunks(sorted(run_ids)):
-        old = (r.status.in_(_OVER), r.ended_at < before, r.updated_at < before)
-        query = select(r.run_id, r.attempt).where(r.run_id.in_(chunk), *old).order_by(r.run_id).with_for_update()
-        found |= dict(conn.execute(query.with_hint(run_history, _PRIMARY, "mysql")).all())
-    return found
-
-
-def _remove_staged(conn: Connection, mine: Sequence[Leaving]) -> int:
-    tasks: dict[int, list[int]] = {}
-    for one in mine:
-        tasks.setdefault(one.key[0], []).append(one.key[1])
-    column = task_finding.c.task_id
-    return sum(delete_rows(conn, column, "PRIMARY", ids, of={"run_id": run_id}) for run_id, ids in tasks.items())
-
-
-def _remove_due(conn: Connection, keys: Sequence[Place], before: datetime) -> int:
-    """A person may have asked for one of them since they were read."""
-    d = schedule_due.c
-    query = select(d.due_id).where(d.due_id.in_([key[0] for key in keys]), d.decided_at < before).order_by(d.due_id)
-    ids = conn.execute(query.with_for_update().with_hint(schedule_due, _PRIMARY, "mysql")).scalars().all()
-    return delete_rows(conn, d.due_id, "PRIMARY", ids)
-
-
-def _remove_findings(conn: Connection, keys: Sequence[Place], before: datetime) -> int:
-    """An audit may have seen one of them again since they were read."""
-    a = audit_finding.c
-    still = (a.status.in_(CLOSED), a.last_seen < before)
-    query = select(a.id).where(a.id.in_([key[0] for key in keys]), *still).order_by(a.id).with_for_update()
-    ids = conn.execute(query.with_hint(audit_finding, _PRIMARY, "mysql")).scalars().all()
-    return delete_rows(conn, a.id, "PRIMARY", ids)

@@ -17,7 +17,7 @@ from crawler_lifecycle.adapters.archive.zip.manifest import check_owner
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import run_number
-from crawler_lifecycle.domain.retention import RETENTION, Store
+from crawler_lifecycle.domain.retention import UPLOADS
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SETTING = "LIFECYCLE_ARCHIVE__URL"
 #: Silence after which an unfinished upload is taken as left behind, in seconds.
-QUIET_S = RETENTION[Store.UPLOADS].default_s
+QUIET_S = UPLOADS.default_s
 CONNECT_S, READ_S, TRIES = 10, 60, 3
 #: Of a check: somebody sits there and waits.
 CHECK_S = 5
