@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from temporalio import activity
@@ -11,7 +12,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import DetailStore, EventStore, Fence, Notifier, StopStore, TaskReader, TaskStops
 
-from .shared import Clock, Counts, beating, send_event, utc_now
+from .shared import Clock, Counts, beating, push_event, utc_now
 from .stopping import StopPass, StopReport
 
 #: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.
@@ -43,7 +44,7 @@ class CancellationActivities:
     tasks: TaskReader
     events: EventStore
     cluster: TaskStops
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="record_stop", no_thread_cancel_exception=True)
@@ -114,8 +115,8 @@ class CancellationActivities:
         """Tell the front end that the run was stopped, so that it closes its dialog.
 
         The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
-        Second execution: pushes the same event under the same id.
+        Second execution: pushes the same event where it has not arrived.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
+            push_event(self.events, event, self.notifiers)

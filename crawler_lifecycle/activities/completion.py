@@ -35,7 +35,7 @@ from crawler_lifecycle.ports import (
     WaitStore,
 )
 
-from .shared import alive, beating, send_event, telling
+from .shared import alive, beating, push_event, send_event, telling
 
 #: Tasks read from the database in one go.
 TASK_PAGE = 500
@@ -76,7 +76,7 @@ class CompletionActivities:
     sink: EventSink
     archive: FileArchive
     catalogue: Catalogue
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
 
     @activity.defn(name="update_run_status", no_thread_cancel_exception=True)
     def update_run_status(self, fence: Fence) -> RunEnded:
@@ -103,7 +103,7 @@ class CompletionActivities:
             ended.pages,
             ended.items,
             ended.errors,
-            push=self.notifier.sends,
+            push=any(one.sends for one in self.notifiers),
             stopped=ended.stop is not None,
             stop=ended.stop,
         )
@@ -215,15 +215,16 @@ class CompletionActivities:
         Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
         """
         newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
-        sent = 0
-        for delivery in self.events.deliveries(fence.run_id):
-            failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
-            untried = delivery["type"] == EVENT_RUN_STOPPED and delivery["status"] == "pending"
-            event = self.events.get_event(int(str(delivery["seq"]))) if failed or untried else None
-            if event is None or event.attempt != fence.attempt:
-                continue
-            if event.type == EVENT_RUN_CHANGED and event != newest:
-                continue
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
-            sent += 1
-        return sent
+        ours = {notifier.name for notifier in self.notifiers}
+        wanted = {
+            int(str(row["seq"]))
+            for row in self.events.deliveries(fence.run_id)
+            if (row["status"] == "failed" and row["sink"] in ours)
+            or (row["status"] == "pending" and row["type"] == EVENT_RUN_STOPPED)
+        }
+        events = [event for seq in sorted(wanted) if (event := self.events.get_event(seq)) is not None]
+        events = [one for one in events if one.attempt == fence.attempt]
+        events = [one for one in events if one.type != EVENT_RUN_CHANGED or one == newest]
+        for event in events:
+            push_event(self.events, event, self.notifiers)
+        return len(events)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.ladder import start_check_interval
+from crawler_lifecycle.domain.names import EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
@@ -43,7 +44,7 @@ from crawler_lifecycle.ports import (
 )
 
 from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
+from .shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25
@@ -120,7 +121,7 @@ class DeploymentActivities:
     events: EventStore
     cluster: TaskPlaces
     scheduler: SchedulerClient
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
@@ -348,7 +349,7 @@ class DeploymentActivities:
     def signal_pusher_started(self, fence: Fence) -> None:
         """Tell the front end that the run started (or failed to), so that it closes its dialog.
 
-        Second execution: pushes the same event under the same id.
+        Second execution: pushes the same event where it has not arrived.
         """
         row = self.runs.get_run(fence.run_id)
         if row is None:
@@ -359,7 +360,9 @@ class DeploymentActivities:
             body["cause"] = next(
                 (g.cause for g in self.deployment.ended_groups(row.run_id) if g.cause), row.waiting_for
             )
-        deliver(self.events, fence, "run.started", body, self.notifier.push, self.notifier.name)
+        key = event_key(fence.run, fence.attempt, EVENT_RUN_STARTED)
+        event = self.events.append_event(fence, EVENT_RUN_STARTED, key, body)
+        push_event(self.events, event, self.notifiers)
 
     @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
     def requeue_ended_tasks(self, order: Requeue) -> Counts:

@@ -6,6 +6,7 @@ through Temporal and each activity can be repeated alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -29,7 +30,7 @@ from crawler_lifecycle.ports import (
 )
 
 from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
+from .shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class ReconciliationActivities:
     tasks: TaskReader
     events: EventStore
     cluster: TaskLooks
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
@@ -201,7 +202,9 @@ class ReconciliationActivities:
         """
         with telling(self._tell, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
-        return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
+        return Synced(
+            counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers)
+        )
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
     def signal_pusher_changed(self, fence: Fence) -> None:
@@ -211,7 +214,7 @@ class ReconciliationActivities:
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
+            push_event(self.events, event, self.notifiers)
 
     @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:

@@ -7,7 +7,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,8 +25,7 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.names import event_key
-from crawler_lifecycle.ports import Event, EventStore, Fence, TaskCounts
+from crawler_lifecycle.ports import Event, EventStore, Fence, Notifier, TaskCounts
 
 from . import meters
 
@@ -184,23 +183,6 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
         thread.join()
 
 
-def deliver(
-    events: EventStore,
-    fence: Fence,
-    type: str,
-    body: Mapping[str, object],
-    send: Callable[[Event], None],
-    sink: str,
-) -> Event:
-    """Append the event (once per run, attempt and type) and send it, with each try on record.
-
-    A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
-    Raises ``NotDelivered`` after writing down why.
-    """
-    event = events.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
-    return send_event(events, event, send, sink)
-
-
 def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
     """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
     try:
@@ -212,3 +194,19 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
     meters.delivered(sink)
     events.record_delivery(event.seq, sink, None)
     return event
+
+
+def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
+    """Push an event that is on record by each notifier that has not delivered it, with each try on record.
+
+    A notifier that fails holds up no other. Raises the first ``NotDelivered`` when all had their turn.
+    """
+    done, failures = events.delivered_by(event.seq), list[NotDelivered]()
+    for notifier in notifiers:
+        if notifier.name not in done:
+            try:
+                send_event(events, event, notifier.push, notifier.name)
+            except NotDelivered as error:
+                failures.append(error)
+    if failures:
+        raise failures[0]

@@ -46,6 +46,10 @@ class EventStore(EventReader, Protocol):
         """Append one event; the same ``key`` again answers the event already there."""
         ...
 
+    def delivered_by(self, seq: int) -> set[str]:
+        """The sinks that have delivered this event."""
+        ...
+
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
         """Count one try of a delivery; ``error`` None means delivered."""
         ...

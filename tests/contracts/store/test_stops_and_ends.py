@@ -396,6 +396,8 @@ def test_deliveries(world: World) -> None:
     event = world.store.events.append_event(fence, "run.ended", "k", {})
     for error in ("refused", "refused", None, "late duplicate"):
         world.store.events.record_delivery(event.seq, "pusher", error)
+    world.store.events.record_delivery(event.seq, "other", "refused")
+    assert world.store.events.delivered_by(event.seq) == {"pusher"}
     with pytest.raises(InvalidRequest, match="seq: 1000000000"):
         world.store.events.record_delivery(10**9, "pusher", None)
 

@@ -279,10 +279,10 @@ class FakeDirectory:
 class FakeNotifier:
     """The port ``Notifier``: remembers what was pushed."""
 
-    name = "fake"
     sends = True
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "fake") -> None:
+        self.name = name
         self.pushed: list[Event] = []
         self.faults = Faults()
 
