@@ -73,8 +73,7 @@ from .ports import (
     WorkflowDirectory,
 )
 from .settings import Settings
-from .workflows.plans.graph import GraphWorkflow
-from .workflows.plans.graph_calls import GraphBatchWorkflow
+from .workflows.plans.graph import GraphBatchWorkflow, GraphWorkflow
 from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:

@@ -202,9 +202,7 @@ class ReconciliationActivities:
         """
         with telling(self._tell, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
-        return Synced(
-            counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers)
-        )
+        return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
     def signal_pusher_changed(self, fence: Fence) -> None:

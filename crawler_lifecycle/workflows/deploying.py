@@ -11,8 +11,7 @@ from temporalio import workflow
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities, DeployReport
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 
-from .calls import call
-from .leaving import Interrupted, may_leave
+from .calls import Interrupted, call, may_leave
 from .state import RunState
 from .steps import gap
 

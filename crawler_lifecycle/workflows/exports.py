@@ -21,8 +21,7 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports import Fence
 
-from .calls import WithoutSignals, call, reason
-from .leaving import MustLeave
+from .calls import MustLeave, WithoutSignals, call, reason
 from .requests import undecoded
 from .state import RUN_ID, RUN_UID
 

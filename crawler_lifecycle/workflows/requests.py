@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, GraphOrder, RetrySteps
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
@@ -100,18 +101,36 @@ def invalid(text: str) -> ApplicationError:
     return ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
 
 
-def read_carried(kind: TypeAdapter[S], value: object, surplus: Sequence[object]) -> S | None:
-    """The state that came with the request. Raises ``ApplicationError`` as ``read_request`` does."""
+def read_carried(
+    kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]
+) -> tuple[S, ApplicationError | None]:
+    """The state that a former execution carried here, or ``new``; and why the input cannot be carried out.
+
+    Raises ``RuntimeError`` for a state of ours: a build that reads it can still come, and until then nothing fails.
+    """
+    try:
+        return _carried(kind, new, value, surplus), None
+    except ApplicationError as error:
+        if workflow.info().continued_run_id:
+            raise RuntimeError(error.message) from error
+        return new, error
+
+
+def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]) -> S:
     if surplus:
-        text = f"input: {2 + len(surplus)} payloads are not allowed; give one"
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+        raise invalid(f"input: {2 + len(surplus)} payloads are not allowed; give one")
     if isinstance(value, Undecoded):
         raise undecoded("the second payload", value)
     try:
-        return None if value is None else kind.validate_python(value)
+        return new if value is None else kind.validate_python(value)
     except ValidationError as error:
         text = f"the second payload: {in_words(error)}; leave it out: only what continues has one"
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True) from None
+        raise invalid(text) from None
+
+
+def refused(text: str) -> ApplicationError:
+    """The error for a command that comes too late."""
+    return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
 
 
 def undecoded(what: str, value: Undecoded) -> Exception:
@@ -120,7 +139,7 @@ def undecoded(what: str, value: Undecoded) -> Exception:
     One that a key would open is no failure of its sender: the workflow waits until a worker has that key.
     """
     text = f"{what}: {value}"
-    return RuntimeError(text) if value.locked else ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+    return RuntimeError(text) if value.locked else invalid(text)
 
 
 @functools.cache

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports import Fence, RunHandle
 
-from .leaving import Interrupted, MustLeave
+from .calls import Interrupted, MustLeave
 
 NOTES_MAX = 20
 #: Stops that wait for the database, at the longest of texts still less than what may travel through Temporal.

@@ -24,8 +24,7 @@ from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports import Fence
 
-from .calls import call, fire_and_forget, reason, start
-from .leaving import Interrupted, history_full
+from .calls import Interrupted, call, fire_and_forget, history_full, reason, start
 from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")

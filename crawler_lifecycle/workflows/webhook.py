@@ -15,8 +15,7 @@ from crawler_lifecycle.activities.webhooks import Followed, WebhookActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.ports.store.webhooks import WebhookOrder
 
-from .calls import call, pause, reason
-from .leaving import Interrupted, MustLeave, history_full
+from .calls import Interrupted, MustLeave, call, history_full, pause, reason
 from .requests import read_input
 
 _ORDER = TypeAdapter(WebhookOrder)

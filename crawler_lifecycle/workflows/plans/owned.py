@@ -15,10 +15,8 @@ from crawler_lifecycle.activities.graphs.graphs import GraphStopped
 from crawler_lifecycle.activities.managers.managing import ManagerStopped
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports import Owner
-from crawler_lifecycle.workflows.alarm import Alarm
-from crawler_lifecycle.workflows.calls import Beside, call, pause
-from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave
-from crawler_lifecycle.workflows.requests import read_carried
+from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
+from crawler_lifecycle.workflows.requests import read_carried, refused
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import heeding
 
@@ -30,27 +28,14 @@ R = TypeVar("R")
 T = TypeVar("T", GraphStopped, ManagerStopped)
 
 
-def refused(text: str) -> ApplicationError:
-    """The error for a command that comes too late."""
-    return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
-
-
 class OwnedWorkflow(Generic[S]):
     """One workflow of one row, which it claims, keeps going, stops and ends."""
 
     _s: S
-    _refused: ApplicationError | None = None
-    """Why its input cannot be carried out."""
 
     def _begin(self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str) -> None:
         """Take over what a former execution carried here. ``wakes``: what the alarm is for."""
-        self._s = new
-        try:
-            self._s = read_carried(state, carried, surplus) or new
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
-            self._refused = error
+        self._s, self._refused = read_carried(state, new, carried, surplus)
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
         self._beside = Beside()
 
@@ -107,7 +92,7 @@ class OwnedWorkflow(Generic[S]):
         if elsewhere():
             raise Interrupted
 
-    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] | None = None) -> T:
+    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] = never) -> T:
         """Put the stop on record that was heard."""
         inbox = self._s.inbox
         inbox.changed = False
