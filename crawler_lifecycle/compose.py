@@ -77,7 +77,7 @@ from .workflows.plans.graph import GraphBatchWorkflow, GraphWorkflow
 from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
@@ -220,7 +220,7 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
     ``InvalidRequest``."""
-    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
 

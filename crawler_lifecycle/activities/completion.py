@@ -193,7 +193,7 @@ class CompletionActivities:
                     self.exports.record_export(fence, "empty", None, None)
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
-                key = archive_key(fence.run_id, fence.attempt)
+                key = archive_key(fence.run, fence.attempt)
                 result = self.archive.store(
                     key,
                     sources,

@@ -76,7 +76,7 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
         Store.BUNDLES: Retention(
             "what pods of such runs uploaded",
             "crawlctl cluster tidy",
-            "archive.bundles.location",
+            "archive.bundles",
             default_s=14 * DAY_S,
             least_s=12 * 3600.0,
             why_least="an export may read files for hours, and a run that just ended may be resumed",
@@ -84,7 +84,7 @@ RETENTION: Mapping[Store, Retention] = MappingProxyType(
         Store.UPLOADS: Retention(
             "uploads of the same archive to which nothing was added lately",
             "each export, before and after its own upload",
-            "archive.s3.leftovers",
+            "archive.s3.upload",
             default_s=20.0,  # below the heartbeat timeout of an export (30 s)
         ),
     }

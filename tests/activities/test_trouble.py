@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
+from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID, archive_key
 from crawler_lifecycle.ports import Fence, FileSource
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
@@ -396,7 +396,7 @@ def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatc
         world.call("export_supporting_files", fence)
     (record,) = world.store.exports.list_exports(1)
     assert (record["status"], record["error"]) == ("exported", "the files were removed")
-    assert record["url"] == "memory:///1/1/supporting-files.zip"
+    assert record["url"] == f"memory:///{archive_key(fence.run, 1)}"
 
 
 def test_a_crawlers_own_limit_of_files_holds(world: World) -> None:

@@ -60,9 +60,11 @@ def real(store: SqlStore) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
     world, notifier = World(store, Clock()), FakeNotifier()
     deployment = DeploymentActivities(
-        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), notifier
+        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), [notifier]
     )
-    cancellation = CancellationActivities(store.stops, store.looks, store.tasks, store.events, FakeCluster(), notifier)
+    cancellation = CancellationActivities(
+        store.stops, store.looks, store.tasks, store.events, FakeCluster(), [notifier]
+    )
     for request_id, failed in (("good", ()), ("bad", (0,))):
         fence = world.deployed(request_id, tasks=2)
         world.execute(fence)
@@ -231,7 +233,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlStore,
             store.events,
             FakeCluster(),
             FakeScheduler(),
-            notifier,
+            [notifier],
         )
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
         for _ in range(3):
@@ -251,7 +253,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: SqlStore,
             FakeSink(),
             FakeArchive(),
             FakeCatalogue(),
-            notifier,
+            [notifier],
         )
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"

@@ -425,7 +425,7 @@ def test_the_verdict_and_its_event_are_one(world: World) -> None:
     event = world.store.events.find_event(key)
     assert event is not None
     assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
-    assert event.body["supporting_files"] == f"{fence.run_id}/1/supporting-files.zip"
+    assert event.body["supporting_files"] == f"{fence.run}/1/supporting-files.zip"
     assert event.body["ended_at"] == row.ended_at.isoformat()
     world.finish(fence)
     world.resume(fence, rerun=True)
