@@ -187,7 +187,7 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
             sink,
             FakeArchive(),
             FakeCatalogue(),
-            FakeNotifier(),
+            [FakeNotifier()],
         )
         bus.failed_entry = ("ThrottlingException", "Rate exceeded")
         faults: list[Callable[[], object]] = [
@@ -277,7 +277,7 @@ def test_what_is_delivered_stays_delivered(store: SqlStore, real: list[Document]
         sink,
         FakeArchive(),
         FakeCatalogue(),
-        FakeNotifier(),
+        [FakeNotifier()],
     )
     for _ in range(2):
         completion.initiate_export_signal(fence_of(store, 2))
