@@ -27,8 +27,7 @@ from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
 from .floods import FewSignals
-from .interceptors.log_fields import Observing
-from .interceptors.retry_after import RetryAfterInterceptor
+from .interceptors import Observing, RetryAfterInterceptor
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"

@@ -15,9 +15,8 @@ from crawler_lifecycle.compose import Parts, build_audit, build_keeper, build_pa
 from crawler_lifecycle.ports import Observer, ObserverHealth
 from crawler_lifecycle.ports.store import Store
 from crawler_lifecycle.settings import AuditSettings, Settings
-from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.schedules import ScheduleKeeper
+from crawler_lifecycle.temporal.schedules import ScheduleKeeper, keep_audit_schedule
 
 from .finalizer_release import Releaser
 from .health import Health

@@ -16,7 +16,7 @@ from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
 from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.settings import Settings, WorkerSettings
-from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 from .slots import TAKEN_UP, tuner

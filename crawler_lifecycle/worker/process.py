@@ -38,14 +38,14 @@ from crawler_lifecycle.plans.users_code import UsersCode
 from crawler_lifecycle.ports import Observer, StoreHealth
 from crawler_lifecycle.ports.store.managers import ManagerReader
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
-from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
+from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.interceptors import tracing
-from crawler_lifecycle.temporal.operator.search_attributes import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.operator.server import register_search_attributes, registration_command
 from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
+from crawler_lifecycle.temporal.schedules import keep_audit_schedule
 
 from .duties import Duties
 from .health import Health

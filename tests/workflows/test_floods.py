@@ -18,7 +18,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.ports import Fence
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
+from crawler_lifecycle.temporal.interceptors import LINES_MAX
 from crawler_lifecycle.workflows import calls
 from crawler_lifecycle.workflows.exports import ExportReport
 from crawler_lifecycle.workflows.state import Inbox
