@@ -1,4 +1,7 @@
-"""Begins and stops runs for whoever they belong to: a manager or a graph."""
+"""Begins and stops runs for whoever they belong to: a manager or a graph.
+
+Ids and inputs of runs' workflows stand here too, for everybody who begins, stops or follows runs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from crawler_lifecycle.activities.abreast import Abreast
+from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -20,6 +25,7 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
 )
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
 from crawler_lifecycle.ports import (
     AcceptanceStore,
@@ -31,10 +37,6 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 from crawler_lifecycle.ports.store.managers import ManagerRow, ManagerStore
-
-from .abreast import Abreast
-from .run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
-from .shared import alive
 
 log = logging.getLogger(__name__)
 
@@ -244,3 +246,45 @@ class BeginningRuns(ABC, Generic[J]):
         """It can never be begun."""
         self.started(job, None, why[:ERROR_MAX])
         self._refused += 1
+
+
+def own_workflow_id(row: RunRow) -> str:
+    """The id under which we start a workflow for this run."""
+    return workflow_id(row.crawler, row.request_id)
+
+
+def next_workflow_id(row: RunRow) -> str:
+    """The id under which we start the next workflow for this run.
+
+    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
+    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
+    keeps a repeat from starting two.
+    """
+    own = own_workflow_id(row)
+    if row.owner_run_id is None:
+        return row.owner_workflow_id or own
+    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
+    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+
+
+def workflow_ids(row: RunRow) -> list[str]:
+    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
+    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
+
+
+def uid_there(row: RunRow, workflow_id: str) -> str | None:
+    """What the workflow under one of these ids has to say if it says a uid; ``None``: it is the recorded owner.
+
+    Under an id that the request makes, another run's may be open: a restore lost its row, and the request came again.
+    """
+    owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
+    return None if owner else row.run_uid
+
+
+def begin_request(row: RunRow, **more: Any) -> RunRequest:
+    """The input of a workflow for a run that is stored already: its id says everything."""
+    priority = row.request.get("priority")
+    # Temporal orders by it before the workflow has read the stored request.
+    return RunRequest(
+        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
+    )

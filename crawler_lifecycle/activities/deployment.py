@@ -43,7 +43,7 @@ from crawler_lifecycle.ports import (
     TaskReader,
 )
 
-from .look_step import LookStep, ref_of
+from .reconciliation import LookStep, ref_of
 from .shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 
 #: A deployment call is void this many seconds after its try began, so that a late one cannot undo a stop.

@@ -1,11 +1,18 @@
-"""What a worker process does beside its activities, by the roles that it serves; and where its health tells of it."""
+"""Background work of a worker process, by the roles that it serves, and its health: the answers of its probes."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
@@ -17,12 +24,11 @@ from crawler_lifecycle.ports.store import Store
 from crawler_lifecycle.settings import AuditSettings, Settings
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper, keep_audit_schedule
-
-from .finalizer_release import Releaser
-from .health import Health
-from .live_counters import Counting
-from .overdue_looks import Overdue
-from .wake_ups import Waker
+from crawler_lifecycle.web.origins import Gate, programs_only
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.live_counters import Counting
+from crawler_lifecycle.worker.overdue_looks import Overdue
+from crawler_lifecycle.worker.wake_ups import Waker
 
 log = logging.getLogger(__name__)
 
@@ -104,3 +110,29 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
         log.warning(
             "audits are not scheduled (%s); give this worker the right to, or call crawlctl audit from a timer", error
         )
+
+
+@dataclass
+class Health:
+    """What the probes answer. Liveness is the event loop itself; readiness is a list of what is missing."""
+
+    roles: list[str]
+    version: str | None = None
+    missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
+
+    beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
+    """What goes on beside the activities -> how that stands. None of it is a reason to take no work."""
+
+    def app(self, listens: str) -> Starlette:
+        """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
+
+        async def healthz(_: Request) -> JSONResponse:
+            return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
+
+        async def readyz(_: Request) -> JSONResponse:
+            body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
+            body |= {name: dict(tell()) for name, tell in self.beside.items()}
+            return JSONResponse(body, status_code=503 if self.missing else 200)
+
+        gate = Middleware(Gate, check=programs_only(listens))
+        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)], middleware=[gate])

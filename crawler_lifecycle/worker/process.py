@@ -47,8 +47,7 @@ from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
 from crawler_lifecycle.temporal.schedules import keep_audit_schedule
 
-from .duties import Duties
-from .health import Health
+from .duties import Duties, Health
 from .polling import Polling, deployment_of
 from .run_numbers import FIRST_S, Numbers
 from .wake_ups import Waker

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities import stopping
+from crawler_lifecycle.activities import cancellation
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
@@ -248,7 +248,7 @@ async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     """Also between two pages: each activity has time for one task here."""
-    monkeypatch.setattr(stopping, "PASS_S", 0.0)
+    monkeypatch.setattr(cancellation, "PASS_S", 0.0)
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
         # No force: on a busy machine this server skips minutes as an execution begins that has work to do.

@@ -24,7 +24,7 @@ from crawler_lifecycle.ports import (
     WorkflowDirectory,
 )
 
-from .ending import Mend
+from .settling import Mend
 
 log = logging.getLogger(__name__)
 

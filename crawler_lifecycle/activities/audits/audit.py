@@ -68,10 +68,9 @@ from crawler_lifecycle.ports import (
 )
 
 from .adoption import Adoption, run_of
-from .ending import AuditEnding, Mend, still
 from .giving_up import GivingUp
 from .parents import waker
-from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+from .settling import PAGE, AuditEnding, AuditPage, AuditPart, EndOf, Mend, Settling, still
 
 log = logging.getLogger(__name__)
 

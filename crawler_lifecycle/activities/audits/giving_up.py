@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
-from crawler_lifecycle.activities.look_step import LookStep
 from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
+from crawler_lifecycle.activities.reconciliation import LookStep
 from crawler_lifecycle.activities.shared import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind, LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
@@ -27,7 +27,7 @@ from crawler_lifecycle.ports.store import Store
 from crawler_lifecycle.ports.store.graphs import GraphFence
 from crawler_lifecycle.ports.store.managers import ManagerFence
 
-from .ending import AuditEnding
+from .settling import AuditEnding
 
 #: The first letters of an owner that is no workflow, and who asks for the stops.
 OURS = "given-up-"

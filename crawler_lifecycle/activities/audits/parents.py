@@ -25,9 +25,8 @@ from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports import AuditStore, FindingStore, WebhookReader, WorkflowDirectory
 from crawler_lifecycle.ports.store.schedules import ScheduleStore
 
-from .ending import Mend, still
 from .giving_up import GivingUp
-from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+from .settling import PAGE, AuditPage, AuditPart, EndOf, Mend, Settling, still
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]

@@ -18,8 +18,7 @@ from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.ports import FindingStore
 from crawler_lifecycle.ports.store.schedules import Noted, ScheduleRow, ScheduleStore
 
-from .ending import Mend
-from .settling import PAGE, AuditPage, AuditPart, Settling
+from .settling import PAGE, AuditPage, AuditPart, Mend, Settling
 
 #: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
 SETTLE_S = 60.0

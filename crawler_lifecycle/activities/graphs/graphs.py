@@ -13,8 +13,15 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
 
-from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
-from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id
+from crawler_lifecycle.activities.child_runs import (
+    ERROR_MAX,
+    BeginningRuns,
+    BegunRuns,
+    ChildRuns,
+    RunsLeft,
+    begin_request,
+    next_workflow_id,
+)
 from crawler_lifecycle.activities.shared import Clock, beating, utc_now
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
