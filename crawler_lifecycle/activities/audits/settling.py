@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -132,8 +133,16 @@ class AuditEnding:
 
 
 PAGE = 200
-#: What ends one that was taken over in vain too often.
-EndOf = Callable[[AuditFinding], Mend]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding, and what repairs it."""
+
+    finding: AuditFinding
+    mend: Mend
+    end: Mend | None = None
+    """What ends it instead, where it was taken over in vain too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +177,14 @@ class Settling:
 
     def settle(
         self,
-        findings: Iterable[AuditFinding],
+        found: Iterable[Found],
         page: AuditPage,
         looked: int,
-        mend_of: Callable[[AuditFinding], Mend],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
-        end_of: EndOf | None = None,
     ) -> AuditPart:
-        """Keep the findings, repair those that are due or that a person spoke about, and say what became of each.
-
-        ``end_of`` is what ends one that was taken over in vain too often.
-        """
-        worth = [finding for finding in findings if reportable(finding, self.now, self.rules)]
+        """Keep the findings, repair those that are due or that a person spoke about, and say what became of each."""
+        by = {one.finding.subject: one for one in found if reportable(one.finding, self.now, self.rules)}
+        worth = [one.finding for one in by.values()]
         noted = self.store.note_findings(worth) if worth else {}
         noted |= {f.subject: in_a_row(f, noted[f.subject]) for f in worth}
         wanted = {f.subject for f in worth if page.repair and due(f, noted[f.subject], self.now, self.rules)}
@@ -187,29 +192,27 @@ class Settling:
             wanted |= {f.subject for f in worth if f.unknown}
         if prepare is not None and wanted:
             prepare([finding for finding in worth if finding.subject in wanted])
-        found: dict[str, int] = {}
-        repaired: dict[str, int] = {}
+        counts, repaired = Counter[str](), Counter[str]()
         told = []
         for finding in worth:
             on_record = noted[finding.subject]
             if on_record.settled:
                 continue
-            mend, tries = None, on_record.tries
-            if finding.subject in wanted and end_of is not None and is_hopeless(finding, on_record):
-                mend, tries = end_of(finding), 0
+            mend, tries, end = None, on_record.tries, by[finding.subject].end
+            if finding.subject in wanted and end is not None and is_hopeless(finding, on_record):
+                mend, tries = end, 0
             elif finding.subject in wanted:
-                mend, tries = mend_of(finding), tries + (finding.tries_max is not None)
+                mend, tries = by[finding.subject].mend, tries + (finding.tries_max is not None)
             one = self._tell(finding, on_record, mend, tries)
             told.append(one)
-            found[finding.kind] = found.get(finding.kind, 0) + 1
-            if one.repaired:
-                repaired[finding.kind] = repaired.get(finding.kind, 0) + 1
+            counts[finding.kind] += 1
+            repaired[finding.kind] += one.repaired
             meters.count(meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower())
             # What searches see every few seconds is told when it is new, and when something is done about it.
             level = logging.WARNING if mend is not None or on_record.first_seen >= self.now else logging.DEBUG
             told_repair = f"; {one.repair}" if one.repair else ""
             log.log(level, "audit: %s%s", finding.detail, told_repair, extra=_about(finding))
-        return AuditPart(looked, found, repaired, most_urgent(told), noted_at=self.now)
+        return AuditPart(looked, dict(counts), dict(+repaired), most_urgent(told), noted_at=self.now)
 
     def _tell(self, finding: AuditFinding, noted: Noted, mend: Mend | None, tries: int) -> Reported:
         words, done = finding.spared, False
