@@ -86,10 +86,13 @@ WEBHOOK_LAG = Instrument(
     "lifecycle_webhook_lag", "From the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
 )
 
+#: Of the worker itself, outside of activities.
+WAKE_UPS = Instrument("lifecycle_wake_ups", "Changes that the observer noticed, by what became of them", ("what",))
+
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
     *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS, SCHEDULE_DUE, SCHEDULE_LATENESS),
-    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG),
+    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG, WAKE_UPS),
 )
 
 
@@ -120,11 +123,11 @@ def outside(meter: MetricMeter | None) -> None:
     _outside = meter
 
 
-def count(what: Instrument, by: int = 1, **labels: str) -> None:
+def count(instrument: Instrument, by: int = 1, /, **labels: str) -> None:
     """Add to a counter of the activity that runs now, or of the worker."""
     meter = activity.metric_meter() if activity.in_activity() else _outside
     if by and meter is not None:
-        meter.create_counter(what.name, what.text).add(by, dict(labels))
+        meter.create_counter(instrument.name, instrument.text).add(by, dict(labels))
 
 
 def measure(what: Instrument, seconds: float, **labels: str) -> None:
@@ -132,6 +135,13 @@ def measure(what: Instrument, seconds: float, **labels: str) -> None:
     if activity.in_activity():
         histogram = activity.metric_meter().create_histogram_timedelta(what.name, what.text)
         histogram.record(timedelta(seconds=max(0.0, seconds)), dict(labels))
+
+
+def observer_up(up: bool) -> None:
+    """Set whether the observer of this worker sees the cluster."""
+    if _outside is not None:
+        text = "1 while the observer sees the cluster, otherwise 0"
+        _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
 
 
 # --- calls from inside of activities: what their answers do not tell --------------------------------------------------

@@ -294,7 +294,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         if plans is not None:
             await polling.plans(parts[PLANS], plans)
         duties = Duties(settings, health, workflows, beside)
-        waker = await duties.begin(client, parts, observer, store, runtime)
+        waker = await duties.begin(client, parts, observer, store)
         also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
         if waker is not None and not parts:
             also = functools.partial(_sight, waker)

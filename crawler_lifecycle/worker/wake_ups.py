@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Protocol
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
 from crawler_lifecycle.ports import Observer, ObserverHealth, WakeUpStore
@@ -35,14 +35,6 @@ RETRY_S = (1.0, 30.0)
 NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
 
 
-class Meters(Protocol):
-    """Where wake-ups are counted."""
-
-    def count(self, what: str, by: int) -> None: ...
-
-    def observer(self, health: ObserverHealth) -> None: ...
-
-
 class Waker:
     """One observer and the wake-ups that come of it.
 
@@ -54,14 +46,12 @@ class Waker:
         observer: Observer,
         store: WakeUpStore,
         wake: Callable[[str], Awaitable[bool]],
-        meters: Meters | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observer = observer
         self._store = store
         self._wake = wake
-        self._meters = meters
         self._clock = clock
         self._wakes = Wakes()
         self._at_once = asyncio.Semaphore(SIGNALS_AT_ONCE)
@@ -159,9 +149,7 @@ class Waker:
 
     def _count(self, what: str, by: int) -> None:
         self.counts[what] += by
-        if self._meters is not None and by:
-            self._meters.count(what, by)
+        meters.count(meters.WAKE_UPS, by, what=what)
 
     def _tell_health(self) -> None:
-        if self._meters is not None:
-            self._meters.observer(self.health())
+        meters.observer_up(self.health().up)
