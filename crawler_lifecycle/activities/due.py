@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from crawler_lifecycle.activities.graphs.graphs import check_crawl, crawl_request
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
+from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
@@ -271,15 +269,6 @@ def run_request(name: str, due_at: datetime, spec: ScheduleSpec) -> RunRequest:
     own = {"requested_by": f"schedule {name}", **spec.target}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat()}
     return crawl_request({**own, **due})
-
-
-def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
-    """The request with the limits of its crawler. Raises ``InvalidRequest`` for what the crawler does not take."""
-    crawler = next((one for one in crawlers if one.name == request.crawler), None)
-    if crawler is None:
-        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
-    check_crawl(crawler, request)
-    return with_limits(request, crawler.limits)
 
 
 class _BeginningRun(BeginningRuns[DueRow]):

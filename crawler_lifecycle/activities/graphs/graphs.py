@@ -306,6 +306,15 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
     check_tasks(crawler, request.args, request.settings, tasks)
 
 
+def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
+    """The request with the limits of its crawler. Raises ``InvalidRequest`` for what the crawler does not take."""
+    crawler = next((one for one in crawlers if one.name == request.crawler), None)
+    if crawler is None:
+        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
+    check_crawl(crawler, request)
+    return with_limits(request, crawler.limits)
+
+
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     """The calls above this number, each once."""
     found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
@@ -343,12 +352,7 @@ class _Beginning(BeginningRuns[StepWork]):
 
     def request(self, job: StepWork) -> RunRequest:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
-        request = crawl_request({**own, "parent": self._parent})
-        crawler = next((one for one in self.crawlers if one.name == request.crawler), None)
-        if crawler is None:
-            raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
-        check_crawl(crawler, request)
-        return with_limits(request, crawler.limits)
+        return checked_run(crawl_request({**own, "parent": self._parent}), self.crawlers)
 
     def started(self, job: StepWork, run_id: int | None, error: str | None = None) -> None:
         if not self._a.graphs.run_begun(self._fence, job.number, run_id, error) and run_id is not None:
