@@ -45,7 +45,7 @@ AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What one ``k8_stop_task`` or ``k8_stop_pod`` has done."""
+    """The work of one ``k8_stop_task`` or ``k8_stop_pod``."""
 
     left: int = 0
     """Tasks that it tried and that did not answer, or not in time. They are tried again later."""

@@ -52,7 +52,7 @@ ERROR_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class BegunRuns:
-    """What one pass over what is to be begun has done."""
+    """Result of one pass over jobs whose runs are to be begun."""
 
     begun: int = 0
     refused: int = 0
@@ -65,7 +65,7 @@ class BegunRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunsLeft:
-    """What a pass over live runs that are to be stopped came to."""
+    """Result of a pass over live runs that are to be stopped."""
 
     live: int = 0
     """Runs that have not ended; when the time was over, those that were counted."""
@@ -144,7 +144,7 @@ class ChildRuns:
 
 
 def _to_tell(run: RunRow, intent: StopIntent) -> bool:
-    """Whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
+    """Tell whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
@@ -158,7 +158,7 @@ class BeginningRuns(ABC, Generic[J]):
 
     @functools.cached_property
     def crawlers(self) -> Sequence[CrawlerDefinition]:
-        """What there is to crawl with, read once in this pass."""
+        """The known crawlers, read once in this pass."""
         # Whoever brings a scheduler service of their own may have no catalogue here.
         return self._children.catalogue.all() or self._children.scheduler.crawlers()
 
@@ -168,11 +168,11 @@ class BeginningRuns(ABC, Generic[J]):
 
     @abstractmethod
     def number(self, job: J) -> int:
-        """What the job is known by."""
+        """The number of the job."""
 
     @abstractmethod
     def stopped(self, job: J | None = None) -> StopIntent | None:
-        """Why this job (``None``: any) is not to be begun any more, as the database has it now."""
+        """The stop because of which this job (``None``: any) is not begun any more, as the database has it now."""
 
     @abstractmethod
     def request_id(self, job: J) -> str:
@@ -268,12 +268,12 @@ def next_workflow_id(row: RunRow) -> str:
 
 
 def workflow_ids(row: RunRow) -> list[str]:
-    """Where a workflow that works for this run may be found: its recorded owner, then the one that is to follow it."""
+    """Ids of workflows that may work for this run: its recorded owner, then the one that is to follow it."""
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
 def uid_there(row: RunRow, workflow_id: str) -> str | None:
-    """What the workflow under one of these ids has to say if it says a uid; ``None``: it is the recorded owner.
+    """The uid that the workflow under one of these ids must name, if it names one; ``None``: it is the recorded owner.
 
     Under an id that the request makes, another run's may be open: a restore lost its row, and the request came again.
     """

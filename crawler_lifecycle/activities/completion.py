@@ -45,7 +45,7 @@ FILES_REMOVED = "its files were removed because they were exported long ago (cra
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """What ``update_run_status`` decided."""
+    """The verdict of ``update_run_status``."""
 
     status: RunStatus
     outcome: str
@@ -161,7 +161,7 @@ class CompletionActivities:
             after = page[-1].task_id
 
     def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
-        """What the tasks left, and that the files of attempts that are given up are gone."""
+        """The files that tasks left, and notes that the files of attempts that are given up are gone."""
         if given_up >= fence.attempt:
             return []
         refs = self._all_tasks(fence)

@@ -65,7 +65,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class DeployReport:
-    """What a deployment call achieved."""
+    """Result of a deployment call."""
 
     counts: Counts
     offered: int = 0
@@ -230,7 +230,7 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """What the cluster keeps beside each task, should the database lose the run's row."""
+        """The record that the cluster keeps beside each task, should the database lose the run's row."""
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None or row.unreadable is not None:
             return {}
@@ -378,7 +378,8 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Whether a task that was deployed for sure is missing for the first time, or is there for the first time (again).
+    """Tell whether a task that was deployed for sure is missing for the first time, or is there for the first time
+    (again).
 
     What was seen to wait and vanishes later must not be said to have never existed.
     """

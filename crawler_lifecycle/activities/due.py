@@ -1,4 +1,4 @@
-"""What becomes of one due time of a schedule: decide, stop what came before, begin what it is for."""
+"""Activities of one due time of a schedule: decide, stop what came before, begin what it is for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PREVIOUS_LIVE = "PreviousLive"
 
 @dataclass(frozen=True, slots=True)
 class DueDecided:
-    """What becomes of a due time."""
+    """Decision about a due time."""
 
     due_id: int
     decision: Decision
@@ -90,7 +90,7 @@ class DueActivities:
         return DueDecided(line.due_id, line.decision, begin=True, stop=self._stops(line))
 
     def _stops(self, line: DueRow) -> bool:
-        """Whether what the previous due time began is to be stopped for this one."""
+        """Tell whether what the previous due time began is to be stopped for this one."""
         spec = ScheduleSpec.read(self._schedule(line.name).definition)
         return line.decision is Decision.QUEUED and spec.overlap is Overlap.STOP_PREVIOUS and line.asked_by is None
 
@@ -160,7 +160,7 @@ class DueActivities:
         return row
 
     def _begin(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
-        """What it is for, or what a try began whose answer was lost. Raises as ``begin_due`` writes down."""
+        """Begin the target, or find the one of a try whose answer was lost. Raises as ``begin_due`` writes down."""
         begun = self._begun_before(line)
         if begun is None and line.asked_by is None:
             if row.deleted_at is not None:
@@ -172,7 +172,7 @@ class DueActivities:
         return begin.get(begun or spec.kind, self._begin_graph)(line, spec)
 
     def _begun_before(self, line: DueRow) -> TargetKind | None:
-        """What a try began whose answer was lost, by the definition of that time."""
+        """The kind of target that a try began whose answer was lost, by the definition of that time."""
         if self.children.runs.find_run(due_request_id(line.name, line.due_at)) is not None:
             return TargetKind.RUN
         if self.managers.find_manager(None, due_flow_id(line.name, line.due_at)) is not None:

@@ -110,7 +110,7 @@ def error_class(error: BaseException) -> str:
 
 
 def expected(error: BaseException) -> bool:
-    """Whether this failure is how an activity waits, and nothing is wrong."""
+    """Tell whether this failure is how an activity waits, and nothing is wrong."""
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
@@ -118,7 +118,7 @@ _outside: MetricMeter | None = None
 
 
 def outside(meter: MetricMeter | None) -> None:
-    """Where is counted what a worker does outside of activities; ``None``: nowhere."""
+    """Set where a worker counts outside of activities; ``None``: nowhere."""
     global _outside
     _outside = meter
 
@@ -148,7 +148,8 @@ def observer_up(up: bool) -> None:
 
 
 def committed(news: Committed) -> None:
-    """What a transaction added to the ledger: changed statuses, how late they were committed, and what was untrue.
+    """Count what a transaction added to the ledger: changed statuses, how late they were committed, and what was
+    untrue.
 
     Called after the commit, in the thread of the activity that wrote; a second execution writes nothing more, and so
     nothing is counted twice.

@@ -71,7 +71,7 @@ class LookOrder:
 
 @dataclass(frozen=True, slots=True)
 class LookAnswer:
-    """What a look found."""
+    """Result of a look."""
 
     changed: int
     active: int
@@ -100,7 +100,8 @@ class Sync:
 
 
 def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
-    """Whether the look saw that the run has started, and when. What has ended at a resume is of the attempt before."""
+    """Tell whether the look saw that the run has started, and when. What has ended at a resume is of the attempt
+    before."""
     begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
     return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
 
@@ -219,7 +220,7 @@ class ReconciliationActivities:
 
     @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:
-        """How many tasks are active or queued; none means that the run is over.
+        """Count the active and the queued tasks; none means that the run is over.
 
         Second execution: counts again.
         """
@@ -245,7 +246,7 @@ class LookStep:
         self._looks, self._cluster, self._fence = looks, cluster, fence
 
     def look(self) -> tuple[FoundState, Look]:
-        """What is believed about the run's tasks, and what the cluster says now. Raises ``ClusterUnavailable``."""
+        """The tasks as the database has them, and the present answer of the cluster. Raises ``ClusterUnavailable``."""
         state = self._looks.found_state(self._fence)
         return state, self._cluster.look(self._fence.run, [ref_of(task) for task in state.tasks])
 

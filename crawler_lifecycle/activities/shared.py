@@ -1,4 +1,4 @@
-"""What several stages share: wire formats of activities, heartbeats, and the delivery of events."""
+"""Parts that several stages share: wire formats of activities, heartbeats, and the delivery of events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments: Mapping[str, Any]) -> object:
-    """What users' code asked for. Raises ``InvalidRequest`` for what cannot be asked."""
+    """The answer to a question of users' code. Raises ``InvalidRequest`` for what cannot be asked."""
     if name not in answers:
         raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
     try:
@@ -77,7 +77,7 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 
 
 def ordered_at() -> datetime | None:
-    """When this try of the activity was ordered, by the clock of the Temporal server: later tries have later times.
+    """Time at which this try was ordered, by the clock of the Temporal server: later tries have later times.
 
     ``None`` outside of an activity.
     """
@@ -114,7 +114,7 @@ def alive(*details: object) -> None:
 
 
 def patient(call: Callable[[], T], seconds: float) -> T:
-    """What the call answers. While the database is away it is made again, for so long; it must be harmless twice.
+    """The answer of the call. While the database is away it is made again, for so long; it must be harmless twice.
 
     Raises ``CancelledError``, and ``StoreUnavailable`` after that time.
     """

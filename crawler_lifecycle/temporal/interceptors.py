@@ -54,13 +54,13 @@ LINES_MAX = 10
 
 
 class Lines:
-    """How many lines the present activation of one workflow has logged."""
+    """Number of lines that the present activation of one workflow has logged."""
 
     def __init__(self) -> None:
         self._at = self._count = -1
 
     def left(self) -> int:
-        """How many more it may log."""
+        """Number of lines that it may still log."""
         at = workflow.info().get_current_history_length()
         if at != self._at:
             self._at, self._count = at, 0
@@ -78,7 +78,8 @@ _lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", d
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """Whether this line of workflow code is logged; the last one says so. Lines of other code have no bound here."""
+    """Tell whether this line of workflow code is logged; the last one says so. Lines of other code have no bound
+    here."""
     lines = _lines.get()
     if lines is None or not workflow.in_workflow():
         return True
@@ -89,7 +90,7 @@ def bounded(record: logging.LogRecord) -> bool:
 
 
 def subject(args: Sequence[object]) -> dict[str, object]:
-    """Which run or manager, attempt and task the arguments of an activity are about, as far as they say."""
+    """Run or manager, attempt and task that the arguments of an activity are about, as far as they say."""
     found: dict[str, object] = {}
     for arg in args[:1]:
         if isinstance(arg, int):  # where an activity takes nothing but a number, it is the run's
@@ -310,7 +311,7 @@ def longest(policy: RetryPolicy | None) -> timedelta:
 
 
 def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
-    """What the policy waits after this try (they count from 1)."""
+    """The wait of the policy after this try (they count from 1)."""
     if policy is None:
         return timedelta(0)
     most = longest(policy)

@@ -259,7 +259,7 @@ def _left(schedule: Schedule) -> tuple[str, bool]:
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """What the workflow of a due time is started with; nothing that anybody can read: nothing."""
+    """The input of the workflow of a due time; empty where nobody can read it."""
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     try:

@@ -98,7 +98,7 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
 
 @dataclass
 class Health:
-    """What the probes answer. Liveness is the event loop itself; readiness is a list of what is missing."""
+    """Answers of the probes. Liveness is the event loop itself; readiness is a list of what is missing."""
 
     roles: list[str]
     version: str | None = None

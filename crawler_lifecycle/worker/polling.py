@@ -1,4 +1,4 @@
-"""Who polls the task queues of a worker process: one SDK worker for each queue, and all of them leave together."""
+"""Pollers of the task queues of a worker process: one SDK worker for each queue, and all of them leave together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORKFLOW_POLLS = 20
 
 
 def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
-    """How a worker with a build id takes part in a deployment; ``None`` for one without.
+    """The part of a worker with a build id in a deployment; ``None`` for one without.
 
     Every workflow moves to the current build with its next step (``AUTO_UPGRADE``): runs live for days, a stop must be
     carried out by whatever build there is, and recorded histories prove that each build continues what others began.
@@ -66,7 +66,7 @@ def worker(
     functions: int = 0,
     most: int = 0,
 ) -> Worker:
-    """What polls the queue of one role, or another one for the same activities, ``most`` of them at once; or, with
+    """A poller of the queue of one role, or another one for the same activities, ``most`` of them at once; or, with
     ``functions``, for so many calls of functions at once."""
     return Worker(
         client,

@@ -136,7 +136,7 @@ def _runtime(settings: WorkerSettings) -> Runtime:
 
 
 async def _without_database(database: StoreHealth) -> dict[str, str]:
-    """What is missing of the database, for readiness; empty when it can be used."""
+    """Missing parts of the database, for readiness; empty when it can be used."""
     try:
         await asyncio.to_thread(database.ping)
     except LifecycleError as error:
@@ -207,7 +207,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
-    """What ``work`` returns or raises; ``None`` when ``over`` is set or the time is up before that, which ends it."""
+    """The result of ``work``; ``None`` when ``over`` is set or the time is up before that, which ends it."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -219,7 +219,7 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
 
 
 def _sight(waker: Waker) -> dict[str, str]:
-    """What is missing of a process that does nothing but observe; empty when it sees."""
+    """Missing parts of a process that only observes; empty when it sees."""
     health = waker.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
 

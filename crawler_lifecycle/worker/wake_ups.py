@@ -67,7 +67,7 @@ class Waker:
         return self._observer.health()
 
     def state(self) -> Mapping[str, object]:
-        """How it stands, for a probe."""
+        """The present state, for a probe."""
         health = self.health()
         return {"observer": "up" if health.up else f"down: {health.problem}", "tasks": health.watched, **self.counts}
 
@@ -131,7 +131,7 @@ class Waker:
             self._failures.worked()
 
     async def _send(self, wake: Wake) -> Exception | None:
-        """What prevented it; ``None`` when the workflow was asked."""
+        """The error that prevented it; ``None`` when the workflow was asked."""
         try:
             async with self._at_once:
                 heard = await self._wake(wake.workflow_id)

@@ -67,7 +67,7 @@ _SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingK
 
 @dataclass(frozen=True, slots=True)
 class AuditOrder:
-    """What is asked of an audit. Without ``repair`` it only tells.
+    """The order of an audit. Without ``repair`` it only tells.
 
     ``unknown`` is a person's word about what no row knows; it needs no ``repair`` and no grace.
     """
@@ -80,7 +80,7 @@ class AuditOrder:
 
 @dataclass
 class AuditState:
-    """How far an audit has come; travels over continue-as-new. Fields are only ever added, with defaults."""
+    """Progress of an audit; travels over continue-as-new. Fields are only ever added, with defaults."""
 
     audit_id: str = ""
     started_at: datetime | None = None

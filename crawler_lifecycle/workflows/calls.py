@@ -48,20 +48,21 @@ class MustLeave(Exception):
 
 
 def history_full(most: int | None = None) -> bool:
-    """Whether this execution is to go on as another one as soon as it may: after ``most`` events (``HISTORY_MAX``)."""
+    """Tell whether this execution is to go on as another one as soon as it may: after ``most`` events
+    (``HISTORY_MAX``)."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
 
 
 def must_leave() -> bool:
-    """Whether it is to do so at once. Asked in every call and every pause: somebody may be flooding it."""
+    """Tell whether it is to do so at once. Asked in every call and every pause: somebody may be flooding it."""
     info = workflow.info()
     return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
 
 
 def may_leave(most: int | None = None) -> bool:
-    """Whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments and stops
-    go on where they are."""
+    """Tell whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments and
+    stops go on where they are."""
     return history_full(most) and workflow.all_handlers_finished()
 
 
@@ -197,7 +198,7 @@ class WithoutSignals:
 
 
 def reason(error: FailureError) -> str:
-    """What went wrong, in the words of the innermost error that has some."""
+    """The cause of a failure, in the words of the innermost error that has some."""
     if isinstance(error, ActivityError) and error.cause is not None:
         return str(getattr(error.cause, "message", None) or error.cause)
     return error.message or str(error)

@@ -35,7 +35,7 @@ class Deploying:
         return self._task is not None and not self._task.done()
 
     def over(self) -> bool:
-        """Whether a wave has ended of which ``settle`` has not taken note."""
+        """Tell whether a wave has ended of which ``settle`` has not taken note."""
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:

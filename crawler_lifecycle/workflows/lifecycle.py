@@ -128,7 +128,7 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
     def record(self) -> WorkflowRecord:
-        """What it knows of the run's row."""
+        """Knowledge of the workflow about the run's row."""
         return self._s.record()
 
     def note(self, text: str) -> None:
@@ -224,7 +224,7 @@ class CrawlerLifecycleWorkflow:
         publish(s)
 
     def _woken(self) -> bool:
-        """Whether something comes before the look that is planned."""
+        """Tell whether something comes before the look that is planned."""
         return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:

@@ -43,7 +43,7 @@ FIRST, TURN, GOING_ON, NEW = 1, 3, 4, 5
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one kind of activity is called. Times in seconds; ``total_s`` spans all tries."""
+    """Options of one kind of activity. Times in seconds; ``total_s`` spans all tries."""
 
     queue: str
     try_s: float
@@ -132,7 +132,7 @@ POLICIES: dict[str, Policy] = {name: policy for policy, names in _USERS for name
 
 
 class Options(TypedDict, total=False):
-    """What a caller says beside the policy."""
+    """Options of a caller beside the policy."""
 
     control: bool
     """Moves it to the control queue: from a stop to its proof everything runs there, so that a stop never waits behind

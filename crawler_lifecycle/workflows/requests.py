@@ -49,8 +49,8 @@ def read_request(value: object) -> RunRequest:
 
 
 def read_order(kind: type[Order], value: object) -> Order:
-    """What the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as ``read_request``
-    does."""
+    """The order that the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as
+    ``read_request`` does."""
     adapter, what = _ORDERS[kind]
     missing = f'order: missing; start the workflow with the {what} of a stored row, for example {{"{what}_id": 7}}'
     order: Order = value if isinstance(value, kind) else _input(adapter, "order", value, missing)
@@ -74,7 +74,7 @@ def read_command(kind: type[A], value: object) -> A:
 
 
 def read_input(adapter: TypeAdapter[A], what: str, value: object) -> A:
-    """What only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
+    """An input that only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
     return _input(adapter, what, value, f"{what}: missing; this workflow is started by others of ours")
 
 
@@ -134,7 +134,7 @@ def refused(text: str) -> ApplicationError:
 
 
 def undecoded(what: str, value: Undecoded) -> Exception:
-    """What is wrong with a payload that cannot be read.
+    """The error for a payload that cannot be read.
 
     One that a key would open is no failure of its sender: the workflow waits until a worker has that key.
     """
@@ -144,12 +144,12 @@ def undecoded(what: str, value: Undecoded) -> Exception:
 
 @functools.cache
 def answer_type(method: Callable[..., Any]) -> Any:
-    """What an activity answers, by its annotation."""
+    """The type of an activity's answer, by its annotation."""
     return get_type_hints(method).get("return")
 
 
 def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
-    """What an activity answered. Raises whatever a decoder does where it is not what the activity answers.
+    """The answer of an activity. Raises whatever a decoder raises where the type is another one.
 
     Converters apply the expected type to JSON alone: bytes, nothing, and messages come out as they are. Only strict
     validation keeps those from the code that asked, where they would fail the workflow task for ever.

@@ -54,7 +54,7 @@ def until_look(s: RunState) -> float | None:
 
 
 def is_time(s: RunState) -> bool:
-    """Whether the look that is planned is due; the server's timers have whole milliseconds."""
+    """Tell whether the look that is planned is due; the server's timers have whole milliseconds."""
     left = until_look(s)
     return left is not None and left < 0.002
 
@@ -163,7 +163,7 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
-    """What the task comes to; Temporal's cancel is a stop, and cancels nothing by itself."""
+    """The result of the task; Temporal's cancel is a stop, and cancels nothing by itself."""
     while not life.done():
         try:
             await workflow.wait([life])

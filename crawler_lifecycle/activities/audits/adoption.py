@@ -53,7 +53,7 @@ class Adoption:
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
-        """What takes this run up again. A second time it finds the row."""
+        """A mend that takes this run up again. A second time it finds the row."""
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
@@ -88,7 +88,7 @@ class Adoption:
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """What has waited for its row goes on now, instead of at its next try. Once for all tasks of a run."""
+        """Let a workflow that waits for its row go on now, instead of at its next try. Once for all tasks of a run."""
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
         self._hurried.add(row.ref)

@@ -201,7 +201,7 @@ class AuditActivities:
         return Found(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""
+        """Tell whether anybody works for the run: its owner, or a workflow that is about to claim it."""
         own = names.workflow_id(run.crawler, run.request_id)
         state = WorkflowState(open=False)
         if run.owner_workflow_id is not None:
@@ -342,7 +342,7 @@ class AuditActivities:
         return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
     def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Found]:
-        """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
+        """Answers of the cluster about ends that were recorded without evidence. ``stops`` are those of the runs."""
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}

@@ -144,7 +144,7 @@ class GivingUp:
 
 
 def _owner(present: str | None) -> str:
-    """Who we are as its owner: the same as before where we are that already."""
+    """Our name as its owner: the same as before where we are that already."""
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 

@@ -77,7 +77,7 @@ class AuditEnding:
         self._until, self._became = time.monotonic() + STOP_S, None
 
     def of(self, finding: AuditFinding) -> Mend:
-        """What sees to the end of this one; the first that is called sees to the ends of all, some at once."""
+        """A mend that ends this one; the first that is called sees to the ends of all, some at once."""
 
         def end() -> str:
             if self._became is None:
@@ -91,7 +91,7 @@ class AuditEnding:
 
     @staticmethod
     def _abreast(do: Callable[[AuditFinding], str], findings: Sequence[AuditFinding]) -> dict[str, str | Exception]:
-        """What became of each; of one that hangs nothing is told."""
+        """Results for each finding; one that hangs has none."""
         crowd = Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S)
         found: dict[str, str | Exception] = {}
         for finding, told in crowd.over(findings):
@@ -156,7 +156,7 @@ class AuditPage:
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """What one page showed. ``next`` is where the following page begins, ``None`` at the end."""
+    """Result of one page. ``next`` is where the following page begins, ``None`` at the end."""
 
     looked: int = 0
     found: dict[str, int] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class AuditPart:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """What becomes of findings, at one moment."""
+    """Settle findings at one moment."""
 
     store: FindingStore
     rules: AuditRules

@@ -1,4 +1,4 @@
-"""What a graph's workflow does about its row: claim it, let it go on, begin and stop crawls and managers, end it."""
+"""Activities of a graph's workflow about its row: claim, go on, begin and stop crawls and managers, end."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """What a step forward led to."""
+    """Result of a step forward."""
 
     state: GraphState
     counts: dict[str, int] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class StopGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphStopped:
-    """What is on record of a stop. ``None``: the graph had ended before."""
+    """The stop as it is on record. ``None``: the graph had ended before."""
 
     stop: StopIntent | None
     unreadable: str | None = None
@@ -160,7 +160,7 @@ class EndGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphEnded:
-    """How the graph ended, as it is on record."""
+    """The end of the graph, as it is on record."""
 
     state: GraphState
     cause: str | None
@@ -291,7 +291,7 @@ class GraphActivities:
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
-    """What a step asks a crawl to do. Raises ``InvalidRequest`` naming the field."""
+    """The request of a step for a crawl. Raises ``InvalidRequest`` naming the field."""
     try:
         return _REQUEST.validate_json(json.dumps(dict(job)), strict=True)
     except ValidationError as error:
@@ -322,8 +322,8 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
-    """When to step forward again by itself: nobody tells of a row that was mended, nor of an archive that was sent
-    again by hand."""
+    """Time of the next step forward without a signal: nobody tells of a row that was mended, nor of an archive that
+    was sent again by hand."""
     if not any(step.unreadable or (step.state is StepState.EXECUTING and step.reason) for step in graph.steps):
         return at
     return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))

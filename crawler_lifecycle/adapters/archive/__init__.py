@@ -34,7 +34,7 @@ def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES
 
 
 def open_bundles(url: str) -> S3Bundles:
-    """Where tasks in pods put their files. Nothing is connected to yet. Raises ``InvalidRequest``."""
+    """The bundles of tasks in pods. Nothing is connected to yet. Raises ``InvalidRequest``."""
     from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 
     return S3Bundles(url)

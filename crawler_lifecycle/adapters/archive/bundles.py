@@ -229,7 +229,7 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What ``bundle.json`` says: size and SHA-256 of each part, and how many files are in none of them."""
+    """Contents of ``bundle.json``: size and SHA-256 of each part, and how many files are in none of them."""
 
     parts: list[tuple[int, str]]
     left_out: int

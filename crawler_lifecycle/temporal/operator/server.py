@@ -1,4 +1,4 @@
-"""What a Temporal server tells an operator: version, namespace, search attributes, and who polls task queues."""
+"""Facts that a Temporal server tells an operator: version, namespace, search attributes, and who polls task queues."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Server:
             return await register_search_attributes(self._client)
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """What is known about these queues. Raises nothing: a queue says why it cannot be described."""
+        """Facts about these queues. Raises nothing: a queue says why it cannot be described."""
         return await describe_queues(self._client, workflows, activities, self._call_s)
 
 
 async def serves(address: str, namespace: str, timeout_s: float) -> bool:
-    """Whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
+    """Tell whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)

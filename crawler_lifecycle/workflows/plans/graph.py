@@ -110,7 +110,7 @@ class FunctionCalls:
         return [*self._short, *self._starting]
 
     def room(self, full: bool) -> int:
-        """How many more may begin."""
+        """The number of calls that may still begin."""
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
@@ -336,7 +336,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Whether to continue as new now: no call ends by that."""
+        """Tell whether to continue as new now: no call ends by that."""
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
     async def _open(self, order: GraphOrder) -> None:

@@ -1,4 +1,4 @@
-"""What the workflows of managers and of graphs share: each keeps one row going that has runs of its own."""
+"""Base of the workflows of managers and of graphs: each keeps one row going that has runs of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnedWorkflow(Generic[S]):
         self._beside = Beside()
 
     async def _keep(self, life: Coroutine[Any, Any, R], *beside: Coroutine[Any, Any, None]) -> R:
-        """What its life comes to, with what goes on beside it."""
+        """The result of its life, with the work beside it."""
         if self._refused is not None:
             raise self._refused
         living = asyncio.create_task(life)
@@ -60,14 +60,14 @@ class OwnedWorkflow(Generic[S]):
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Whether more is asked for than is on record."""
+        """Tell whether more is asked for than is on record."""
         return self._s.inbox.changed
 
     def _owner(self) -> Owner:
         return Owner(workflow.info().workflow_id, self._s.owner_run_id)
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
-        """What an update comes to; its own id makes a repeat harmless where it gives none."""
+        """The result of an update; its own id makes a repeat harmless where it gives none."""
         update = workflow.current_update_info()
         key = request_id or (update.id if update is not None else str(workflow.uuid4()))
         try:

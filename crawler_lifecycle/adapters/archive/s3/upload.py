@@ -51,7 +51,7 @@ def part_bytes(bytes_max: int) -> int:
 
 
 def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
-    """What a call in another thread answers; this one beats while S3 takes its time."""
+    """The answer of a call in another thread; this one beats while S3 takes its time."""
     while not wait((calling,), _WAIT_S).done:
         beat()
     return calling.result()
@@ -223,7 +223,8 @@ class Upload:
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
     def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
-        """What of the object is not what was sent: its size, its ETag, or a checksum that S3 has of the whole."""
+        """The difference between the object and what was sent: its size, its ETag, or a checksum that S3 has of the
+        whole."""
         found = int(head.get("ContentLength", -1))
         if found != self._size:
             return f"{found} of {self._size} bytes arrived"
@@ -258,7 +259,7 @@ class Upload:
         self._abort_once()
 
     def _abort_once(self) -> bool:
-        """Whether the upload was no longer known to S3, which may mean that it was completed."""
+        """Tell whether the upload was no longer known to S3, which may mean that it was completed."""
         if self._upload_id is None:
             return False
         try:
@@ -271,7 +272,7 @@ class Upload:
 
 
 def _fits(answer: Mapping[str, Any], etag: str) -> bool:
-    """Whether an answered ETag is the one that was expected, where it is a digest of the same form.
+    """Tell whether an answered ETag is the one that was expected, where it is a digest of the same form.
 
     Under KMS or customer keys it is something else, and some services give digests of another form.
     """
@@ -355,7 +356,7 @@ class Leftovers:
         return young
 
     def _newest(self, upload: Mapping[str, Any]) -> datetime | None:
-        """When the last part arrived, or the upload began; ``None`` when it ended meanwhile."""
+        """Time at which the last part arrived, or the upload began; ``None`` when it ended meanwhile."""
         newest: datetime = upload["Initiated"]
         where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
         try:

@@ -246,13 +246,14 @@ class _Packer:
 
 
 def _deflater(*, packed: bool) -> Any:
-    """What cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its data cannot be read
-    by unpackers that read from the front (Java's among them)."""
+    """A deflater; a file that cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its
+    data cannot be read by unpackers that read from the front (Java's among them)."""
     return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
 
 
 def _worth_packing(data: bytes) -> bool:
-    """Whether deflate makes the file's beginning smaller: pictures, films and zips take time and stay what they are.
+    """Tell whether deflate makes the file's beginning smaller: pictures, films and zips take time and stay what they
+    are.
 
     Small files are not asked: for them the question costs as much as the answer is worth.
     """

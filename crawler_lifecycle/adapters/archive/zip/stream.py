@@ -18,7 +18,7 @@ _ENTRY = struct.Struct("<HHLQQQ")
 
 
 class Target(Protocol):
-    """Where the bytes of a zip go, from first to last."""
+    """Target of the bytes of a zip, from first to last."""
 
     def write(self, data: bytes, /) -> object: ...
 
