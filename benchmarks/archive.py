@@ -120,14 +120,14 @@ def _packed(archive: S3Archive, files: Path) -> int:
 def _stored(archive: S3Archive, files: Path) -> int:
     from crawler_lifecycle.adapters.archive.s3.upload import PART_BYTES, Upload
 
-    upload = Upload(archive._s3(), archive.bucket, "stored.zip", {}, PART_BYTES, lambda: None)
-    stream = _Counting(upload)
-    with zipfile.ZipFile(cast(Any, stream), "w", zipfile.ZIP_STORED) as packed:
-        for path in sorted(files.iterdir()):
-            with path.open("rb") as file, packed.open(path.name, "w") as member:
-                shutil.copyfileobj(file, member, MIB)
-    upload.finish("", 0)
-    upload.close()
+    bucket = archive.bucket
+    with Upload(bucket.client, bucket.name, "stored.zip", {}, PART_BYTES, lambda: None) as upload:
+        stream = _Counting(upload)
+        with zipfile.ZipFile(cast(Any, stream), "w", zipfile.ZIP_STORED) as packed:
+            for path in sorted(files.iterdir()):
+                with path.open("rb") as file, packed.open(path.name, "w") as member:
+                    shutil.copyfileobj(file, member, MIB)
+        upload.finish("", 0)
     return stream.size
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows import calls
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
@@ -40,7 +40,7 @@ async def main() -> None:
     logging.disable(logging.WARNING)
     # Each run as one execution. It would go on as others, and the virtual clock leaps over hours when the server has
     # one of them wait for a second, as it does when they come within seconds of real time. They are replayed so, too.
-    with patch.object(leaving, "HISTORY_MAX", 10_000):
+    with patch.object(calls, "HISTORY_MAX", 10_000):
         await _measure()
 
 

@@ -1,4 +1,4 @@
-"""How an event looks outside: one CloudEvents 1.0 document for the bus, the event file and pushes.
+"""Events as receivers see them: one CloudEvents 1.0 document for the bus, the event file and pushes.
 
 docs/events.md is its description; whoever receives an event in one way understands it in every other.
 """

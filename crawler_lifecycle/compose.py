@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -68,12 +68,11 @@ from .activities import meters
 from .domain import names
 from .settings import Settings
 from .store import open_store
-from .workflows.plans.graph import GraphWorkflow
-from .workflows.plans.graph_calls import GraphBatchWorkflow
+from .workflows.plans.graph import GraphBatchWorkflow, GraphWorkflow
 from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
@@ -141,7 +140,7 @@ class Parts:
     files: TaskFiles
     catalogue: Catalogue
     scheduler: SchedulerClient
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     sink: EventSink
     archive: FileArchive
     directory: WorkflowDirectory
@@ -166,7 +165,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         files=build_files(settings),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
-        notifier=build_notifier(settings),
+        notifiers=build_notifiers(settings),
         sink=build_sink(settings),
         archive=build_archive(settings),
         directory=directory,
@@ -216,7 +215,7 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """The place of such files itself, for those who look after it; ``probing``: somebody waits. Raises
     ``InvalidRequest``."""
-    from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+    from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
     return BundlesPlace(url, probing=probing)
 
@@ -251,22 +250,15 @@ def build_sink(settings: Settings) -> EventSink:
     )
 
 
-def build_notifier(settings: Settings) -> Notifier:
-    """What pushes to the front end. Raises ``InvalidRequest``."""
-    p = settings.pusher
-    if p.app_id is None or p.key is None or p.secret is None:
-        return OutboxNotifier()
-    return PusherNotifier(
-        app_id=p.app_id,
-        key=p.key,
-        secret=p.secret.get_secret_value(),
-        cluster=p.cluster,
-        host=p.host,
-        port=p.port,
-        tls=p.tls,
-        channel=p.channel,
-        timeout_s=p.timeout_s,
-    )
+#: What pushes to front ends: the section of the settings, and the class that takes its options.
+NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
+
+
+def build_notifiers(settings: Settings) -> list[Notifier]:
+    """Everything that pushes to front ends; each delivers, and is tried again, by itself. Raises ``InvalidRequest``."""
+    options = {name: getattr(settings, name).options() for name in NOTIFIERS}
+    found = [make(**options[name]) for name, make in NOTIFIERS.items() if options[name] is not None]
+    return found or [OutboxNotifier()]
 
 
 def build_cluster(settings: Settings) -> Cluster:
@@ -426,9 +418,9 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     children = _children(p)
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
-        DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifier),
-        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifier),
-        CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifier),
+        DeploymentActivities(s.deployment, s.looks, s.runs, s.tasks, s.events, p.cluster, p.scheduler, p.notifiers),
+        ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers),
+        CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
             s.completion,
             s.exports,
@@ -440,7 +432,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
             p.sink,
             p.archive,
             p.catalogue,
-            p.notifier,
+            p.notifiers,
         ),
         build_audit(p),
         build_parent_audit(p),

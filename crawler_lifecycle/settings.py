@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -176,6 +176,12 @@ class PusherSettings(_Section):
         description="the channels of every event, with spaces between; {run_id} and {crawler} are filled in",
     )
     timeout_s: float = Field(default=1.4, gt=0, le=1.4, description="for one of three tries: 5 s in all")
+
+    def options(self) -> dict[str, Any] | None:
+        """What the notifier is made with; ``None`` while it is off."""
+        if self.app_id is None or self.secret is None:
+            return None
+        return {**self.model_dump(), "secret": self.secret.get_secret_value()}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -37,7 +37,7 @@ class Abreast(Generic[T, R]):
         return len(self._busy)
 
     def over(self, items: Iterable[T]) -> Iterator[tuple[T, R | Exception]]:
-        """What came of each item, in the order in which the calls end. An item is taken when its call can begin."""
+        """Results of the items, in the order in which the calls end. An item is taken when its call can begin."""
         waiting, number, more = iter(items), 0, True
         while True:
             prompt = self._prompt()
@@ -55,7 +55,7 @@ class Abreast(Generic[T, R]):
             yield from self._ended(min(prompt) + self._slow_s - time.monotonic() if prompt else 0.0)
 
     def _prompt(self) -> list[float]:
-        """When the calls began that are under way and not slow."""
+        """Beginnings of the calls that are under way and not slow."""
         since = time.monotonic() - self._slow_s
         return [began for began in self._busy.values() if began > since]
 

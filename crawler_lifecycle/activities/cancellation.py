@@ -1,27 +1,159 @@
-"""Activities of a stop, from the request to the proof. All of them run on the control queue."""
+"""Activities of a stop, from the request to the proof. All of them run on the control queue.
+
+Tasks are asked to end page by page; heartbeats carry the progress.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.abreast import Abreast
+from crawler_lifecycle.activities.reconciliation import ref_of
+from crawler_lifecycle.activities.shared import Clock, Counts, alive, beating, push_event, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.cluster import TaskStops
+from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.protocols import Notifier
-from crawler_lifecycle.ports.runs import Fence
-
-from .shared import Clock, Counts, beating, send_event, utc_now
-from .stopping import StopPass, StopReport
+from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
     from crawler_lifecycle.store.runs.looks import LookStore
     from crawler_lifecycle.store.runs.stops import StopStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
+
+log = logging.getLogger(__name__)
+
+#: Tasks that are read from the database, and marked in it, in one go.
+STOP_PAGE = 1000
+#: Seconds after which no further task is begun: the activity ends, and the next one goes on from what is on record.
+PASS_S = 20.0
+#: Seconds between two markings at the most: what was asked is on record not much later.
+MARK_S = 2.0
+#: Seconds after which a task that was killed and is still there is killed again.
+AGAIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """The work of one ``k8_stop_task`` or ``k8_stop_pod``."""
+
+    left: int = 0
+    """Tasks that it tried and that did not answer, or not in time. They are tried again later."""
+    more: bool = False
+    """Whether its time was over before every task had its turn."""
+    asked_at: datetime | None = None
+    """When the last of the run's tasks was asked to end."""
+    counts: Counts = field(default_factory=Counts)
+
+
+class StopPass:
+    """One turn to every task of a run that was not asked yet, or for force: not killed yet, and then again."""
+
+    def __init__(
+        self,
+        stops: StopStore,
+        details: LookStore,
+        tasks: TaskReader,
+        cluster: TaskStops,
+        clock: Clock,
+        fence: Fence,
+        *,
+        force: bool,
+        seconds: float | None = None,
+    ) -> None:
+        self._stops, self._details, self._tasks = stops, details, tasks
+        self._cluster, self._clock = cluster, clock
+        self._fence, self._force = fence, force
+        self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
+        self._asked, self._begun, self._more = 0, False, False
+        self._answered: list[tuple[TaskRef, Details | None]] = []
+        self._marked_at = time.monotonic()
+
+    def run(self) -> StopReport:
+        """Ask all, as far as the time reaches. Raises the first error when no task could be asked."""
+        asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
+        errors = []
+        for task, answer in asking.over(self._turns()):
+            if isinstance(answer, Exception):
+                errors.append(answer)
+            else:
+                self._answered.append((task, answer))
+            if len(self._answered) >= STOP_PAGE or time.monotonic() - self._marked_at >= MARK_S:
+                self._mark()
+                alive()
+        self._mark()
+        if errors and not self._asked:
+            raise errors[0]
+        run_id, left = self._fence.run_id, len(errors) + asking.slow
+        if left:
+            why = errors[0] if errors else "no answer yet"
+            log.warning("%d tasks of run %d were not asked to end, they are asked again: %s", left, run_id, why)
+        counts, asked_at = Counts.of(self._tasks.count_tasks(run_id)), self._stops.last_asked(run_id)
+        return StopReport(left, self._more, asked_at, counts)
+
+    def _turns(self) -> Iterator[TaskRef]:
+        """The tasks whose turn it is, while there is time."""
+        yield from self._pages(None)
+        if self._force and not self._more:
+            yield from self._pages(self._clock() - timedelta(seconds=AGAIN_S))
+            self._more = False
+
+    def _pages(self, killed_before: datetime | None) -> Iterator[TaskRef]:
+        after = -1
+        while True:
+            page = self._stops.unstopped(self._fence, self._force, killed_before, after, STOP_PAGE)
+            for task in page:
+                if self._begun and time.monotonic() >= self._until:
+                    self._more = True
+                    return
+                self._begun = True  # one at least, or a slow machine would never come to any
+                yield ref_of(task)
+            if len(page) < STOP_PAGE:
+                return
+            after = page[-1].index
+
+    def _stop(self, task: TaskRef) -> Details | None:
+        kept = self._log(task) if self._cluster.log_fades else None
+        self._cluster.stop(self._fence.run, task)
+        return kept
+
+    def _kill(self, task: TaskRef) -> None:
+        self._cluster.kill(self._fence.run, task)
+
+    def _log(self, task: TaskRef) -> Details | None:
+        """The log of a task before it is ended. A later look replaces it, if there is still a log by then.
+
+        The stop never waits for it: a node that does not answer is a reason to stop.
+        """
+        try:
+            return next(iter(self._cluster.details(self._fence.run, [task])), None)
+        except Exception as error:  # also a reader that stumbles over what a crawler printed
+            log.warning("the log of task %s was not kept before its stop: %s", task.task_id, error)
+            return None
+
+    def _mark(self) -> None:
+        """Put on record who was asked: the logs that were kept, and then the statuses, in one transaction each."""
+        answered, self._answered = self._answered, []
+        if answered:
+            try:
+                details = [kept for _, kept in answered if kept is not None]
+                if details:
+                    self._details.save_details(self._fence, details)
+                self._stops.mark_stopping(self._fence, [task.task_id for task, _ in answered], killed=self._force)
+            except RowUnreadable as error:  # what was asked counts; they are asked again when the row was mended
+                log.warning("%d tasks of run %d were asked to end: %s", len(answered), self._fence.run_id, error)
+        self._asked += len(answered)
+        self._marked_at = time.monotonic()
 
 
 #: Seconds for asking the tasks of a run whose stop cannot be recorded; the next try goes on.
@@ -53,7 +185,7 @@ class CancellationActivities:
     tasks: TaskReader
     events: EventStore
     cluster: TaskStops
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="record_stop", no_thread_cancel_exception=True)
@@ -124,8 +256,8 @@ class CancellationActivities:
         """Tell the front end that the run was stopped, so that it closes its dialog.
 
         The event was written together with the verdict; it is pushed also when the run was resumed meanwhile.
-        Second execution: pushes the same event under the same id.
+        Second execution: pushes the same event where it has not arrived.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))
         if event is not None:
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
+            push_event(self.events, event, self.notifiers)

@@ -1,4 +1,7 @@
-"""Begins and stops runs for whoever they belong to: a manager or a graph."""
+"""Begins and stops runs for whoever they belong to: a manager or a graph.
+
+Ids and inputs of runs' workflows stand here too, for everybody who begins, stops or follows runs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from crawler_lifecycle.activities.abreast import Abreast
+from crawler_lifecycle.activities.shared import alive
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
@@ -20,21 +25,17 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
 )
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
+from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
 from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
 from crawler_lifecycle.ports.runs import RunRow
-
-from .abreast import Abreast
-from .run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
-from .shared import alive
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.managers import ManagerStore
     from crawler_lifecycle.store.runs.initiation import InitiationStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.stops import StopStore
-
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ ERROR_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class BegunRuns:
-    """What one pass over what is to be begun has done."""
+    """Result of one pass over jobs whose runs are to be begun."""
 
     begun: int = 0
     refused: int = 0
@@ -63,7 +64,7 @@ class BegunRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunsLeft:
-    """What a pass over live runs that are to be stopped came to."""
+    """Result of a pass over live runs that are to be stopped."""
 
     live: int = 0
     """Runs that have not ended; when the time was over, those that were counted."""
@@ -142,7 +143,7 @@ class ChildRuns:
 
 
 def _to_tell(run: RunRow, intent: StopIntent) -> bool:
-    """Whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
+    """Tell whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
@@ -156,7 +157,7 @@ class BeginningRuns(ABC, Generic[J]):
 
     @functools.cached_property
     def crawlers(self) -> Sequence[CrawlerDefinition]:
-        """What there is to crawl with, read once in this pass."""
+        """The known crawlers, read once in this pass."""
         # Whoever brings a scheduler service of their own may have no catalogue here.
         return self._children.catalogue.all() or self._children.scheduler.crawlers()
 
@@ -166,11 +167,11 @@ class BeginningRuns(ABC, Generic[J]):
 
     @abstractmethod
     def number(self, job: J) -> int:
-        """What the job is known by."""
+        """The number of the job."""
 
     @abstractmethod
     def stopped(self, job: J | None = None) -> StopIntent | None:
-        """Why this job (``None``: any) is not to be begun any more, as the database has it now."""
+        """The stop because of which this job (``None``: any) is not begun any more, as the database has it now."""
 
     @abstractmethod
     def request_id(self, job: J) -> str:
@@ -244,3 +245,45 @@ class BeginningRuns(ABC, Generic[J]):
         """It can never be begun."""
         self.started(job, None, why[:ERROR_MAX])
         self._refused += 1
+
+
+def own_workflow_id(row: RunRow) -> str:
+    """The id under which we start a workflow for this run."""
+    return workflow_id(row.crawler, row.request_id)
+
+
+def next_workflow_id(row: RunRow) -> str:
+    """The id under which we start the next workflow for this run.
+
+    Under the plain one an earlier attempt may still be busy with its deliveries, for hours if an archive is down: a
+    start would find that one and begin nothing. So it is used only where it is nobody else's. The id of the attempt
+    keeps a repeat from starting two.
+    """
+    own = own_workflow_id(row)
+    if row.owner_run_id is None:
+        return row.owner_workflow_id or own
+    free = row.attempt == 1 or row.owner_workflow_id in (None, own)
+    return own if free else attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
+
+
+def workflow_ids(row: RunRow) -> list[str]:
+    """Ids of workflows that may work for this run: its recorded owner, then the one that is to follow it."""
+    return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
+
+
+def uid_there(row: RunRow, workflow_id: str) -> str | None:
+    """The uid that the workflow under one of these ids must name, if it names one; ``None``: it is the recorded owner.
+
+    Under an id that the request makes, another run's may be open: a restore lost its row, and the request came again.
+    """
+    owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
+    return None if owner else row.run_uid
+
+
+def begin_request(row: RunRow, **more: Any) -> RunRequest:
+    """The input of a workflow for a run that is stored already: its id says everything."""
+    priority = row.request.get("priority")
+    # Temporal orders by it before the workflow has read the stored request.
+    return RunRequest(
+        crawler=row.crawler, run_id=row.run_id, priority=priority if isinstance(priority, int) else 3, **more
+    )

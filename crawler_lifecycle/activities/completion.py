@@ -24,7 +24,7 @@ from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import Catalogue, EventSink, FileArchive, Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
-from .shared import alive, beating, send_event, telling
+from .shared import alive, beating, push_event, send_event, telling
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -43,7 +43,7 @@ FILES_REMOVED = "its files were removed because they were exported long ago (cra
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """What ``update_run_status`` decided."""
+    """The verdict of ``update_run_status``."""
 
     status: RunStatus
     outcome: str
@@ -74,7 +74,7 @@ class CompletionActivities:
     sink: EventSink
     archive: FileArchive
     catalogue: Catalogue
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
 
     @activity.defn(name="update_run_status", no_thread_cancel_exception=True)
     def update_run_status(self, fence: Fence) -> RunEnded:
@@ -101,7 +101,7 @@ class CompletionActivities:
             ended.pages,
             ended.items,
             ended.errors,
-            push=self.notifier.sends,
+            push=any(one.sends for one in self.notifiers),
             stopped=ended.stop is not None,
             stop=ended.stop,
         )
@@ -159,7 +159,7 @@ class CompletionActivities:
             after = page[-1].task_id
 
     def _sources(self, fence: Fence, given_up: int) -> list[FileSource]:
-        """What the tasks left, and that the files of attempts that are given up are gone."""
+        """The files that tasks left, and notes that the files of attempts that are given up are gone."""
         if given_up >= fence.attempt:
             return []
         refs = self._all_tasks(fence)
@@ -191,7 +191,7 @@ class CompletionActivities:
                     self.exports.record_export(fence, "empty", None, None)
                     return None
                 manifest = {"run_id": fence.run_id, "run_uid": fence.run_uid, "attempt": fence.attempt}
-                key = archive_key(fence.run_id, fence.attempt)
+                key = archive_key(fence.run, fence.attempt)
                 result = self.archive.store(
                     key,
                     sources,
@@ -213,15 +213,16 @@ class CompletionActivities:
         Second execution: only those that still are undelivered. Raises ``NotDelivered`` at the first that fails again.
         """
         newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
-        sent = 0
-        for delivery in self.events.deliveries(fence.run_id):
-            failed = delivery["sink"] == self.notifier.name and delivery["status"] == "failed"
-            untried = delivery["type"] == EVENT_RUN_STOPPED and delivery["status"] == "pending"
-            event = self.events.get_event(int(str(delivery["seq"]))) if failed or untried else None
-            if event is None or event.attempt != fence.attempt:
-                continue
-            if event.type == EVENT_RUN_CHANGED and event != newest:
-                continue
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
-            sent += 1
-        return sent
+        ours = {notifier.name for notifier in self.notifiers}
+        wanted = {
+            int(str(row["seq"]))
+            for row in self.events.deliveries(fence.run_id)
+            if (row["status"] == "failed" and row["sink"] in ours)
+            or (row["status"] == "pending" and row["type"] == EVENT_RUN_STOPPED)
+        }
+        events = [event for seq in sorted(wanted) if (event := self.events.get_event(seq)) is not None]
+        events = [one for one in events if one.attempt == fence.attempt]
+        events = [one for one in events if one.type != EVENT_RUN_CHANGED or one == newest]
+        for event in events:
+            push_event(self.events, event, self.notifiers)
+        return len(events)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
 )
 from crawler_lifecycle.domain.ladder import start_check_interval
+from crawler_lifecycle.domain.names import EVENT_RUN_STARTED, event_key
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
@@ -32,8 +33,8 @@ from crawler_lifecycle.ports.looks import FoundState, Look
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import Deployed, Deployment, Fence
 
-from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, deliver, ordered_at, telling, utc_now
+from .reconciliation import LookStep, ref_of
+from .shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -62,7 +63,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class DeployReport:
-    """What a deployment call achieved."""
+    """Result of a deployment call."""
 
     counts: Counts
     offered: int = 0
@@ -118,7 +119,7 @@ class DeploymentActivities:
     events: EventStore
     cluster: TaskPlaces
     scheduler: SchedulerClient
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="run_scheduled_crawler", no_thread_cancel_exception=True)
@@ -227,7 +228,7 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """What the cluster keeps beside each task, should the database lose the run's row."""
+        """The record that the cluster keeps beside each task, should the database lose the run's row."""
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None or row.unreadable is not None:
             return {}
@@ -346,7 +347,7 @@ class DeploymentActivities:
     def signal_pusher_started(self, fence: Fence) -> None:
         """Tell the front end that the run started (or failed to), so that it closes its dialog.
 
-        Second execution: pushes the same event under the same id.
+        Second execution: pushes the same event where it has not arrived.
         """
         row = self.runs.get_run(fence.run_id)
         if row is None:
@@ -357,7 +358,9 @@ class DeploymentActivities:
             body["cause"] = next(
                 (g.cause for g in self.deployment.ended_groups(row.run_id) if g.cause), row.waiting_for
             )
-        deliver(self.events, fence, "run.started", body, self.notifier.push, self.notifier.name)
+        key = event_key(fence.run, fence.attempt, EVENT_RUN_STARTED)
+        event = self.events.append_event(fence, EVENT_RUN_STARTED, key, body)
+        push_event(self.events, event, self.notifiers)
 
     @activity.defn(name="requeue_ended_tasks", no_thread_cancel_exception=True)
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
@@ -373,7 +376,8 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Whether a task that was deployed for sure is missing for the first time, or is there for the first time (again).
+    """Tell whether a task that was deployed for sure is missing for the first time, or is there for the first time
+    (again).
 
     What was seen to wait and vanishes later must not be said to have never existed.
     """

@@ -1,8 +1,7 @@
-"""What becomes of one due time of a schedule: decide, stop what came before, begin what it is for."""
+"""Activities of one due time of a schedule: decide, stop what came before, begin what it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from crawler_lifecycle.activities.graphs.graphs import check_crawl, crawl_request
-from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, with_limits
+from crawler_lifecycle.activities.graphs.graphs import checked_run, crawl_request
 from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
@@ -54,7 +52,7 @@ PREVIOUS_LIVE = "PreviousLive"
 
 @dataclass(frozen=True, slots=True)
 class DueDecided:
-    """What becomes of a due time."""
+    """Decision about a due time."""
 
     due_id: int
     decision: Decision
@@ -98,7 +96,7 @@ class DueActivities:
         return DueDecided(line.due_id, line.decision, begin=True, stop=self._stops(line))
 
     def _stops(self, line: DueRow) -> bool:
-        """Whether what the previous due time began is to be stopped for this one."""
+        """Tell whether what the previous due time began is to be stopped for this one."""
         spec = ScheduleSpec.read(self._schedule(line.name).definition)
         return line.decision is Decision.QUEUED and spec.overlap is Overlap.STOP_PREVIOUS and line.asked_by is None
 
@@ -168,7 +166,7 @@ class DueActivities:
         return row
 
     def _begin(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
-        """What it is for, or what a try began whose answer was lost. Raises as ``begin_due`` writes down."""
+        """Begin the target, or find the one of a try whose answer was lost. Raises as ``begin_due`` writes down."""
         begun = self._begun_before(line)
         if begun is None and line.asked_by is None:
             if row.deleted_at is not None:
@@ -180,7 +178,7 @@ class DueActivities:
         return begin.get(begun or spec.kind, self._begin_graph)(line, spec)
 
     def _begun_before(self, line: DueRow) -> TargetKind | None:
-        """What a try began whose answer was lost, by the definition of that time."""
+        """The kind of target that a try began whose answer was lost, by the definition of that time."""
         if self.children.runs.find_run(due_request_id(line.name, line.due_at)) is not None:
             return TargetKind.RUN
         if self.managers.find_manager(None, due_flow_id(line.name, line.due_at)) is not None:
@@ -277,15 +275,6 @@ def run_request(name: str, due_at: datetime, spec: ScheduleSpec) -> RunRequest:
     own = {"requested_by": f"schedule {name}", **spec.target}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat()}
     return crawl_request({**own, **due})
-
-
-def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
-    """The request with the limits of its crawler. Raises ``InvalidRequest`` for what the crawler does not take."""
-    crawler = next((one for one in crawlers if one.name == request.crawler), None)
-    if crawler is None:
-        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
-    check_crawl(crawler, request)
-    return with_limits(request, crawler.limits)
 
 
 class _BeginningRun(BeginningRuns[DueRow]):

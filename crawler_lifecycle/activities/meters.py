@@ -86,10 +86,13 @@ WEBHOOK_LAG = Instrument(
     "lifecycle_webhook_lag", "From the commit of an event to its delivery to a webhook", (), LAG_BUCKETS
 )
 
+#: Of the worker itself, outside of activities.
+WAKE_UPS = Instrument("lifecycle_wake_ups", "Changes that the observer noticed, by what became of them", ("what",))
+
 INSTRUMENTS = (
     *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
     *(EXPORTS, EXPORT_BYTES, EXPORT_TIME, DELIVERIES, FAILURES, AUDIT_FINDINGS, SCHEDULE_DUE, SCHEDULE_LATENESS),
-    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG),
+    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG, WAKE_UPS),
 )
 
 
@@ -107,7 +110,7 @@ def error_class(error: BaseException) -> str:
 
 
 def expected(error: BaseException) -> bool:
-    """Whether this failure is how an activity waits, and nothing is wrong."""
+    """Tell whether this failure is how an activity waits, and nothing is wrong."""
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
@@ -115,16 +118,16 @@ _outside: MetricMeter | None = None
 
 
 def outside(meter: MetricMeter | None) -> None:
-    """Where is counted what a worker does outside of activities; ``None``: nowhere."""
+    """Set where a worker counts outside of activities; ``None``: nowhere."""
     global _outside
     _outside = meter
 
 
-def count(what: Instrument, by: int = 1, **labels: str) -> None:
+def count(instrument: Instrument, by: int = 1, /, **labels: str) -> None:
     """Add to a counter of the activity that runs now, or of the worker."""
     meter = activity.metric_meter() if activity.in_activity() else _outside
     if by and meter is not None:
-        meter.create_counter(what.name, what.text).add(by, dict(labels))
+        meter.create_counter(instrument.name, instrument.text).add(by, dict(labels))
 
 
 def measure(what: Instrument, seconds: float, **labels: str) -> None:
@@ -134,11 +137,19 @@ def measure(what: Instrument, seconds: float, **labels: str) -> None:
         histogram.record(timedelta(seconds=max(0.0, seconds)), dict(labels))
 
 
+def observer_up(up: bool) -> None:
+    """Set whether the observer of this worker sees the cluster."""
+    if _outside is not None:
+        text = "1 while the observer sees the cluster, otherwise 0"
+        _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
+
+
 # --- calls from inside of activities: what their answers do not tell --------------------------------------------------
 
 
 def committed(news: Committed) -> None:
-    """What a transaction added to the ledger: changed statuses, how late they were committed, and what was untrue.
+    """Count what a transaction added to the ledger: changed statuses, how late they were committed, and what was
+    untrue.
 
     Called after the commit, in the thread of the activity that wrote; a second execution writes nothing more, and so
     nothing is counted twice.

@@ -2,29 +2,30 @@
 
 A look's findings are staged in the database between the activities of one round, so that nothing large travels
 through Temporal and each activity can be repeated alone.
+
+``LookStep`` is one look, step by step: it asks the cluster, compares its answer with the rows, and stages the changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle.activities.shared import Clock, Counts, beating, ordered_at, push_event, telling, utc_now
 from crawler_lifecycle.domain import ladder
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
-from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskStatus
+from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.cluster import TaskLooks
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.looks import FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
-
-from .look_step import LookStep, ref_of
-from .shared import Clock, Counts, beating, ordered_at, send_event, telling, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
@@ -67,7 +68,7 @@ class LookOrder:
 
 @dataclass(frozen=True, slots=True)
 class LookAnswer:
-    """What a look found."""
+    """Result of a look."""
 
     changed: int
     active: int
@@ -96,7 +97,8 @@ class Sync:
 
 
 def _started(look: Look, resumed: bool) -> tuple[bool, datetime | None]:
-    """Whether the look saw that the run has started, and when. What has ended at a resume is of the attempt before."""
+    """Tell whether the look saw that the run has started, and when. What has ended at a resume is of the attempt
+    before."""
     begun = [o for o in look.observations if o.phase is Phase.EXECUTING or (not resumed and _has_executed(o))]
     return bool(begun), min((o.started_at for o in begun if o.started_at is not None), default=None)
 
@@ -122,7 +124,7 @@ class ReconciliationActivities:
     tasks: TaskReader
     events: EventStore
     cluster: TaskLooks
-    notifier: Notifier
+    notifiers: Sequence[Notifier]
     clock: Clock = utc_now
 
     @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
@@ -201,7 +203,7 @@ class ReconciliationActivities:
         """
         with telling(self._tell, order.fence):
             counts = self.looks.apply_findings(order.fence, order.source, order.observed_at)
-        return Synced(counts.positive(), counts.active, counts.queued, push=self.notifier.sends)
+        return Synced(counts.positive(), counts.active, counts.queued, push=any(one.sends for one in self.notifiers))
 
     @activity.defn(name="signal_pusher_changed", no_thread_cancel_exception=True)
     def signal_pusher_changed(self, fence: Fence) -> None:
@@ -211,12 +213,89 @@ class ReconciliationActivities:
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
-            send_event(self.events, event, self.notifier.push, self.notifier.name)
+            push_event(self.events, event, self.notifiers)
 
     @activity.defn(name="count_alive_tasks", no_thread_cancel_exception=True)
     def count_alive_tasks(self, run_id: int) -> Counts:
-        """How many tasks are active or queued; none means that the run is over.
+        """Count the active and the queued tasks; none means that the run is over.
 
         Second execution: counts again.
         """
         return Counts.of(self.tasks.count_tasks(run_id))
+
+
+#: Tasks whose debugging information is fetched and written in one go.
+DETAILS_PAGE = 500
+
+
+def ref_of(task: TaskState) -> TaskRef:
+    """The task as the cluster is asked about it."""
+    stopping = task.status is TaskStatus.STOPPING
+    # One that was never offered, or was put off, is nowhere.
+    place = task.place if task.uid is not None or task.offered_until is not None else None
+    return TaskRef(task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place)
+
+
+class LookStep:
+    """A look of one run. Each step is one transaction or one call of the cluster, and can be repeated alone."""
+
+    def __init__(self, looks: LookStore, cluster: TaskLooks, fence: Fence) -> None:
+        self._looks, self._cluster, self._fence = looks, cluster, fence
+
+    def look(self) -> tuple[FoundState, Look]:
+        """The tasks as the database has them, and the present answer of the cluster. Raises ``ClusterUnavailable``."""
+        state = self._looks.found_state(self._fence)
+        return state, self._cluster.look(self._fence.run, [ref_of(task) for task in state.tasks])
+
+    def record(
+        self,
+        state: FoundState,
+        look: Look,
+        source: str,
+        *,
+        next_look_at: datetime | None = None,
+        gap_s: float = 0.0,
+        resumed: bool = False,
+        ends: bool = True,
+    ) -> LookReport:
+        """Put the look on record and stage the changes that it proves; without ``ends`` those of live tasks alone.
+
+        ``gap_s`` is the interval that led to the look. ``next_look_at`` ``None``: the plan stays. Raises ``Overtaken``.
+        """
+        found = _compare(state, look, gap_s, resumed)
+        if not ends:
+            found = [finding for finding in found if not finding.change.after.terminal]
+        return self._looks.record_look(self._fence, look, found, next_look_at, source, ordered_at())
+
+    def fetch_details(self) -> int:
+        """Stage debugging information (log tail, counters, memory) about the changed tasks; about how many."""
+        fetched, after = 0, -1
+        while True:
+            page = self._looks.staged(self._fence, after, DETAILS_PAGE)
+            seen = [(finding.change.task_id, finding.observation) for finding in page]
+            refs = [TaskRef(task_id, one.index, one.attempt, one.uid) for task_id, one in seen]
+            details = self._cluster.details(self._fence.run, refs)
+            self._looks.save_details(self._fence, details)
+            fetched += len(details)
+            if len(page) < DETAILS_PAGE:
+                return fetched
+            after = page[-1].observation.index
+
+
+def _compare(state: FoundState, look: Look, gap_s: float, resumed: bool) -> list[TaskFinding]:
+    """The changes that a look proves about the tasks in ``state``, in order of the tasks."""
+    seen = {(o.index, o.attempt): o for o in look.observations}
+    findings = []
+    for task in state.tasks:
+        observation = seen.get((task.index, task.attempt))
+        if observation is None:
+            continue
+        end = observation.end
+        changed_at = (end.finished_at if end else None) or observation.changed_at or look.observed_at
+        planned = state.next_look_at or look.observed_at
+        due = ladder.due_for(changed_at.timestamp(), planned.timestamp(), gap_s)
+        due_at = datetime.fromtimestamp(due, tz=look.observed_at.tzinfo)
+        change = reconcile(task, observation, state.stop, due_at=due_at, resumed=resumed)
+        if change is not None:
+            findings.append(TaskFinding(change, observation))
+    return findings

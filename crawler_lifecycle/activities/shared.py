@@ -1,4 +1,4 @@
-"""What several stages share: wire formats of activities, heartbeats, and the delivery of events."""
+"""Parts that several stages share: wire formats of activities, heartbeats, and the delivery of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,14 +25,13 @@ from crawler_lifecycle.domain.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from crawler_lifecycle.domain.names import event_key
+from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 
 from . import meters
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
-
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments: Mapping[str, Any]) -> object:
-    """What users' code asked for. Raises ``InvalidRequest`` for what cannot be asked."""
+    """The answer to a question of users' code. Raises ``InvalidRequest`` for what cannot be asked."""
     if name not in answers:
         raise InvalidRequest(f"{name!r:.80} is no question; ask {', '.join(answers)}")
     try:
@@ -82,7 +81,7 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 
 
 def ordered_at() -> datetime | None:
-    """When this try of the activity was ordered, by the clock of the Temporal server: later tries have later times.
+    """Time at which this try was ordered, by the clock of the Temporal server: later tries have later times.
 
     ``None`` outside of an activity.
     """
@@ -119,7 +118,7 @@ def alive(*details: object) -> None:
 
 
 def patient(call: Callable[[], T], seconds: float) -> T:
-    """What the call answers. While the database is away it is made again, for so long; it must be harmless twice.
+    """The answer of the call. While the database is away it is made again, for so long; it must be harmless twice.
 
     Raises ``CancelledError``, and ``StoreUnavailable`` after that time.
     """
@@ -188,23 +187,6 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
         thread.join()
 
 
-def deliver(
-    events: EventStore,
-    fence: Fence,
-    type: str,
-    body: Mapping[str, object],
-    send: Callable[[Event], None],
-    sink: str,
-) -> Event:
-    """Append the event (once per run, attempt and type) and send it, with each try on record.
-
-    A second execution finds the same event under the same id and sends it again; receivers de-duplicate by id.
-    Raises ``NotDelivered`` after writing down why.
-    """
-    event = events.append_event(fence, type, event_key(fence.run, fence.attempt, type), body)
-    return send_event(events, event, send, sink)
-
-
 def send_event(events: EventStore, event: Event, send: Callable[[Event], None], sink: str) -> Event:
     """Send an event that is on record, with this try on record too. Raises ``NotDelivered`` after writing down why."""
     try:
@@ -216,3 +198,19 @@ def send_event(events: EventStore, event: Event, send: Callable[[Event], None], 
     meters.delivered(sink)
     events.record_delivery(event.seq, sink, None)
     return event
+
+
+def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
+    """Push an event that is on record by each notifier that has not delivered it, with each try on record.
+
+    A notifier that fails holds up no other. Raises the first ``NotDelivered`` when all had their turn.
+    """
+    done, failures = events.delivered_by(event.seq), list[NotDelivered]()
+    for notifier in notifiers:
+        if notifier.name not in done:
+            try:
+                send_event(events, event, notifier.push, notifier.name)
+            except NotDelivered as error:
+                failures.append(error)
+    if failures:
+        raise failures[0]

@@ -54,7 +54,7 @@ LATE_S = 30.0
 
 
 class Followed(StrEnum):
-    """How one execution of ``follow_webhook`` came to its end."""
+    """The end of one execution of ``follow_webhook``."""
 
     ON = "on"
     """There may be more to tell."""
@@ -168,15 +168,15 @@ class _Shift:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether the rest is left for the next try."""
+        """Tell whether the rest is left for the next try."""
         return self._failed_in_row >= FAILED_MAX or (self._failure is not None and _ends(self._failure))
 
     def _leaves(self) -> bool:
-        """Whether this execution is to end: its time is over, or it was told to."""
+        """Tell whether this execution is to end: its time is over, or it was told to."""
         return asyncio.get_running_loop().time() >= self._over or _sent_away()
 
     def _stops(self) -> bool:
-        """Whether nothing more may be begun."""
+        """Tell whether nothing more may be begun."""
         late = asyncio.get_running_loop().time() >= self._over + LATE_S
         return late or self._hopeless or self._row.paused_at is not None or _sent_away()
 
@@ -241,17 +241,17 @@ class _Shift:
 
 
 def _ends(failure: NotDelivered) -> bool:
-    """Whether the receiver itself said that more would be in vain, for now or for ever."""
+    """Tell whether the receiver itself said that more would be in vain, for now or for ever."""
     return failure.retry_after_s is not None or isinstance(failure, ReceiverGone)
 
 
 def _sent_away() -> bool:
-    """Whether somebody cancelled this execution, or its worker leaves."""
+    """Tell whether somebody cancelled this execution, or its worker leaves."""
     return activity.is_cancelled() or activity.is_worker_shutdown()
 
 
 def _follower() -> str:
-    """Who delivers: one try of one activity."""
+    """Name of the deliverer: one try of one activity."""
     info = activity.info()
     return f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"[-64:]
 

@@ -71,7 +71,7 @@ class JsonLinesSink:
                 os.close(fd)  # releases the lock
 
     def _is_named(self, fd: int) -> bool:
-        """Whether the open file still has its name: while we waited for the lock, it may have been taken away."""
+        """Tell whether the open file still has its name: while we waited for the lock, it may have been taken away."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))
         except FileNotFoundError:

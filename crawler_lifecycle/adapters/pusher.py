@@ -175,7 +175,7 @@ class PusherNotifier:
             raise NotDelivered(f"{self._where}: {self._plain(failure)}") from None
 
     def send_request(self, request: Any) -> None:
-        """What the official client calls with a signed request (its interface for transports)."""
+        """Send a signed request, for the official client (its interface for transports)."""
         deadline = time.monotonic() + self._timeout_s
         content = bytearray()
         try:

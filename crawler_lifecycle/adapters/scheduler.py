@@ -185,7 +185,8 @@ class HttpSchedulerClient:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """What the service asks for in whole seconds; a date is not read, and nobody may ask for more than a minute."""
+    """The wait that the service asks for, in whole seconds; a date is not read, and nobody may ask for more than a
+    minute."""
     text = response.headers.get("Retry-After", "")
     return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
 

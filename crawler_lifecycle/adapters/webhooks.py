@@ -42,7 +42,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve_name(host: str, port: int) -> Sequence[str]:
-    """What the name server says. Raises ``OSError``."""
+    """Addresses from the name server. Raises ``OSError``."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(place[0]) for *_, place in found))
 
@@ -67,7 +67,7 @@ class HttpWebhooks:
 
     @functools.cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """What certificates are checked with. Read once: it takes 20 to 77 ms of processor time."""
+        """Context that certificates are checked with. Read once: it takes 20 to 77 ms of processor time."""
         return httpx.create_ssl_context()
 
     @asynccontextmanager
@@ -89,7 +89,7 @@ class HttpWebhooks:
         return {**signed, "Content-Type": "application/cloudevents+json", "Accept-Encoding": "identity"}
 
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
-        """Where its host is now. Raises ``NotDelivered`` unless all of that may be called."""
+        """Present addresses of its host. Raises ``NotDelivered`` unless all of them may be called."""
         parts = urlsplit(spec.url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -175,7 +175,7 @@ def _check(answer: httpx.Response, text: str) -> None:
 
 
 def _unreached(error: BaseException) -> str:
-    """What stood between us and an answer, as a sentence."""
+    """The reason why no answer came, as a sentence."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

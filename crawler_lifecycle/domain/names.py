@@ -247,9 +247,9 @@ def graph_subject(key: str) -> str:
     return f"graphs/{key}"
 
 
-def archive_key(run_id: int, attempt: int) -> str:
-    """Where the supporting files of an attempt go, below the archive's root."""
-    return f"{run_id}/{attempt}/supporting-files.zip"
+def archive_key(run: RunRef, attempt: int) -> str:
+    """Where the supporting files of an attempt go, below the archive's root: under the name of no other run."""
+    return f"{run}/{attempt}/supporting-files.zip"
 
 
 def files_prefix(index: int, attempt: int) -> str:

@@ -39,7 +39,7 @@ DATABASE = Retention(90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of e
 #: hour (LIFECYCLE_CLUSTER__KEEP_DAYS; clusters/local/folders/retention.py).
 LOCAL_FOLDERS = Retention(14 * DAY_S)
 #: The cluster volume and bundles in object storage: files and saved state of runs that ended and were exported, by
-#: ``crawlctl cluster tidy`` (clusters/kubernetes/files/volume.py, adapters/archive/bundles/location.py). One try of an
+#: ``crawlctl cluster tidy`` (clusters/kubernetes/files/volume.py, adapters/archive/bundles.py). One try of an
 #: export may read files for six hours.
 FILES = Retention(
     14 * DAY_S,
@@ -47,7 +47,7 @@ FILES = Retention(
     "an export may read files for hours, and a run that just ended may be resumed",
 )
 #: Object storage: unfinished uploads of the same archive to which nothing was added lately, by each export, before and
-#: after its own (adapters/archive/s3/leftovers.py). It is below the heartbeat timeout of an export (30 s).
+#: after its own (adapters/archive/s3/upload.py). It is below the heartbeat timeout of an export (30 s).
 UPLOADS = Retention(20.0)
 
 

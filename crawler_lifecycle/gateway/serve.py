@@ -19,9 +19,9 @@ from crawler_lifecycle.observability import logs
 from crawler_lifecycle.settings import GatewaySettings, Settings
 from crawler_lifecycle.store import open_store
 from crawler_lifecycle.task_tokens import KEY_MIN
+from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
-from crawler_lifecycle.temporal.interceptors import tracing
 from crawler_lifecycle.temporal.plugin import connect
 from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.origins import named_hosts, own_page_only

@@ -15,7 +15,7 @@ from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.run_commands import workflow_ids
+from crawler_lifecycle.activities.child_runs import workflow_ids
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunStatus, StopRequest

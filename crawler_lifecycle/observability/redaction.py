@@ -59,7 +59,7 @@ _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x0
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key of this name holds a secret."""
+    """Tell whether a key of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None and _HARMLESS.match(name) is None
 
 

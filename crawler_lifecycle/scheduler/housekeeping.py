@@ -1,4 +1,4 @@
-"""What the scheduler service does by itself now and then: it removes what is left of old runs."""
+"""Housekeeping of the scheduler service: now and then it removes what is left of old runs."""
 
 from __future__ import annotations
 

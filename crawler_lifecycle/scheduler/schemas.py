@@ -69,7 +69,7 @@ class ScheduledCall(OnetimeCall):
 
 
 class TaskAnswer(BaseModel):
-    """What became of one task. ``deferred`` may be offered again, ``refused`` is final; both say why."""
+    """Result for one task. ``deferred`` may be offered again, ``refused`` is final; both say why."""
 
     index: int
     name: str | None

@@ -43,7 +43,7 @@ def serve(settings: Settings) -> int:
 
 
 def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
-    """What crawlers are given and nobody may read: the variables that ``secrets`` name, and ``env`` that is secret."""
+    """Secrets that crawlers are given: the variables that ``secrets`` name, and ``env`` that is secret."""
     found: set[str] = set()
     for crawler in catalogue.all():
         found |= {os.environ.get(reference.removeprefix("env:"), "") for reference in crawler.secrets.values()}
@@ -52,7 +52,8 @@ def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
 
 
 def _token(settings: Settings) -> str | None:
-    """What callers have to show. Raises ``Unservable``: off loopback nobody may deploy without showing anything."""
+    """The token that callers have to show. Raises ``Unservable``: off loopback nobody may deploy without showing
+    anything."""
     token = settings.scheduler.token.get_secret_value() if settings.scheduler.token else None
     if token is not None and len(token) < _TOKEN_MIN:
         raise Unservable(
@@ -98,7 +99,7 @@ def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
 
 
 def _child_tasks(settings: Settings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:
-    """What lets a crawler add tasks to its own run: the gateway's address and a token for that one call.
+    """Variables that let a crawler add tasks to its own run: the gateway's address and a token for that one call.
 
     On Kubernetes with object storage also what lets its runner upload the task's files, in the same way.
     ``None`` when no key is set. Raises ``Unservable`` when a setting is missing or wrong.

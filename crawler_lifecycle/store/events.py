@@ -45,6 +45,12 @@ class EventStore(RunPart):
             else:
                 conn.execute(update(outbox_delivery).where(*key).values(**values))
 
+    def delivered_by(self, seq: int) -> set[str]:
+        """The sinks that have delivered this event."""
+        d = outbox_delivery.c
+        rows = self._rows(select(d.sink).where(d.seq == seq, d.status == "delivered"))
+        return {row["sink"] for row in rows}
+
     def find_event(self, key: str) -> Event | None:
         rows = self._rows(select(outbox_event).where(outbox_event.c.event_key == key))
         return event_row(rows[0]) if rows else None

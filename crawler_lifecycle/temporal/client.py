@@ -113,7 +113,7 @@ class Workflows:
             await client.service_client.check_health()
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """Who polls these task queues; one that the server does not describe says why."""
+        """Pollers of these task queues; one that the server does not describe says why."""
         if self.client is None:
             raise TemporalUnavailable("Temporal cannot be reached: not connected yet")
         return await describe_queues(self.client, workflows, activities, self._timeout_s)
@@ -277,14 +277,14 @@ class Workflows:
     # --- describe and query --------------------------------------------------------------------------------------
 
     async def is_open(self, workflow_id: str, first_run_id: str | None = None) -> bool:
-        """Whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
+        """Tell whether the workflow is open, and (when given) still in the chain that began with ``first_run_id``.
 
         A resumed run uses its workflow id again, so the id alone does not tell the old owner from the new one.
         """
         return (await self.state(workflow_id, first_run_id)).open
 
     async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
+        """Tell whether the workflow is open, and when and how it closed; of the chain that is given, if one is."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             if found is None:
@@ -305,7 +305,8 @@ class Workflows:
         return _open(found, _first(found))
 
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """What the workflow knows of its run's row. Raises ``TemporalUnavailable``, also where no worker answers."""
+        """Knowledge of the workflow about its run's row. Raises ``TemporalUnavailable``, also where no worker
+        answers."""
         async with self.asking() as client:
             handle = client.get_workflow_handle(workflow.workflow_id, first_execution_run_id=workflow.first_run_id)
             try:
@@ -315,7 +316,7 @@ class Workflows:
             return answer
 
     async def problem(self, workflow_id: str) -> WorkflowProblem | None:
-        """Why this workflow does not go on; ``None`` when it does, or is not open."""
+        """The reason why this workflow does not go on; ``None`` when it does, or is not open."""
         async with self.asking() as client:
             found = await _described(client, workflow_id)
             return await problem_of(client, found) if found is not None and _is_open(found) else None

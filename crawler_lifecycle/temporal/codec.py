@@ -62,7 +62,7 @@ class Encryption(PayloadCodec):
         return [self._encrypted(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """What was encrypted as it was before; the rest as it is, and so is what none of our keys opens.
+        """Decrypt; the rest stays as it is, and so does a payload that none of our keys opens.
 
         Such a payload is marked with the reason and left to whoever reads it: an exception here would fail every
         workflow task that it is part of, whoever sent it.

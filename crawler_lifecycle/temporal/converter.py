@@ -29,7 +29,7 @@ _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
 def describe(payload: Payload, error: Exception) -> Undecoded:
-    """Why a payload cannot be read, with the cure."""
+    """The reason why a payload cannot be read, with the cure."""
     encoding = payload.metadata.get("encoding", b"")
     if encoding == ENCRYPTED:
         told = payload.metadata.get(WHY, b"it is encrypted, and this process has no key; set LIFECYCLE_PAYLOADS__KEYS")

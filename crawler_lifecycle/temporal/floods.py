@@ -96,7 +96,7 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
 
 
 def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
-    """What may tell this signal from others of its name: nothing for one that nobody knows."""
+    """A key that tells this signal from others of its name: an empty one for one that nobody knows."""
     name = signal.signal_name
     if name in _STOPS:
         return name, *(found for one in signal.input[:1] for found in sorted(set(_ASKS.findall(one.data))))

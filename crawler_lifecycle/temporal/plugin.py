@@ -27,8 +27,7 @@ from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
 from .floods import FewSignals
-from .interceptors.log_fields import Observing
-from .interceptors.retry_after import RetryAfterInterceptor
+from .interceptors import Observing, RetryAfterInterceptor
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
@@ -46,7 +45,7 @@ _inside = threading.local()
 
 
 class RedactingFailureConverter(DefaultFailureConverter):
-    """What went wrong, told to Temporal without what must stay secret: a history is read by many and kept for long.
+    """Failures as Temporal is told them, without secrets: a history is read by many and kept for long.
 
     Message, stack trace, details and every cause lose known secrets, values of secret names and credentials of URLs,
     and are cut until the server keeps the failure whole; the log has all of it. Errors of the domain, an adapter's own

@@ -3,6 +3,8 @@
 A person may pause one in Temporal's UI, let it go on, change or delete it there. A pause is taken over; everything else
 is set back, and said. Who did what is known by the note: ours begins with ``OURS`` and a digest of what we left there.
 What is as we left it and still not as it should be is our own of before: another build, or newer rules of a zone.
+
+The Temporal Schedule of audits is made, changed or removed as the settings say.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from temporalio.client import (
     ScheduleRange,
     ScheduleState,
     ScheduleUpdate,
+    ScheduleUpdateInput,
 )
 from temporalio.client import ScheduleSpec as TemporalSpec
 from temporalio.service import RPCStatusCode
@@ -41,13 +44,12 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.schedules.calendar import Calendar
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.ports.schedules import DueOrder, ScheduleRow
-
-from .client import DUE_FIRST, Workflows
-from .errors import allowing
+from crawler_lifecycle.temporal.client import AUDIT_LIFE, DUE_FIRST, Workflows
+from crawler_lifecycle.temporal.errors import allowing
+from crawler_lifecycle.workflows.audit import AuditOrder
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
-
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +262,7 @@ def _left(schedule: Schedule) -> tuple[str, bool]:
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """What the workflow of a due time is started with; nothing that anybody can read: nothing."""
+    """The input of the workflow of a due time; empty where nobody can read it."""
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     try:
@@ -286,3 +288,46 @@ async def _described(handle: ScheduleHandle) -> ScheduleDescription | None:
     with allowing(RPCStatusCode.NOT_FOUND):
         return await handle.describe()
     return None
+
+
+#: A scheduled audit that could not start within this time is left out.
+CATCH_UP = timedelta(seconds=60)
+
+
+async def keep_audit_schedule(client: Client, every_s: float, repair: bool, *, only_missing: bool = False) -> None:
+    """Make the Temporal Schedule of audits what the settings say; without ``every_s`` there is none.
+
+    Whoever paused it finds it paused. Audits never overlap, and those that were missed are not made up for: the next
+    one finds the same. With ``only_missing`` what is there stays as it is. Raises ``RPCError`` when the right to do so
+    is missing.
+    """
+    handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
+    if every_s <= 0:
+        if only_missing:
+            return
+        with allowing(RPCStatusCode.NOT_FOUND):
+            await handle.delete()
+        return
+    wanted = Schedule(
+        action=ScheduleActionStartWorkflow(
+            names.AUDIT_WORKFLOW,
+            AuditOrder(repair),
+            id=names.AUDIT_SCHEDULE,
+            task_queue=names.QUEUE_AUDIT,
+            execution_timeout=AUDIT_LIFE,
+        ),
+        spec=TemporalSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
+        state=ScheduleState(note="compares database, cluster and Temporal; kept by the workers of the role audit"),
+    )
+
+    def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
+        wanted.state.paused = found.description.schedule.state.paused
+        wanted.state.note = found.description.schedule.state.note or wanted.state.note
+        return ScheduleUpdate(wanted)
+
+    try:
+        await client.create_schedule(names.AUDIT_SCHEDULE, wanted)
+    except ScheduleAlreadyRunningError:
+        if not only_missing:
+            await handle.update(renewed)

@@ -38,7 +38,7 @@ WHY_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProblem:
-    """Why an open workflow does not go on."""
+    """The reason why an open workflow does not go on."""
 
     since: datetime
     what: str | None
@@ -48,7 +48,7 @@ class WorkflowProblem:
 
 
 async def problem_of(client: Client, found: WorkflowExecutionDescription) -> WorkflowProblem | None:
-    """Why this open workflow does not go on; ``None`` when it does. Raises ``RPCError``."""
+    """The reason why this open workflow does not go on; ``None`` when it does. Raises ``RPCError``."""
     raw = found.raw_description
     if not raw.HasField("pending_workflow_task"):
         return None
@@ -74,7 +74,7 @@ async def problems(client: Client) -> dict[str, str]:
 
 
 async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """Why a workflow closed that did not come to its end: the words of who terminated it, or of its failure. ``None``:
+    """The reason why a workflow closed before its end: the words of who terminated it, or of its failure. ``None``:
     it did, or nobody gave any. Raises ``RPCError``."""
     if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
         return None

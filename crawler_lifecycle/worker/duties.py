@@ -1,30 +1,34 @@
-"""What a worker process does beside its activities, by the roles that it serves; and where its health tells of it."""
+"""Background work of a worker process, by the roles that it serves, and its health: the answers of its probes."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from temporalio.client import Client
-from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.compose import Parts, build_audit, build_keeper, build_parent_audit
 from crawler_lifecycle.ports.cluster import Observer
-from crawler_lifecycle.ports.looks import ObserverHealth
 from crawler_lifecycle.settings import AuditSettings, Settings
 from crawler_lifecycle.store.store import Store
-from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.schedules import ScheduleKeeper
-
-from .finalizer_release import Releaser
-from .health import Health
-from .live_counters import Counting
-from .overdue_looks import Overdue
-from .wake_ups import Waker
+from crawler_lifecycle.temporal.schedules import ScheduleKeeper, keep_audit_schedule
+from crawler_lifecycle.web.origins import Gate, programs_only
+from crawler_lifecycle.worker.finalizer_release import Releaser
+from crawler_lifecycle.worker.live_counters import Counting
+from crawler_lifecycle.worker.overdue_looks import Overdue
+from crawler_lifecycle.worker.wake_ups import Waker
 
 log = logging.getLogger(__name__)
 
@@ -36,26 +40,24 @@ class Duties:
         self._settings, self._health, self._workflows, self._beside = settings, health, workflows, beside
 
     async def begin(
-        self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store, runtime: Runtime
+        self, client: Client, parts: Mapping[str, Parts], observer: Observer | None, store: Store
     ) -> Waker | None:
         """Begin those of the roles in ``parts``; who wakes runs, where there is an ``observer``."""
         waker = None
         if observer is not None:
-            waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store, runtime)
+            waker = self._observe(observer, parts["cluster"].store if "cluster" in parts else store)
         if "cluster" in parts:
             self._release(parts["cluster"])
         if "audit" in parts:
             await self._audit(client, parts["audit"])
         return waker
 
-    def _observe(self, observer: Observer, store: Store, runtime: Runtime) -> Waker:
+    def _observe(self, observer: Observer, store: Store) -> Waker:
         """Wake runs whose tasks changed, and write counters between looks."""
-        waker = Waker(observer, store.wake_ups, self._workflows.look_now, _WakeMeters(runtime))
-        self._health.beside["wake_ups"] = waker.state
-        self._beside.start(waker.run())
+        waker = Waker(observer, store.wake_ups, self._workflows.look_now)
         counting = Counting(observer, store.live_counters)
-        self._health.beside["counting"] = counting.state
-        self._beside.start(counting.run())
+        self._begin("wake_ups", waker.state, waker.run())
+        self._begin("counting", counting.state, counting.run())
         return waker
 
     def _release(self, parts: Parts) -> None:
@@ -63,8 +65,7 @@ class Duties:
         keeper = build_keeper(self._settings)
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
-            self._health.beside["releases"] = releaser.state
-            self._beside.start(releaser.run())
+            self._begin("releases", releaser.state, releaser.run())
 
     async def _audit(self, client: Client, parts: Parts) -> None:
         """Audit by a schedule, see after what is overdue or lost its workflow, and keep schedules alike in Temporal and
@@ -76,26 +77,13 @@ class Duties:
         overdue = Overdue(
             parts.store.overdue, take_over, self._workflows.look_now, search, note=parts.store.troubles.note_stale
         )
-        self._health.beside["overdue"] = overdue.state
-        self._beside.start(overdue.run())
         schedules = ScheduleKeeper(parts.store.schedules, self._workflows)
-        self._health.beside["schedules"] = schedules.state
-        self._beside.start(schedules.run())
+        self._begin("overdue", overdue.state, overdue.run())
+        self._begin("schedules", schedules.state, schedules.run())
 
-
-class _WakeMeters:
-    """Wake-ups in the worker's metrics."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        meter = runtime.metric_meter
-        self._wake_ups = meter.create_counter("lifecycle_wake_ups", "Changes that the observer noticed, by what became")
-        self._up = meter.create_gauge("lifecycle_observer_up", "1 while the observer sees the cluster, otherwise 0")
-
-    def count(self, what: str, by: int) -> None:
-        self._wake_ups.add(by, {"what": what})
-
-    def observer(self, health: ObserverHealth) -> None:
-        self._up.set(int(health.up))
+    def _begin(self, name: str, state: Callable[[], Mapping[str, object]], work: Coroutine[Any, Any, None]) -> None:
+        self._health.beside[name] = state
+        self._beside.start(work)
 
 
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
@@ -106,3 +94,29 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
         log.warning(
             "audits are not scheduled (%s); give this worker the right to, or call crawlctl audit from a timer", error
         )
+
+
+@dataclass
+class Health:
+    """Answers of the probes. Liveness is the event loop itself; readiness is a list of what is missing."""
+
+    roles: list[str]
+    version: str | None = None
+    missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
+
+    beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
+    """What goes on beside the activities -> how that stands. None of it is a reason to take no work."""
+
+    def app(self, listens: str) -> Starlette:
+        """``/healthz`` (alive) and ``/readyz`` (serving; otherwise what is missing and the cure)."""
+
+        async def healthz(_: Request) -> JSONResponse:
+            return JSONResponse({"status": "alive", "roles": self.roles, "version": self.version, "pid": os.getpid()})
+
+        async def readyz(_: Request) -> JSONResponse:
+            body: dict[str, object] = {"ready": not self.missing, "missing": self.missing}
+            body |= {name: dict(tell()) for name, tell in self.beside.items()}
+            return JSONResponse(body, status_code=503 if self.missing else 200)
+
+        gate = Middleware(Gate, check=programs_only(listens))
+        return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)], middleware=[gate])

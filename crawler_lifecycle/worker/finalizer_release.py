@@ -42,7 +42,7 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[KeptEnd]:
-    """Those of the kept ends that are on record. Superseded rows count like any other."""
+    """The kept ends that are on record. Superseded rows count like any other."""
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
 
@@ -54,7 +54,8 @@ def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
 
 
 def _is_strange(end: KeptEnd, row: RecordedTask | None) -> bool:
-    """Whether no row is about this object: what is under a row's name may be another one, of another installation."""
+    """Tell whether no row is about this object: what is under a row's name may be another one, of another
+    installation."""
     if row is None:
         return True
     if end.uid is not None and end.uid == row.uid:
@@ -90,7 +91,7 @@ class Releaser:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """How it stands, for a probe: what the cluster keeps, and what of that no row knows."""
+        """The present state, for a probe: what the cluster keeps, and what of that no row knows."""
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
             "kept": self._kept,

@@ -52,7 +52,7 @@ class Counting:
         self._loop = Loop("counting between looks", turn_s, meanwhile="the looks that are due count as well")
 
     def state(self) -> Mapping[str, object]:
-        """How it stands, for a probe."""
+        """The present state, for a probe."""
         return {"tasks": len(self._written), "raised": self._raised, "problem": self._loop.failures.problem}
 
     async def run(self) -> None:

@@ -22,15 +22,7 @@ from temporalio.service import RPCError
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.background import Beside, Loop
-from crawler_lifecycle.compose import (
-    OBSERVER,
-    PLANS,
-    ROLES,
-    build_numbers,
-    build_observer,
-    build_parts,
-    build_store,
-)
+from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_observer, build_parts, build_store
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
@@ -39,17 +31,16 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, WorkerSettings
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.store import StoreHealth
-from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
+from crawler_lifecycle.temporal import tracing
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import codec_of
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.interceptors import tracing
-from crawler_lifecycle.temporal.operator.search_attributes import register_search_attributes, registration_command
+from crawler_lifecycle.temporal.operator.server import register_search_attributes, registration_command
 from crawler_lifecycle.temporal.operator.task_queues import BEAT_S
 from crawler_lifecycle.temporal.plugin import connect, logging_of_core
+from crawler_lifecycle.temporal.schedules import keep_audit_schedule
 
-from .duties import Duties
-from .health import Health
+from .duties import Duties, Health
 from .polling import Polling, deployment_of
 from .run_numbers import FIRST_S, Numbers
 from .wake_ups import Waker
@@ -138,7 +129,7 @@ def _runtime(settings: WorkerSettings) -> Runtime:
 
 
 async def _without_database(database: StoreHealth) -> dict[str, str]:
-    """What is missing of the database, for readiness; empty when it can be used."""
+    """Missing parts of the database, for readiness; empty when it can be used."""
     try:
         await asyncio.to_thread(database.ping)
     except LifecycleError as error:
@@ -209,7 +200,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
 
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: float | None = None) -> T | None:
-    """What ``work`` returns or raises; ``None`` when ``over`` is set or the time is up before that, which ends it."""
+    """The result of ``work``; ``None`` when ``over`` is set or the time is up before that, which ends it."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(over.wait())
     await asyncio.wait((working, leaving), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -221,7 +212,7 @@ async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, T], within_s: f
 
 
 def _sight(waker: Waker) -> dict[str, str]:
-    """What is missing of a process that does nothing but observe; empty when it sees."""
+    """Missing parts of a process that only observes; empty when it sees."""
     health = waker.health()
     return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
 
@@ -296,7 +287,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         if plans is not None:
             await polling.plans(parts[PLANS], plans)
         duties = Duties(settings, health, workflows, beside)
-        waker = await duties.begin(client, parts, observer, store, runtime)
+        waker = await duties.begin(client, parts, observer, store)
         also: Callable[[], dict[str, str]] = dict if plans is None else plans.registry.missing
         if waker is not None and not parts:
             also = functools.partial(_sight, waker)

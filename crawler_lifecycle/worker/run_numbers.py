@@ -30,7 +30,7 @@ AGAIN_S = 60.0
 
 @dataclass
 class Known:
-    """What the sources said: the highest number of each, and why some said nothing."""
+    """Answers of the sources: the highest number of each, and why some said nothing."""
 
     highest: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Known:
         return max(self.highest.values(), default=0)
 
     def words(self, newest: int) -> list[str]:
-        """Who knows numbers above ``newest``, for people."""
+        """Sources that know numbers above ``newest``, for people."""
         return [f"{name} knows run {number}" for name, number in sorted(self.highest.items()) if number > newest]
 
 
@@ -107,7 +107,7 @@ class Numbers:
         """Set when every source was asked once."""
 
     def state(self) -> Mapping[str, object]:
-        """How it stands, for a probe: which sources have not answered yet, and why."""
+        """The present state, for a probe: which sources have not answered yet, and why."""
         return {"complete": not self._left, "unanswered": {name: self._troubles.get(name) for name in self._left}}
 
     async def run(self) -> None:

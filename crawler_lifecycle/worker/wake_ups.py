@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Protocol
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
 from crawler_lifecycle.ports.cluster import Observer
@@ -37,14 +37,6 @@ RETRY_S = (1.0, 30.0)
 NOTICED, COALESCED, SENT, FAILED = "noticed", "coalesced", "sent", "failed"
 
 
-class Meters(Protocol):
-    """Where wake-ups are counted."""
-
-    def count(self, what: str, by: int) -> None: ...
-
-    def observer(self, health: ObserverHealth) -> None: ...
-
-
 class Waker:
     """One observer and the wake-ups that come of it.
 
@@ -56,14 +48,12 @@ class Waker:
         observer: Observer,
         store: WakeUpStore,
         wake: Callable[[str], Awaitable[bool]],
-        meters: Meters | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observer = observer
         self._store = store
         self._wake = wake
-        self._meters = meters
         self._clock = clock
         self._wakes = Wakes()
         self._at_once = asyncio.Semaphore(SIGNALS_AT_ONCE)
@@ -79,7 +69,7 @@ class Waker:
         return self._observer.health()
 
     def state(self) -> Mapping[str, object]:
-        """How it stands, for a probe."""
+        """The present state, for a probe."""
         health = self.health()
         return {"observer": "up" if health.up else f"down: {health.problem}", "tasks": health.watched, **self.counts}
 
@@ -143,7 +133,7 @@ class Waker:
             self._failures.worked()
 
     async def _send(self, wake: Wake) -> Exception | None:
-        """What prevented it; ``None`` when the workflow was asked."""
+        """The error that prevented it; ``None`` when the workflow was asked."""
         try:
             async with self._at_once:
                 heard = await self._wake(wake.workflow_id)
@@ -161,9 +151,7 @@ class Waker:
 
     def _count(self, what: str, by: int) -> None:
         self.counts[what] += by
-        if self._meters is not None and by:
-            self._meters.count(what, by)
+        meters.count(meters.WAKE_UPS, by, what=what)
 
     def _tell_health(self) -> None:
-        if self._meters is not None:
-            self._meters.observer(self.health())
+        meters.observer_up(self.health().up)

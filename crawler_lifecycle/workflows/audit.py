@@ -32,9 +32,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
 from crawler_lifecycle.domain.undecoded import Undecoded
 
-from .calls import WithoutSignals, call, reason
-from .leaving import MustLeave, may_leave
-from .requests import read_carried, undecoded
+from .calls import MustLeave, WithoutSignals, call, may_leave, reason
+from .requests import invalid, read_carried, undecoded
 
 #: A source, how it is called in a report, and the kinds of findings of which it shows all, with others that name them.
 _SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
@@ -68,7 +67,7 @@ _SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingK
 
 @dataclass(frozen=True, slots=True)
 class AuditOrder:
-    """What is asked of an audit. Without ``repair`` it only tells.
+    """The order of an audit. Without ``repair`` it only tells.
 
     ``unknown`` is a person's word about what no row knows; it needs no ``repair`` and no grace.
     """
@@ -81,7 +80,7 @@ class AuditOrder:
 
 @dataclass
 class AuditState:
-    """How far an audit has come; travels over continue-as-new. Fields are only ever added, with defaults."""
+    """Progress of an audit; travels over continue-as-new. Fields are only ever added, with defaults."""
 
     audit_id: str = ""
     started_at: datetime | None = None
@@ -117,13 +116,7 @@ class CrawlAuditWorkflow(WithoutSignals):
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:
-        self._s, self._refused = AuditState(), None
-        try:
-            self._s = read_carried(_STATE, carried, surplus) or self._s
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
-            self._refused = error
+        self._s, self._refused = read_carried(_STATE, AuditState(), carried, surplus)
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> AuditReport:
@@ -199,8 +192,7 @@ def _read(order: Any) -> AuditOrder:
     if order is None:
         return AuditOrder()
     cure = 'give {"repair": true}, {"unknown": "adopt"}, {"unknown": "end"} or nothing'
-    text = f"order: {str(order)[:100]!r} is not allowed; {cure}"
-    raise ApplicationError(text, type="InvalidRequest", non_retryable=True)
+    raise invalid(f"order: {str(order)[:100]!r} is not allowed; {cure}")
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -1,11 +1,14 @@
-"""Calls of activities from a workflow, such that a stop never waits behind one of them."""
+"""Calls and pauses of a workflow, such that a stop never waits behind one of them.
+
+An execution continues as a new one long before its history reaches a limit of the server (``MustLeave``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
@@ -16,8 +19,7 @@ from temporalio.exceptions import TimeoutError as ServerTimeout
 from crawler_lifecycle.domain.errors import not_retryable
 from crawler_lifecycle.domain.names import QUEUE_CONTROL
 
-from .leaving import Interrupted, MustLeave, must_leave
-from .policies import config
+from .policies import Options, config
 from .requests import read_answer
 
 #: Longest pause before an answer that could not be read is asked for again, in seconds.
@@ -28,24 +30,56 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
+#: Events after which an execution goes on as another one. A worker that does not remember it replays them all, some 0.1
+#: to 0.2 ms each; to go on costs one more step. A round, or a window of a stop with its hundred calls, comes on top;
+#: the server suggests it at 4,096 by default.
+HISTORY_MAX = 400
+#: Events and bytes after which it does so at once, whatever is under way, and takes that up again in the next one. The
+#: server takes no signal, a stop neither, after 10,000 of them, and ends an execution of 50 MiB.
+HISTORY_MOST, HISTORY_BYTES_MOST = 7_200, 16 * 2**20
+
+
+class Interrupted(Exception):
+    """Something more important came up while an activity was awaited; the step is taken again."""
+
+
+class MustLeave(Exception):
+    """The history is about to reach a limit of the server: whatever is awaited is left for the next execution."""
+
+
+def history_full(most: int | None = None) -> bool:
+    """Tell whether this execution is to go on as another one as soon as it may: after ``most`` events
+    (``HISTORY_MAX``)."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (most or HISTORY_MAX)
+
+
+def must_leave() -> bool:
+    """Tell whether it is to do so at once. Asked in every call and every pause: somebody may be flooding it."""
+    info = workflow.info()
+    return info.get_current_history_length() >= HISTORY_MOST or info.get_current_history_size() >= HISTORY_BYTES_MOST
+
+
+def may_leave(most: int | None = None) -> bool:
+    """Tell whether to continue as new now, ``history_full`` of ``most``. While an update hangs, looks, deployments and
+    stops go on where they are."""
+    return history_full(most) and workflow.all_handlers_finished()
+
+
 class NotTaken(Exception):
     """No worker of a task queue took an activity in time, or the only one of its queue could not do it."""
 
 
-def start(
-    method: Callable[[Any, A], R],
-    arg: A,
-    *,
-    control: bool = False,
-    summary: str | None = None,
-    queue: str | None = None,
-    taken_s: float | None = None,
-) -> workflow.ActivityHandle[R]:
+def never() -> bool:
+    """Wakes nobody."""
+    return False
+
+
+def start(method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]) -> workflow.ActivityHandle[R]:
     """Start an activity by the policy table."""
-    options = config(method.__name__, control=control, summary=summary, queue=queue, taken_s=taken_s)
     # By name and raw: an answer that cannot be read would fail the workflow task before our code could ask again.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(
-        method.__name__, arg, result_type=RawValue, **options
+        method.__name__, arg, result_type=RawValue, **config(method.__name__, **options)
     )
     return handle
 
@@ -54,12 +88,9 @@ async def call(
     method: Callable[[Any, A], R],
     arg: A,
     *,
-    control: bool = False,
-    summary: str | None = None,
-    wake: Callable[[], bool] | None = None,
+    wake: Callable[[], bool] = never,
     seconds: float | None = None,
-    queue: str | None = None,
-    taken_s: float | None = None,
+    **options: Unpack[Options],
 ) -> R:
     """The activity's answer. Raises ``Interrupted`` as soon as ``wake()`` holds or ``seconds`` have passed,
     ``MustLeave`` when this execution can go on no longer, and ``NotTaken`` when no worker took it in ``taken_s``, or
@@ -72,14 +103,14 @@ async def call(
     tries, left, began = 0, seconds, workflow.now()
     while True:
         try:
-            return await _once(method, arg, control, summary, wake, left, queue, taken_s)
+            return await _once(method, arg, wake, left, options)
         except _Unreadable as error:
             tries += 1
-            asked = config(method.__name__, control=control)["task_queue"]
+            asked = config(method.__name__, control=options.get("control", False))["task_queue"]
             most = ASK_AGAIN_STOPPING_S if asked == QUEUE_CONTROL else ASK_AGAIN_MAX_S
             again = min(float(2**tries), most)
             _tell(method, error, again)
-        await pause(again if left is None else min(again, left), wake or (lambda: False), "asking again")
+        await pause(again if left is None else min(again, left), wake, "asking again")
         if seconds is not None:
             left = seconds - (workflow.now() - began).total_seconds()
             if left <= 0:
@@ -87,29 +118,22 @@ async def call(
 
 
 async def _once(
-    method: Callable[[Any, A], R],
-    arg: A,
-    control: bool,
-    summary: str | None,
-    wake: Callable[[], bool] | None,
-    seconds: float | None,
-    queue: str | None,
-    taken_s: float | None,
+    method: Callable[[Any, A], R], arg: A, wake: Callable[[], bool], seconds: float | None, options: Options
 ) -> R:
-    if wake is not None and wake():
+    if wake():
         raise Interrupted
     if must_leave():
         raise MustLeave
-    handle = start(method, arg, control=control, summary=summary, queue=queue, taken_s=taken_s)
+    handle = start(method, arg, **options)
     try:
-        await pause(seconds, lambda: handle.done() or (wake is not None and wake()))
+        await pause(seconds, lambda: handle.done() or wake())
     except MustLeave:
         abandon([handle])
         raise
     if not handle.done():
         abandon([handle])
         raise Interrupted
-    return await _answer(method, handle, elsewhere=queue is not None)
+    return await _answer(method, handle, elsewhere=options.get("queue") is not None)
 
 
 async def _answer(method: Callable[[Any, A], R], handle: workflow.ActivityHandle[Any], elsewhere: bool) -> R:
@@ -174,7 +198,7 @@ class WithoutSignals:
 
 
 def reason(error: FailureError) -> str:
-    """What went wrong, in the words of the innermost error that has some."""
+    """The cause of a failure, in the words of the innermost error that has some."""
     if isinstance(error, ActivityError) and error.cause is not None:
         return str(getattr(error.cause, "message", None) or error.cause)
     return error.message or str(error)
@@ -210,3 +234,27 @@ class Beside:
         self._tasks.add(task)
         task.add_done_callback(look_away)
         task.add_done_callback(self._tasks.discard)
+
+
+class Alarm:
+    """Rings when a time has come: ``rang`` is true until the workflow says otherwise.
+
+    One timer goes on while that time moves further away: a timer for each wait would cost two events more.
+    """
+
+    def __init__(self, at: Callable[[], datetime | None], summary: str) -> None:
+        self._at, self._summary = at, summary
+        self.rang = False
+
+    async def keep(self, over: Callable[[], bool]) -> None:
+        """Watch the time until it is over. Raises ``MustLeave``."""
+        while not over():
+            await workflow.wait_condition(lambda: self._at() is not None and not self.rang)
+            at = self._at()
+            if at is None:
+                continue
+            left = (at - workflow.now()).total_seconds()
+            if left > 0.002:  # the server's timers have whole milliseconds
+                await pause(left, lambda at=at: (now := self._at()) is None or now < at, self._summary)  # type: ignore[misc]
+            else:
+                self.rang = True

@@ -11,8 +11,7 @@ from temporalio import workflow
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities, DeployReport
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 
-from .calls import call
-from .leaving import Interrupted, may_leave
+from .calls import Interrupted, call, may_leave
 from .state import RunState
 from .steps import gap
 
@@ -36,7 +35,7 @@ class Deploying:
         return self._task is not None and not self._task.done()
 
     def over(self) -> bool:
-        """Whether a wave has ended of which ``settle`` has not taken note."""
+        """Tell whether a wave has ended of which ``settle`` has not taken note."""
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:

@@ -13,8 +13,7 @@ from crawler_lifecycle.activities.due import DueActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.ports.schedules import DueOrder
 
-from .calls import WithoutSignals, call
-from .leaving import MustLeave
+from .calls import MustLeave, WithoutSignals, call
 from .requests import invalid, read_input
 
 #: The time for which Temporal fired, without jitter, in whole seconds.

@@ -21,15 +21,14 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import WithoutSignals, call, reason
-from .leaving import MustLeave
+from .calls import MustLeave, WithoutSignals, call, reason
 from .requests import undecoded
 from .state import RUN_ID, RUN_UID
 
 
 @dataclass
 class ExportState:
-    """What this delivery has done; travels over continue-as-new. Fields are only ever added, with defaults."""
+    """Progress of this delivery; travels over continue-as-new. Fields are only ever added, with defaults."""
 
     done: int = 0
     pushes: int | None = None
@@ -39,7 +38,7 @@ class ExportState:
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """What to send again: the event ``run.ended`` with the failed pushes, the supporting files, or both."""
+    """The deliveries to send again: the event ``run.ended`` with the failed pushes, the supporting files, or both."""
 
     fence: Fence
     event: bool = True
@@ -54,7 +53,7 @@ class ExportOrder:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What became of it; ``failed`` has a sentence for each delivery that was given up."""
+    """Result of the deliveries; ``failed`` has a sentence for each delivery that was given up."""
 
     run_id: int
     attempt: int

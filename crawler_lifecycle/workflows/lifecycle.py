@@ -34,12 +34,23 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
 from crawler_lifecycle.ports.runs import Fence, Owner
 
-from .calls import call, look_away, pause
+from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
 from .deploying import Deploying
-from .leaving import Interrupted, MustLeave, may_leave
-from .requests import read_carried, read_request, read_tasks
-from .state import REASON_MAX, RunState
-from .steps import ask_to_end, best_effort, gap, gap_left, is_time, look_round, publish, tell, tell_parent, until_look
+from .requests import read_carried, read_request, read_tasks, refused
+from .state import RunState
+from .steps import (
+    ask_to_end,
+    best_effort,
+    gap,
+    gap_left,
+    heeding,
+    is_time,
+    look_round,
+    publish,
+    tell,
+    tell_parent,
+    until_look,
+)
 
 #: Seconds between looks for the proof that a deployment call, to which nobody answered, has brought nothing.
 QUEUED_PROOF_S = 5.0
@@ -58,14 +69,7 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.init
     def __init__(self, request: Any = None, carried: Any = None, *surplus: Any) -> None:
-        self._s, self._refused = RunState(), None
-        try:
-            self._s = read_carried(_STATE, carried, surplus) or self._s
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                # Our own state: a build that reads it can still come, and until then the run must not fail.
-                raise RuntimeError(error.message) from error
-            self._refused = error
+        self._s, self._refused = read_carried(_STATE, RunState(), carried, surplus)
         self._deploying = Deploying(self._s)
 
     @workflow.run
@@ -78,12 +82,8 @@ class CrawlerLifecycleWorkflow:
             raise self._refused
         life = asyncio.create_task(self._live(read_request(request)))
         self._clock = asyncio.create_task(self._keep_time())
-        while not life.done():
-            try:
-                await workflow.wait([life])
-            except asyncio.CancelledError:
-                self._cancelled()
-        result = life.result()
+        cancelled = f"cancel/{workflow.info().run_id}"
+        result = await heeding(life, lambda intent: self._s.inbox.want_stop(intent, cancelled))
         if result is None:
             known = self._s.stage is not Stage.INITIATION
             again = RunRequest(crawler=self._s.crawler, run_id=self._s.run_id) if known else request
@@ -107,7 +107,7 @@ class CrawlerLifecycleWorkflow:
             added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
         except MustLeave:
             text = f"the run's history is full and it goes on in a new one; send the page again with request_id {key!r}"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True) from None
+            raise refused(text) from None
         s.multi, s.inbox.look_now = True, True
         return added
 
@@ -115,11 +115,11 @@ class CrawlerLifecycleWorkflow:
     def _check_tasks(self, page: Any = None) -> None:
         read_tasks(page)
         if self._s.outcome is not None:
-            text = f"run {self._s.run_id} has ended; resume it or start another run"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+            raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():
-            text = f"run {self._s.run_id} was asked to stop and takes no more tasks; wait for its end and resume it"
-            raise ApplicationError(text, type=NotInThisState.code, non_retryable=True)
+            raise refused(
+                f"run {self._s.run_id} was asked to stop and takes no more tasks; wait for its end and resume it"
+            )
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
     def status(self) -> RunSnapshot:
@@ -128,18 +128,12 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.query(name=names.QUERY_RECORD, description="What it knows of the run's row, for a database that lost it")
     def record(self) -> WorkflowRecord:
-        """What it knows of the run's row."""
+        """Knowledge of the workflow about the run's row."""
         return self._s.record()
 
     def note(self, text: str) -> None:
         """Show people a remark, in the snapshot and in Temporal's UI."""
         self._s.inbox.note(text)
-
-    def _cancelled(self) -> None:
-        """Temporal's cancel is a graceful stop."""
-        reason = (workflow.cancellation_reason() or "")[:REASON_MAX] or None
-        intent = StopIntent(workflow.now(), requested_by="temporal cancel", reason=reason)
-        self._s.inbox.want_stop(intent, f"cancel/{workflow.info().run_id}")
 
     async def _live(self, request: RunRequest) -> RunResult | None:
         """Step by step to the result; ``None`` asks for continue-as-new."""
@@ -230,7 +224,7 @@ class CrawlerLifecycleWorkflow:
         publish(s)
 
     def _woken(self) -> bool:
-        """Whether something comes before the look that is planned."""
+        """Tell whether something comes before the look that is planned."""
         return self._s.stop_wanted() or self._s.inbox.look_now or self._deploying.over() or may_leave()
 
     async def _wait(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TypedDict, Unpack
 
 from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityConfig
@@ -42,7 +43,7 @@ FIRST, TURN, GOING_ON, NEW = 1, 3, 4, 5
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one kind of activity is called. Times in seconds; ``total_s`` spans all tries."""
+    """Options of one kind of activity. Times in seconds; ``total_s`` spans all tries."""
 
     queue: str
     try_s: float
@@ -85,7 +86,7 @@ BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Above everything that users' code may take in one cycle: begin (a hook), read pages (30 s and one page), one cycle.
 CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A batch of functions: it calls for some seconds, what it began last may take a minute (``SHORT_S``), and is asked to
-#: end for a while. One that may take longer gets its own time (``graph_calls.py``).
+#: end for a while. One that may take longer gets its own time (``plans/graph.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A graph of 20,000 steps is read and written in some seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
@@ -95,95 +96,70 @@ STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beat
 #: once a minute.
 FOLLOW = Policy(QUEUE_WEBHOOKS, 960, _retry(1, 60), heartbeat_s=DEAD_S)
 
-POLICIES: dict[str, Policy] = {
-    "create_history_id": CREATE,
-    "add_workflow_id": BEGUN,
-    "add_tasks": DATABASE,
-    "run_scheduled_crawler": DEPLOY,
-    "run_onetime_crawler": DEPLOY,
-    "deploy_queued_tasks": DEPLOY,
-    "requeue_ended_tasks": DATABASE,
-    "get_main_job_status": START_CHECK,
-    "update_run_started": BEGUN,
-    "signal_pusher_started": PUSH,
-    "get_active_running_tasks": DATABASE,
-    "get_history_statuses_to_sync": LOOK,
-    "get_bulk_task_history_data": LOOK,
-    "reconcile_tasks": DATABASE,
-    "sync_statuses": DATABASE,
-    "signal_pusher_changed": PUSH,
-    "count_alive_tasks": DATABASE,
-    "record_stop": RECORD_STOP,
-    "cancel_queued_tasks": RECORD_STOP,
-    "k8_stop_task": STOP,
-    "k8_stop_pod": STOP,
-    "add_cancellation_log_to_db": RECORD_STOP,
-    "signal_pusher_stopped": PUSH,
-    "update_run_status": DATABASE,
-    "initiate_export_signal": EVENT,
-    "deliver_event": EVENT,
-    "export_supporting_files": ARCHIVE,
-    "resend_pushes": PUSHES_AGAIN,
-    "audit_cluster": AUDIT,
-    "audit_runs": AUDIT,
-    "audit_managers": AUDIT,
-    "audit_graphs": AUDIT,
-    "audit_schedules": AUDIT,
-    "audit_due": AUDIT,
-    "audit_webhooks": AUDIT,
-    "audit_workflows": AUDIT,
-    "audit_ended": AUDIT,
-    "close_audit": CLOSE_AUDIT,
-    "run_manager_cycle": CYCLE,
-    "open_manager": DATABASE,
-    "begin_manager_runs": BEGIN_RUNS,
-    "note_manager": DATABASE,
-    "add_manager_jobs": DATABASE,
-    "record_manager_stop": RECORD_STOP,
-    "stop_manager_runs": STOP,
-    "end_manager": DATABASE,
-    "run_graph_batch": BATCH,
-    "open_graph": GRAPH,
-    "advance_graph": GRAPH,
-    "command_graph": GRAPH,
-    "closed_graph_batches": BEGIN_RUNS,
-    "begin_graph_runs": BEGIN_RUNS,
-    "record_graph_stop": STOP_GRAPH,
-    "stop_graph_runs": STOP,
-    "end_graph": GRAPH,
-    "decide_due": BEGIN_DUE,
-    "stop_previous_due": STOP,
-    "begin_due": BEGIN_DUE,
-    "follow_webhook": FOLLOW,
-}
+#: The activities of each policy.
+_USERS: tuple[tuple[Policy, str], ...] = (
+    (CREATE, "create_history_id"),
+    (BEGUN, "add_workflow_id update_run_started"),
+    (
+        DATABASE,
+        "add_tasks requeue_ended_tasks get_active_running_tasks reconcile_tasks sync_statuses count_alive_tasks "
+        "update_run_status open_manager note_manager add_manager_jobs end_manager",
+    ),
+    (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
+    (START_CHECK, "get_main_job_status"),
+    (PUSH, "signal_pusher_started signal_pusher_changed signal_pusher_stopped"),
+    (LOOK, "get_history_statuses_to_sync get_bulk_task_history_data"),
+    (RECORD_STOP, "record_stop cancel_queued_tasks add_cancellation_log_to_db record_manager_stop"),
+    (STOP, "k8_stop_task k8_stop_pod stop_manager_runs stop_graph_runs stop_previous_due"),
+    (EVENT, "initiate_export_signal deliver_event"),
+    (ARCHIVE, "export_supporting_files"),
+    (PUSHES_AGAIN, "resend_pushes"),
+    (
+        AUDIT,
+        "audit_cluster audit_runs audit_managers audit_graphs audit_schedules audit_due audit_webhooks "
+        "audit_workflows audit_ended",
+    ),
+    (CLOSE_AUDIT, "close_audit"),
+    (CYCLE, "run_manager_cycle"),
+    (BEGIN_RUNS, "begin_manager_runs closed_graph_batches begin_graph_runs"),
+    (BATCH, "run_graph_batch"),
+    (GRAPH, "open_graph advance_graph command_graph end_graph"),
+    (STOP_GRAPH, "record_graph_stop"),
+    (BEGIN_DUE, "decide_due begin_due"),
+    (FOLLOW, "follow_webhook"),
+)
+POLICIES: dict[str, Policy] = {name: policy for policy, names in _USERS for name in names.split()}
 
 
-def config(
-    name: str,
-    *,
-    control: bool = False,
-    summary: str | None = None,
-    queue: str | None = None,
-    taken_s: float | None = None,
-) -> ActivityConfig:
-    """The call options of an activity. ``control`` moves it to the control queue: from a stop to its proof everything
-    runs there, so that a stop never waits behind looks that hang. ``queue`` is that of one worker: it gets one try,
-    because a second one would wait for a worker that may be dead. ``taken_s`` are the seconds within which a worker
-    must take each try."""
-    policy = POLICIES[name]
-    options = ActivityConfig(
-        task_queue=QUEUE_CONTROL if control else queue or policy.queue,
+class Options(TypedDict, total=False):
+    """Options of a caller beside the policy."""
+
+    control: bool
+    """Moves it to the control queue: from a stop to its proof everything runs there, so that a stop never waits behind
+    looks that hang."""
+    summary: str | None
+    queue: str | None
+    """That of one worker: it gets one try, because a second one would wait for a worker that may be dead."""
+    taken_s: float | None
+    """Seconds within which a worker must take each try."""
+
+
+def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
+    """The call options of an activity."""
+    policy, queue = POLICIES[name], options.get("queue")
+    found = ActivityConfig(
+        task_queue=QUEUE_CONTROL if options.get("control") else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
         retry_policy=policy.retry if queue is None else RetryPolicy(maximum_attempts=1),
     )
     if policy.turn != TURN:
-        options["priority"] = Priority(priority_key=policy.turn)
+        found["priority"] = Priority(priority_key=policy.turn)
     if policy.heartbeat_s is not None:
-        options["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
+        found["heartbeat_timeout"] = timedelta(seconds=policy.heartbeat_s)
     if policy.total_s is not None:
-        options["schedule_to_close_timeout"] = timedelta(seconds=policy.total_s)
-    if taken_s is not None:
-        options["schedule_to_start_timeout"] = timedelta(seconds=taken_s)
-    if summary is not None:
-        options["summary"] = summary
-    return options
+        found["schedule_to_close_timeout"] = timedelta(seconds=policy.total_s)
+    if (taken_s := options.get("taken_s")) is not None:
+        found["schedule_to_start_timeout"] = timedelta(seconds=taken_s)
+    if (summary := options.get("summary")) is not None:
+        found["summary"] = summary
+    return found

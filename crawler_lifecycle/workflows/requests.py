@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
-from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, GraphOrder, RetrySteps
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
@@ -48,8 +49,8 @@ def read_request(value: object) -> RunRequest:
 
 
 def read_order(kind: type[Order], value: object) -> Order:
-    """What the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as ``read_request``
-    does."""
+    """The order that the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as
+    ``read_request`` does."""
     adapter, what = _ORDERS[kind]
     missing = f'order: missing; start the workflow with the {what} of a stored row, for example {{"{what}_id": 7}}'
     order: Order = value if isinstance(value, kind) else _input(adapter, "order", value, missing)
@@ -73,7 +74,7 @@ def read_command(kind: type[A], value: object) -> A:
 
 
 def read_input(adapter: TypeAdapter[A], what: str, value: object) -> A:
-    """What only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
+    """An input that only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
     return _input(adapter, what, value, f"{what}: missing; this workflow is started by others of ours")
 
 
@@ -100,37 +101,55 @@ def invalid(text: str) -> ApplicationError:
     return ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
 
 
-def read_carried(kind: TypeAdapter[S], value: object, surplus: Sequence[object]) -> S | None:
-    """The state that came with the request. Raises ``ApplicationError`` as ``read_request`` does."""
+def read_carried(
+    kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]
+) -> tuple[S, ApplicationError | None]:
+    """The state that a former execution carried here, or ``new``; and why the input cannot be carried out.
+
+    Raises ``RuntimeError`` for a state of ours: a build that reads it can still come, and until then nothing fails.
+    """
+    try:
+        return _carried(kind, new, value, surplus), None
+    except ApplicationError as error:
+        if workflow.info().continued_run_id:
+            raise RuntimeError(error.message) from error
+        return new, error
+
+
+def _carried(kind: TypeAdapter[S], new: S, value: object, surplus: Sequence[object]) -> S:
     if surplus:
-        text = f"input: {2 + len(surplus)} payloads are not allowed; give one"
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+        raise invalid(f"input: {2 + len(surplus)} payloads are not allowed; give one")
     if isinstance(value, Undecoded):
         raise undecoded("the second payload", value)
     try:
-        return None if value is None else kind.validate_python(value)
+        return new if value is None else kind.validate_python(value)
     except ValidationError as error:
         text = f"the second payload: {in_words(error)}; leave it out: only what continues has one"
-        raise ApplicationError(text, type=InvalidRequest.code, non_retryable=True) from None
+        raise invalid(text) from None
+
+
+def refused(text: str) -> ApplicationError:
+    """The error for a command that comes too late."""
+    return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
 
 
 def undecoded(what: str, value: Undecoded) -> Exception:
-    """What is wrong with a payload that cannot be read.
+    """The error for a payload that cannot be read.
 
     One that a key would open is no failure of its sender: the workflow waits until a worker has that key.
     """
     text = f"{what}: {value}"
-    return RuntimeError(text) if value.locked else ApplicationError(text, type=InvalidRequest.code, non_retryable=True)
+    return RuntimeError(text) if value.locked else invalid(text)
 
 
 @functools.cache
 def answer_type(method: Callable[..., Any]) -> Any:
-    """What an activity answers, by its annotation."""
+    """The type of an activity's answer, by its annotation."""
     return get_type_hints(method).get("return")
 
 
 def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
-    """What an activity answered. Raises whatever a decoder does where it is not what the activity answers.
+    """The answer of an activity. Raises whatever a decoder raises where the type is another one.
 
     Converters apply the expected type to JSON alone: bytes, nothing, and messages come out as they are. Only strict
     validation keeps those from the code that asked, where they would fail the workflow task for ever.

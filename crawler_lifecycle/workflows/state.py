@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.runs import Fence, RunHandle
 
-from .leaving import Interrupted, MustLeave
+from .calls import Interrupted, MustLeave
 
 NOTES_MAX = 20
 #: Stops that wait for the database, at the longest of texts still less than what may travel through Temporal.
@@ -141,7 +141,7 @@ class Inbox:
     def fields(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, known: Sequence[str]
     ) -> dict[str, object]:
-        """What a signal says, as far as it can be read: whatever it carries, the signal counts."""
+        """The fields of a signal, as far as they can be read: whatever it carries, the signal counts."""
         if len(args) > 1:
             self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
         if not args:
@@ -232,14 +232,14 @@ class RunState:
 
     @property
     def room(self) -> bool:
-        """Whether queued tasks may be deployed beside the active ones."""
+        """Tell whether queued tasks may be deployed beside the active ones."""
         if not self.counted:
             return True
         return self.counts.queued > 0 and (self.max_parallel is None or self.counts.active < self.max_parallel)
 
     @property
     def counted(self) -> bool:
-        """Whether it is known at all how many tasks there are."""
+        """Tell whether it is known at all how many tasks there are."""
         return bool(self.counts.by_status)
 
     @property
@@ -279,7 +279,7 @@ class RunState:
         inbox.stop, inbox.heard, inbox.changed, inbox.closed = ended.stop, [], False, True
 
     def result(self, export: ExportResult | None) -> RunResult:
-        """What the workflow returns."""
+        """The result of the workflow."""
         return RunResult(
             run_id=self.run_id,
             run_uid=self.run_uid,
@@ -324,7 +324,7 @@ class RunState:
         return WorkflowRecord(self.run_id, self.run_uid, self.attempt, self.request, self.multi, known, stop)
 
     def waiting(self) -> str | None:
-        """What the run waits for, as far as its workflow knows."""
+        """The reason why the run waits, as far as its workflow knows."""
         stop = self.inbox.stop
         known = Standing(
             status=self.status.value,
@@ -338,7 +338,7 @@ class RunState:
         return waiting(known)
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """What the run is found by in Temporal."""
+        """Search attributes of the run."""
         return [
             (RUN_ID, self.run_id),
             (RUN_UID, self.run_uid),
@@ -373,16 +373,16 @@ class RunState:
         return "\n".join(rows)
 
     def stop_wanted(self) -> bool:
-        """Whether anybody or any limit wants the run to end."""
+        """Tell whether anybody or any limit wants the run to end."""
         return self.inbox.stop is not None
 
     @property
     def unasked(self) -> bool:
-        """Whether tasks are active that were not asked to end yet."""
+        """Tell whether tasks are active that were not asked to end yet."""
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Whether a stop under way is no longer the same: more is asked for, or it is time for force."""
+        """Tell whether a stop under way is no longer the same: more is asked for, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     @overload

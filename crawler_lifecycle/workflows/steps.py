@@ -24,8 +24,7 @@ from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import call, fire_and_forget, reason, start
-from .leaving import Interrupted, history_full
+from .calls import Interrupted, call, fire_and_forget, history_full, reason, start
 from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")
@@ -55,7 +54,7 @@ def until_look(s: RunState) -> float | None:
 
 
 def is_time(s: RunState) -> bool:
-    """Whether the look that is planned is due; the server's timers have whole milliseconds."""
+    """Tell whether the look that is planned is due; the server's timers have whole milliseconds."""
     left = until_look(s)
     return left is not None and left < 0.002
 
@@ -164,7 +163,7 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
-    """What the task comes to; Temporal's cancel is a stop, and cancels nothing by itself."""
+    """The result of the task; Temporal's cancel is a stop, and cancels nothing by itself."""
     while not life.done():
         try:
             await workflow.wait([life])

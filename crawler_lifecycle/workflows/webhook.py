@@ -15,8 +15,7 @@ from crawler_lifecycle.activities.webhooks import Followed, WebhookActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.ports.webhooks import WebhookOrder
 
-from .calls import call, pause, reason
-from .leaving import Interrupted, MustLeave, history_full
+from .calls import Interrupted, MustLeave, call, history_full, pause, reason
 from .requests import read_input
 
 _ORDER = TypeAdapter(WebhookOrder)
@@ -52,7 +51,7 @@ class CrawlWebhookWorkflow:
         return workflow.continue_as_new(order)
 
     async def _turn(self, order: WebhookOrder) -> bool:
-        """Whether the webhook was deleted."""
+        """Tell whether the webhook was deleted."""
         self._woken = False
         try:
             found = await call(WebhookActivities.follow_webhook, order, wake=lambda: self._woken)

@@ -17,7 +17,7 @@ from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.reconciliation import ActiveTasks, Sync
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, OpenWorkflow, Unknown
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.names import event_key
+from crawler_lifecycle.domain.names import archive_key, event_key
 from crawler_lifecycle.domain.run import ChildTask, Limits, Resources, RunRequest, RunStatus, Trigger
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
@@ -481,7 +481,7 @@ def _signalled(w: World, seq: Any) -> None:
     (event,) = w.sink.sent
     assert (event.seq, event.type) == (seq, "run.ended")
     assert event.body["status"] == "COMPLETED"
-    assert event.body["supporting_files"] == "1/1/supporting-files.zip"
+    assert event.body["supporting_files"] == archive_key(w.row().ref, 1)
     assert w.store.events.find_event(event_key(w.row().ref, 1, "run.ended")) is not None
 
 
@@ -492,7 +492,7 @@ def _prepare_export(w: World) -> Fence:
 
 
 def _exported(w: World, result: Any) -> None:
-    assert set(w.archive.stored) == {result.url} == {"memory:///1/1/supporting-files.zip"}
+    assert set(w.archive.stored) == {result.url} == {f"memory:///{archive_key(w.row().ref, 1)}"}
     (record,) = w.store.exports.list_exports(1)
     assert (record["status"], record["files"], record["url"]) == ("exported", 2, result.url)
 

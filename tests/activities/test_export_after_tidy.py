@@ -45,7 +45,7 @@ class Scene:
             FakeSink(),
             self.archive,
             FakeCatalogue(),
-            FakeNotifier(),
+            [FakeNotifier()],
         )
 
     def ended(self, fence: Fence, *, files: bool = True) -> None:

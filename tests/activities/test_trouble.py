@@ -25,13 +25,13 @@ from crawler_lifecycle.domain.errors import (
     RunNotFound,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID
+from crawler_lifecycle.domain.names import PROPERTY_WORKFLOW_ID, archive_key
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence
 from tests.activities.cases import UNTIL_STOPPED
 from tests.activities.world import CRAWLERS, OTHER, OWNER, World, differences
 from tests.support.fakes.cluster import Behaviour
-from tests.support.fakes.services import FakeCatalogue
+from tests.support.fakes.services import FakeCatalogue, FakeNotifier
 
 
 def test_a_request_of_another_workflow_is_refused(world: World) -> None:
@@ -309,6 +309,29 @@ def test_what_could_not_be_delivered_is_kept_with_every_try(world: World, activi
     assert len({e.seq for e in world.notifier.pushed + world.sink.sent}) == 1
 
 
+@pytest.mark.parametrize("fails", ["first", "second"])
+@pytest.mark.parametrize("again", ["signal_pusher_started", "resend_pushes"])
+def test_of_two_notifiers_only_the_one_that_failed_is_tried_again(world: World, fails: str, again: str) -> None:
+    fence = world.judged()
+    one, other = world.notifier, FakeNotifier("second")
+    world.more_notifiers.append(other)
+    failing, well = (one, other) if fails == "first" else (other, one)
+    failing.faults.add(NotDelivered("connection refused"))
+
+    def records() -> dict[str, tuple[object, ...]]:
+        rows = world.tables()["outbox_delivery"]
+        return {row["sink"]: (row["status"], row["tries"], row["error"]) for row in rows}
+
+    with pytest.raises(NotDelivered, match="connection refused"):
+        world.call("signal_pusher_started", fence)
+    delivered = ("delivered", 1, None)
+    assert records() == {well.name: delivered, failing.name: ("failed", 1, "connection refused")}
+    for _ in range(2):
+        world.call(again, fence)
+        assert records() == {well.name: delivered, failing.name: ("delivered", 2, None)}
+    assert (len(one.pushed), len(other.pushed)) == (1, 1)
+
+
 def test_the_end_of_an_attempt_that_was_resumed_before_it_was_told_is_told_with_the_next(world: World) -> None:
     """Its verdict was committed, its worker died with the answer, and who resumed it was quicker than the next try."""
     world.judged()
@@ -374,7 +397,7 @@ def test_files_that_are_gone_for_good_are_on_record_too(world: World, monkeypatc
         world.call("export_supporting_files", fence)
     (record,) = world.store.exports.list_exports(1)
     assert (record["status"], record["error"]) == ("exported", "the files were removed")
-    assert record["url"] == "memory:///1/1/supporting-files.zip"
+    assert record["url"] == f"memory:///{archive_key(fence.run, 1)}"
 
 
 def test_a_crawlers_own_limit_of_files_holds(world: World) -> None:

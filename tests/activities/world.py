@@ -131,6 +131,7 @@ class World:
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
         self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
+        self.more_notifiers: list[FakeNotifier] = []
         self.directory = FakeDirectory()
         self.webhooks = FakeWebhooks()
         self.shift_s = 0.0  # of a webhook: one page
@@ -187,7 +188,8 @@ class World:
             self.directory,
         )
         names = ("cluster", "cluster", "catalogue", "scheduler", "notifier", "sink", "archive", "directory")
-        wrapped = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
+        wrapped: list[Any] = [Proxy(n, p, breaker) if breaker else p for n, p in zip(names, ports, strict=True)]
+        wrapped[4] = [wrapped[4], *self.more_notifiers]
         store = behind(self.store, lambda port: Proxy("store", port, breaker)) if breaker else self.store
         hosts: Any = Proxy("hosts", self.hosts, breaker) if breaker else self.hosts
         functions: Any = Proxy("functions", self.functions, breaker) if breaker else self.functions

@@ -60,9 +60,11 @@ def real(store: Store) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
     world, notifier = World(store, Clock()), FakeNotifier()
     deployment = DeploymentActivities(
-        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), notifier
+        store.deployment, store.looks, store.runs, store.tasks, store.events, FakeCluster(), FakeScheduler(), [notifier]
     )
-    cancellation = CancellationActivities(store.stops, store.looks, store.tasks, store.events, FakeCluster(), notifier)
+    cancellation = CancellationActivities(
+        store.stops, store.looks, store.tasks, store.events, FakeCluster(), [notifier]
+    )
     for request_id, failed in (("good", ()), ("bad", (0,))):
         fence = world.deployed(request_id, tasks=2)
         world.execute(fence)
@@ -185,7 +187,7 @@ def test_a_run_is_told_of_once_the_bus_accepts_and_every_try_is_on_record(
             sink,
             FakeArchive(),
             FakeCatalogue(),
-            FakeNotifier(),
+            [FakeNotifier()],
         )
         bus.failed_entry = ("ThrottlingException", "Rate exceeded")
         faults: list[Callable[[], object]] = [
@@ -231,7 +233,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, re
             store.events,
             FakeCluster(),
             FakeScheduler(),
-            notifier,
+            [notifier],
         )
         server.faults.extend([Answer(429, b"slow down"), "drop", Answer(413, b"too large")])
         for _ in range(3):
@@ -251,7 +253,7 @@ def test_a_push_that_fails_changes_no_run_and_can_be_made_again(store: Store, re
             FakeSink(),
             FakeArchive(),
             FakeCatalogue(),
-            notifier,
+            [notifier],
         )
         assert completion.resend_pushes(fence) == 1
         assert completion.resend_pushes(fence) == 0, "what arrived is not pushed again"
@@ -275,7 +277,7 @@ def test_what_is_delivered_stays_delivered(store: Store, real: list[Document]) -
         sink,
         FakeArchive(),
         FakeCatalogue(),
-        FakeNotifier(),
+        [FakeNotifier()],
     )
     for _ in range(2):
         completion.initiate_export_signal(fence_of(store, 2))

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import CALLS_MAX, DATA_MAX, PusherNotifier
 from crawler_lifecycle.cloudevents import cloud_event
-from crawler_lifecycle.compose import build_notifier
+from crawler_lifecycle.compose import build_notifiers
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import PusherSettings, Settings
@@ -324,13 +324,13 @@ def test_all_tries_of_a_push_together_cost_five_seconds_at_most() -> None:
 
 
 def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
-    assert isinstance(build_notifier(Settings()), OutboxNotifier)
-    cloud = build_notifier(_settings())
+    assert [type(one) for one in build_notifiers(Settings())] == [OutboxNotifier]
+    (cloud,) = build_notifiers(_settings())
     assert isinstance(cloud, PusherNotifier)
     assert repr(cloud) == f"<PusherNotifier Pusher app {APP_ID} at https://api-eu.pusher.com:443>"
     cloud.close()
     host, port = server.url.removeprefix("http://").split(":")
-    own = build_notifier(_settings(host=host, port=int(port), tls=False))
+    (own,) = build_notifiers(_settings(host=host, port=int(port), tls=False))
     assert isinstance(own, PusherNotifier)
     own.push(_event())
     assert server.triggered[0].channels == ["private-crawls", "private-crawl-run-7"]
@@ -356,14 +356,14 @@ def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
 )
 def test_settings_with_which_nothing_can_be_pushed(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
-        build_notifier(_settings(**wrong))
+        build_notifiers(_settings(**wrong))
     assert SECRET not in str(caught.value)
 
 
 def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "gopher://proxy:1")
     with pytest.raises(InvalidRequest, match="HTTPS_PROXY"):
-        build_notifier(_settings())
+        build_notifiers(_settings())
 
 
 def test_the_page_names_every_setting_and_its_default() -> None:
@@ -386,7 +386,7 @@ def test_the_package_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InvalidRequest, match=r"LIFECYCLE_PUSHER__APP_ID.*pip install 'crawler-lifecycle\[pusher\]'"):
-        build_notifier(_settings())
+        build_notifiers(_settings())
 
 
 def test_settings_that_do_not_fit_together_are_refused_without_their_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.ports.runs import Deployment
 from crawler_lifecycle.settings import Settings, variables
 from crawler_lifecycle.web import listening
-from crawler_lifecycle.worker.health import Health
+from crawler_lifecycle.worker.duties import Health
 from tests.support.manifests import (
     DEPLOY,
     Document,

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.bundles.reader import NOTHING, UNFINISHED, S3Bundles
+from crawler_lifecycle.adapters.archive.bundles import NOTHING, UNFINISHED, S3Bundles
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle

@@ -318,6 +318,7 @@ def readers(store: Store, filled: Filled) -> None:
     store.events.last_event_seq()
     store.events.events_after(100)
     store.events.events_after(100, run_id=run_id)
+    store.events.delivered_by(77)
     store.events.record_delivery(77, "events", "refused")
     store.events.record_delivery(77, "pusher", None)
     store.sweep.unowned_runs(START + timedelta(days=1))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.activities.stopping import STOP_PAGE
+from crawler_lifecycle.activities.cancellation import STOP_PAGE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.looks import Details

@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.graph.engine import StepEnd
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepSpec, StepState
 from crawler_lifecycle.ports.graphs import Done, GraphRow, NewGraph, StepRow, StepWork
-from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from tests.support.lab import CRAWLERS, Lab
 from tests.support.managing import QUICK
 

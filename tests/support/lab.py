@@ -335,7 +335,7 @@ async def _laboratory(
     outside, catalogue = Outside(), DictCatalogue(CRAWLERS)
     scheduler = DirectScheduler(cluster, catalogue)
     directory = TemporalDirectory(asyncio.get_running_loop(), Workflows(client))
-    parts = Parts(store, cluster, cluster, catalogue, scheduler, outside, outside, outside, directory)
+    parts = Parts(store, cluster, cluster, catalogue, scheduler, [outside], outside, outside, directory)
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     lab = Lab(client, parts, cluster, scheduler, outside, folder)
     try:

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities.run_commands import begin_request, own_workflow_id
+from crawler_lifecycle.activities.child_runs import begin_request, own_workflow_id
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError, SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, TasksAdded

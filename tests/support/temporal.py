@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import _workflow
 
-from crawler_lifecycle.temporal.operator.search_attributes import register_search_attributes
+from crawler_lifecycle.temporal.operator.server import register_search_attributes
 from crawler_lifecycle.temporal.plugin import plugin
 
 #: Four partitions of each queue would hand tasks to each other, for a worker or two. The dev server reads its queues

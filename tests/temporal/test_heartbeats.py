@@ -12,7 +12,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
 

@@ -19,7 +19,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
-from crawler_lifecycle.temporal.interceptors.retry_after import RetryAfterInterceptor, interval
+from crawler_lifecycle.temporal.interceptors import RetryAfterInterceptor, interval
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.support.temporal import temporal_server
 

@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.temporal.interceptors import tracing
+from crawler_lifecycle.temporal import tracing
 
 CANARY = "canary/of+the=traces"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.worker.slots import WorkflowSlots
+from crawler_lifecycle.worker.polling import WorkflowSlots
 
 
 def polls(sticky: bool) -> Any:

@@ -13,11 +13,11 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory, WorkflowUpdateFailedError, WorkflowUpdateStage
 from temporalio.testing import WorkflowEnvironment
 
-from crawler_lifecycle.activities import stopping
+from crawler_lifecycle.activities import cancellation
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, StoreUnavailable
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.task import End
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows import calls
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
 from tests.support.store_ports import port_of
@@ -206,7 +206,7 @@ async def test_a_database_that_is_away_for_an_hour_fails_no_run(lab: Lab, monkey
 @pytest.fixture
 def forgetful(skipping: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> WorkflowEnvironment:
     """Executions continue as new after a few steps, as where the server suggests it: recorded histories have that."""
-    monkeypatch.setattr(leaving, "HISTORY_MAX", 60)
+    monkeypatch.setattr(calls, "HISTORY_MAX", 60)
     return skipping
 
 
@@ -230,7 +230,7 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.looks >= 1)
     latest = lab.client.get_workflow_handle(handle.id)
-    for _ in range((leaving.HISTORY_MAX + MARGIN) // 100 + 1):
+    for _ in range((calls.HISTORY_MAX + MARGIN) // 100 + 1):
         await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
         await lab.snapshot_where(latest, lambda _: True)  # it has taken them all: a slow worker would fall behind
     await latest.signal("stop")
@@ -238,7 +238,7 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
     chain = await lab.chain(handle)
     assert len(chain) > 1
     for history in chain:
-        assert len(history.events) < leaving.HISTORY_MAX + MARGIN
+        assert len(history.events) < calls.HISTORY_MAX + MARGIN
         tasks = [e.workflow_task_started_event_attributes for e in history.events]
         assert not any(task.suggest_continue_as_new for task in tasks)
 
@@ -248,7 +248,7 @@ async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     """Also between two pages: each activity has time for one task here."""
-    monkeypatch.setattr(stopping, "PASS_S", 0.0)
+    monkeypatch.setattr(cancellation, "PASS_S", 0.0)
     async with laboratory(forgetful.client, tmp_path) as lab:
         lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
         # No force: on a busy machine this server skips minutes as an execution begins that has work to do.

@@ -18,8 +18,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.temporal.interceptors.log_fields import LINES_MAX
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.temporal.interceptors import LINES_MAX
+from crawler_lifecycle.workflows import calls
 from crawler_lifecycle.workflows.exports import ExportReport
 from crawler_lifecycle.workflows.state import Inbox
 from tests.support.fakes.cluster import Behaviour
@@ -41,8 +41,8 @@ def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """How many signals are sent; histories are short but for the test with as many as a server takes."""
     if request.node.get_closest_marker("slow") is not None:
         return REAL
-    monkeypatch.setattr(leaving, "HISTORY_MAX", MOST // 2)
-    monkeypatch.setattr(leaving, "HISTORY_MOST", MOST)
+    monkeypatch.setattr(calls, "HISTORY_MAX", MOST // 2)
+    monkeypatch.setattr(calls, "HISTORY_MOST", MOST)
     return SIGNALS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities import stopping
+from crawler_lifecycle.activities import cancellation
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import RunRequest
@@ -38,7 +38,7 @@ async def test_a_stop_of_thousands_of_tasks_takes_few_events(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
 ) -> None:
     """The few have a page and more as well: it is smaller there."""
-    monkeypatch.setattr(stopping, "STOP_PAGE", min(tasks // 3, stopping.STOP_PAGE))
+    monkeypatch.setattr(cancellation, "STOP_PAGE", min(tasks // 3, cancellation.STOP_PAGE))
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await started(lab, tasks)
     before = len(await lab.events(handle))
@@ -82,7 +82,7 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(lab: Lab, monkeypatc
 
 async def test_whoever_takes_a_stop_over_goes_on_where_it_was(real_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = real_lab  # two workflows have one clock there
-    monkeypatch.setattr(stopping, "PASS_S", 0.0)  # each activity has time for one task
+    monkeypatch.setattr(cancellation, "PASS_S", 0.0)  # each activity has time for one task
     lab.cluster.behaviour = IGNORES
     request = {"crawler": "books", "tasks": [{}] * 30, "limits": NEVER, "poll_minutes": [0.02]}
     handle = await lab.start(request)

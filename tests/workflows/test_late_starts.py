@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.run_commands import own_workflow_id
+from crawler_lifecycle.activities.child_runs import own_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, RunResult, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.runs.commands import Commands

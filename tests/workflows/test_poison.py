@@ -156,8 +156,9 @@ async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
 
 
 async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
+    locked = Undecoded("it is encrypted with the key 'lost'", locked=True)
     with pytest.raises(RuntimeError, match="key"):
-        read_carried(TypeAdapter(RunState), Undecoded("it is encrypted with the key 'lost'", locked=True), ())
+        read_carried(TypeAdapter(RunState), RunState(), locked, ())
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.domain.wake_ups import PATIENCE_S
 from crawler_lifecycle.ports.looks import LookReport
 from crawler_lifecycle.ports.runs import Deployment
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows import calls
 from tests.histories.record import HeldLooks
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import Lab
@@ -216,7 +216,7 @@ async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executions go on as others in the middle of a look and of the wait for the next one."""
-    monkeypatch.setattr(leaving, "HISTORY_MAX", 100)
+    monkeypatch.setattr(calls, "HISTORY_MAX", 100)
 
 
 async def test_a_storm_under_a_stop_keeps_the_gap(short: None, real_lab: Lab) -> None:

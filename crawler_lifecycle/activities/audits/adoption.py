@@ -18,7 +18,7 @@ from crawler_lifecycle.ports.cluster import TaskInventory
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import LostRun, Owner, RunRow, TaskRecord
 
-from .ending import Mend
+from .settling import Mend
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.adoption import AdoptionStore
@@ -52,7 +52,7 @@ class Adoption:
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
-        """What takes this run up again. A second time it finds the row."""
+        """A mend that takes this run up again. A second time it finds the row."""
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
@@ -87,7 +87,7 @@ class Adoption:
         return f"taken up again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """What has waited for its row goes on now, instead of at its next try. Once for all tasks of a run."""
+        """Let a workflow that waits for its row go on now, instead of at its next try. Once for all tasks of a run."""
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
         self._hurried.add(row.ref)

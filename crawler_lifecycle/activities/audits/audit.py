@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio import activity
@@ -45,12 +46,7 @@ from crawler_lifecycle.domain.audits.judgement import (
     judge_workflow,
 )
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
-from crawler_lifecycle.domain.errors import (
-    ClusterUnavailable,
-    InvalidRequest,
-    RowUnreadable,
-    RunNotFound,
-)
+from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest, RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -60,10 +56,9 @@ from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 from .adoption import Adoption, run_of
-from .ending import AuditEnding, Mend, still
 from .giving_up import GivingUp
-from .parents import waker
-from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+from .parents import wake_parent
+from .settling import PAGE, AuditEnding, AuditPage, AuditPart, Found, Mend, Settling, still
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.audits.findings import FindingStore
@@ -72,7 +67,6 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.corrections import CorrectionStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
-
 
 log = logging.getLogger(__name__)
 
@@ -132,18 +126,15 @@ class AuditActivities:
                     self._still_alive(finding, task)
                     found.append((finding, task))
             ending = AuditEnding(self.cluster, {finding.subject: (finding, task) for finding, task in found})
-            findings = [finding for finding, _ in found]
             adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
-            runs = {finding.subject: task.run for finding, task in found}
             adopts = page.unknown is Unknown.ADOPT
-
-            def mend_of(finding: AuditFinding) -> Mend:
-                return adoption.of(runs[finding.subject]) if finding.unknown and adopts else ending.of(finding)
 
             def ask(wanted: Sequence[AuditFinding]) -> None:
                 ending.ask([finding for finding in wanted if not (finding.unknown and adopts)])
 
-            part = self._settle(findings, page, len(seen), mend_of, ask)
+            mends = [adoption.of(task.run) if one.unknown and adopts else ending.of(one) for one, task in found]
+            settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
+            part = self._settle(settled, page, len(seen), ask)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
@@ -175,24 +166,16 @@ class AuditActivities:
         with beating():
             runs = self.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
-            mends: dict[str, Mend] = {}
-            lost: dict[str, LiveRun] = {}
-            findings = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
-            for finding in findings:
-                mends[finding.subject] = self._recorder(finding)
+            found = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
             for run in runs:
                 alive()
                 judged = self._judged(run)
                 if judged is not None:
-                    findings.append(judged)
-                    mends[judged.subject], lost[judged.subject] = self._resumer(judged, run), run
+                    found.append(self._lost(judged, run))
                 uncounted = judge_counted(run)
                 if uncounted is not None:
-                    findings.append(uncounted)
-                    mends[uncounted.subject] = waker(self.directory, uncounted)
-            part = self._settle(
-                findings, page, len(runs), lambda finding: mends[finding.subject], end_of=self._ender(lost)
-            )
+                    found.append(Found(uncounted, partial(wake_parent, self.directory, uncounted)))
+            part = self._settle(found, page, len(runs))
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
@@ -205,20 +188,15 @@ class AuditActivities:
         now = next(iter(self.audits.open_runs(run.run_id - 1, 1)), None)
         return judge_live(run, state, self.tasks.count_tasks(run.run_id).positive()) if now == run else None
 
-    def _ender(self, lost: Mapping[str, LiveRun]) -> EndOf | None:
-        """What ends these runs, which no workflow can carry."""
-        end = self.giving_up
-        if end is None:
-            return None
-
-        def end_of(finding: AuditFinding) -> Mend:
-            run = lost[finding.subject]
-            return still(lambda: self._judged(run), lambda: end.run(run, given_up(finding)))
-
-        return end_of
+    def _lost(self, finding: AuditFinding, run: LiveRun) -> Found:
+        """A run without a workflow: one takes it over, or it is ended where none can carry it."""
+        end = None
+        if self.giving_up is not None:
+            end = still(partial(self._judged, run), partial(self.giving_up.run, run, given_up(finding)))
+        return Found(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Whether anybody works for the run: its owner, or a workflow that is about to claim it."""
+        """Tell whether anybody works for the run: its owner, or a workflow that is about to claim it."""
         own = names.workflow_id(run.crawler, run.request_id)
         state = WorkflowState(open=False)
         if run.owner_workflow_id is not None:
@@ -237,30 +215,27 @@ class AuditActivities:
             ended += [one] if one.how not in (None, "completed") else []
         return max(ended, key=lambda one: one.closed_at or _LONG_AGO)
 
-    def _resumer(self, finding: AuditFinding, run: LiveRun) -> Mend:
-        def begin() -> str:
-            request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
-            if finding.kind is FindingKind.NOT_STARTED:
-                workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-                # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
-                self.directory.begin(request, workflow_id, run.run_uid, repair=True)
-                return f"started as workflow {workflow_id}"
-            workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
-            self._correct(
-                run.run_id,
-                Correction(
-                    CorrectionKind.REPAIR,
-                    believed=run.status,
-                    truth="no workflow",
-                    attempt=run.attempt,
-                    truth_since=finding.since,
-                    evidence={**finding.evidence, "taken_over_by": workflow_id},
-                ),
-            )
+    def _resume(self, finding: AuditFinding, run: LiveRun) -> str:
+        request = RunRequest(crawler=run.crawler, run_id=run.run_id, priority=_priority(run.priority))
+        if finding.kind is FindingKind.NOT_STARTED:
+            workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
+            # Since it was judged somebody else may have started it, and it may even have ended: then it stays so.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
-            return f"taken over by workflow {workflow_id}"
-
-        return begin
+            return f"started as workflow {workflow_id}"
+        workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
+        self._correct(
+            run.run_id,
+            Correction(
+                CorrectionKind.REPAIR,
+                believed=run.status,
+                truth="no workflow",
+                attempt=run.attempt,
+                truth_since=finding.since,
+                evidence={**finding.evidence, "taken_over_by": workflow_id},
+            ),
+        )
+        self.directory.begin(request, workflow_id, run.run_uid, repair=True)
+        return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> Reported | None:
         """Start or take over a run whose look is overdue and that nobody works for: what was found, and what was done.
@@ -274,8 +249,7 @@ class AuditActivities:
             return None
         grace = min(self.rules.grace_s, OVERDUE_S) if finding.since is not None else 0.0
         hasty = replace(self, rules=replace(self.rules, grace_s=grace))
-        end_of = self._ender({finding.subject: run})
-        part = hasty._settle([finding], AuditPage(repair), 1, lambda found: self._resumer(found, run), end_of=end_of)
+        part = hasty._settle([self._lost(finding, run)], AuditPage(repair), 1)
         return next(iter(part.findings), None)
 
     # --- workflows that are open ------------------------------------------------------------------------------------
@@ -297,12 +271,9 @@ class AuditActivities:
                 again = [] if workflow is None else self._judged_workflows([workflow])
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
             adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
-            mends = {
-                finding.subject: self._without_row(finding, workflow, page.unknown, adoption)
-                for finding, workflow in found
-            }
-            findings = [finding for finding, _ in found]
-            part = self._settle(findings, page, len(listed), lambda finding: mends[finding.subject])
+            mends = [self._without_row(finding, workflow, page.unknown, adoption) for finding, workflow in found]
+            settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
+            part = self._settle(settled, page, len(listed))
         return replace(part, next=following)
 
     def _judged_workflows(self, listed: Sequence[OpenWorkflow]) -> list[tuple[OpenWorkflow, AuditFinding | None]]:
@@ -317,15 +288,12 @@ class AuditActivities:
 
     def _without_row(self, finding: AuditFinding, workflow: OpenWorkflow, unknown: Unknown, adoption: Adoption) -> Mend:
         if unknown is not Unknown.ADOPT:
-            return self._terminator(finding, workflow)
+            return partial(self._terminate, finding, workflow)
         return _no_adoption if workflow.of_parent else adoption.of(run_of(workflow))
 
-    def _terminator(self, finding: AuditFinding, workflow: OpenWorkflow) -> Mend:
-        def end() -> str:
-            self.directory.end(workflow, f"audit: {finding.detail}")
-            return "terminated"
-
-        return end
+    def _terminate(self, finding: AuditFinding, workflow: OpenWorkflow) -> str:
+        self.directory.end(workflow, f"audit: {finding.detail}")
+        return "terminated"
 
     # --- runs that ended lately -------------------------------------------------------------------------------------
 
@@ -338,18 +306,14 @@ class AuditActivities:
         with beating():
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
             runs = self.audits.ended_runs(since, _moment(page.after), PAGE)
-            mends: dict[str, Mend] = {}
-            findings: list[AuditFinding] = []
+            found: list[Found] = []
             for run in runs:
                 alive()
                 undelivered = self._undelivered(run)
                 if undelivered is not None:
-                    findings.append(undelivered)
-                    mends[undelivered.subject] = self._deliverer(run)
-            for finding in self._late_evidence({run.run_id: run.stop for run in runs}, since):
-                findings.append(finding)
-                mends[finding.subject] = self._recorder(finding)
-            part = self._settle(findings, page, len(runs), lambda finding: mends[finding.subject])
+                    found.append(Found(undelivered, partial(self._deliver, run)))
+            found += self._late_evidence({run.run_id: run.stop for run in runs}, since)
+            part = self._settle(found, page, len(runs))
         last = runs[-1] if len(runs) >= PAGE else None
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
@@ -366,17 +330,14 @@ class AuditActivities:
         now = self.audits.ended_run(run.run_id)
         return finding if now == run else None
 
-    def _deliverer(self, run: EndedRun) -> Mend:
-        def deliver() -> str:
-            fence = Fence(run.run_id, run.attempt, run.owner_run_id or "", run.run_uid)
-            event = not (run.event_delivered and run.pushes_delivered)
-            self.directory.deliver_again(fence, event=event, files=not run.exported)
-            return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
+    def _deliver(self, run: EndedRun) -> str:
+        fence = Fence(run.run_id, run.attempt, run.owner_run_id or "", run.run_uid)
+        event = not (run.event_delivered and run.pushes_delivered)
+        self.directory.deliver_again(fence, event=event, files=not run.exported)
+        return f"sent again by workflow {names.export_workflow_id(run.ref, run.attempt)}"
 
-        return deliver
-
-    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[AuditFinding]:
-        """What the cluster says now about ends that were recorded without evidence. ``stops`` are those of the runs."""
+    def _late_evidence(self, stops: Mapping[int, StopIntent | None], since: datetime) -> list[Found]:
+        """Answers of the cluster about ends that were recorded without evidence. ``stops`` are those of the runs."""
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
         recorded = {}
@@ -394,25 +355,22 @@ class AuditActivities:
                 task = recorded[run.run_id, seen.index, seen.attempt]
                 finding = judge_end(task, seen, stops[run.run_id])
                 if finding is not None:
-                    found.append(finding)
+                    found.append(Found(finding, partial(self._record, finding)))
         return found
 
-    def _recorder(self, finding: AuditFinding) -> Mend:
-        def record() -> str:
-            if finding.run_id is not None:
-                correction = Correction(
-                    CorrectionKind.LATE_EVIDENCE,
-                    believed=str(finding.evidence["recorded"]),
-                    truth=str(finding.evidence["truth"]),
-                    task_id=finding.task_id,
-                    attempt=finding.attempt,
-                    truth_since=finding.since,
-                    evidence=finding.evidence,
-                )
-                self._correct(finding.run_id, correction)
-            return "written down as a correction; the recorded status stays"
-
-        return record
+    def _record(self, finding: AuditFinding) -> str:
+        if finding.run_id is not None:
+            correction = Correction(
+                CorrectionKind.LATE_EVIDENCE,
+                believed=str(finding.evidence["recorded"]),
+                truth=str(finding.evidence["truth"]),
+                task_id=finding.task_id,
+                attempt=finding.attempt,
+                truth_since=finding.since,
+                evidence=finding.evidence,
+            )
+            self._correct(finding.run_id, correction)
+        return "written down as a correction; the recorded status stays"
 
     # --- the end of an audit ----------------------------------------------------------------------------------------
 
@@ -432,16 +390,12 @@ class AuditActivities:
 
     def _settle(
         self,
-        findings: Iterable[AuditFinding],
+        found: Iterable[Found],
         page: AuditPage,
         looked: int,
-        mend_of: Callable[[AuditFinding], Mend],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
-        end_of: EndOf | None = None,
     ) -> AuditPart:
-        return Settling(self.findings, self.rules, self.clock()).settle(
-            findings, page, looked, mend_of, prepare, end_of
-        )
+        return Settling(self.findings, self.rules, self.clock()).settle(found, page, looked, prepare)
 
     def _correct(self, run_id: int, correction: Correction) -> None:
         try:

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
-from crawler_lifecycle.activities.look_step import LookStep
 from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
+from crawler_lifecycle.activities.reconciliation import LookStep
 from crawler_lifecycle.activities.shared import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind, LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
@@ -29,7 +29,7 @@ from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner
 
-from .ending import AuditEnding
+from .settling import AuditEnding
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -150,7 +150,7 @@ class GivingUp:
 
 
 def _owner(present: str | None) -> str:
-    """Who we are as its owner: the same as before where we are that already."""
+    """Our name as its owner: the same as before where we are that already."""
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio import activity
@@ -25,16 +26,14 @@ from crawler_lifecycle.domain.schedules.definition import due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 
-from .ending import Mend, still
 from .giving_up import GivingUp
-from .settling import PAGE, AuditPage, AuditPart, EndOf, Settling
+from .settling import PAGE, AuditPage, AuditPart, Found, Settling, still
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.audits.findings import FindingStore
     from crawler_lifecycle.store.audits.reads import AuditStore
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
     from crawler_lifecycle.store.webhooks import WebhookStore
-
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
@@ -143,40 +142,27 @@ class ParentAudit:
     def _compare(self, page: AuditPage, what: str, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
         read, begin = self._kind(what)
         parents = read(int(page.after or 0), PAGE)
-        mends: dict[str, Mend] = {}
-        lost: dict[str, LiveParent] = {}
-        findings = []
+        found = []
         for parent in parents:
             alive()
             judged = self._judged(parent, read)
             if judged is not None and judged.kind in only:
-                findings.append(judged)
-                mends[judged.subject] = _beginner(judged, parent, begin)
-                lost[judged.subject] = parent
+                found.append(self._lost(judged, parent, read, begin))
         steps = what == "graph" and FindingKind.NO_RUN in only
         for step in self.audits.steps_without_runs([parent.number for parent in parents]) if steps else ():
             judged = judge_step(step)
-            findings.append(judged)
-            mends[judged.subject] = waker(self.directory, judged)
-        settling = Settling(self.findings, self.rules, self.clock())
-        part = settling.settle(
-            findings, page, len(parents), lambda finding: mends[finding.subject], end_of=self._ender(lost, read)
-        )
+            found.append(Found(judged, partial(wake_parent, self.directory, judged)))
+        part = Settling(self.findings, self.rules, self.clock()).settle(found, page, len(parents))
         return replace(part, next=str(parents[-1].number) if len(parents) >= PAGE else None)
 
-    def _ender(self, lost: Mapping[str, LiveParent], read: Read) -> EndOf | None:
-        """What ends these, which no workflow can carry."""
-        end = self.giving_up
-        if end is None:
-            return None
+    def _lost(self, finding: AuditFinding, parent: LiveParent, read: Read, begin: Begin) -> Found:
+        """One without a workflow: it gets one, or it is ended where none can carry it."""
+        end = None
+        if self.giving_up is not None:
+            end = still(partial(self._judged, parent, read), partial(self.giving_up.parent, parent, given_up(finding)))
+        return Found(finding, partial(_begin, finding, parent, begin), end)
 
-        def end_of(finding: AuditFinding) -> Mend:
-            parent = lost[finding.subject]
-            return still(lambda: self._judged(parent, read), lambda: end.parent(parent, given_up(finding)))
-
-        return end_of
-
-    def _judged(self, parent: LiveParent, read: Callable[[int, int], Sequence[LiveParent]]) -> AuditFinding | None:
+    def _judged(self, parent: LiveParent, read: Read) -> AuditFinding | None:
         if parent.unreadable is not None:
             return judge_parent(parent, WorkflowState(open=False))
         # Of any chain: one that has not claimed it yet is about to.
@@ -188,22 +174,15 @@ class ParentAudit:
         return finding if now == parent else None
 
 
-def _beginner(finding: AuditFinding, parent: LiveParent, begin: Callable[[int, str], None]) -> Mend:
-    def started() -> str:
-        begin(parent.number, parent.workflow_id)
-        what = "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
-        return f"{what} workflow {parent.workflow_id}"
-
-    return started
+def _begin(finding: AuditFinding, parent: LiveParent, begin: Begin) -> str:
+    begin(parent.number, parent.workflow_id)
+    what = "started as" if finding.kind is FindingKind.NOT_STARTED else "taken over by a new"
+    return f"{what} workflow {parent.workflow_id}"
 
 
-def waker(directory: WorkflowDirectory, finding: AuditFinding) -> Mend:
-    """Has the manager or the graph of the finding look into its rows."""
-
-    def wake() -> str:
-        workflow_id = finding.workflow_id or ""
-        if not directory.wake(workflow_id):
-            raise TemporalUnavailable(f"no workflow {workflow_id!r} is open")
-        return f"its {workflow_id.partition('/')[0]} was woken"
-
-    return wake
+def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
+    """Have the manager or the graph of the finding look into its rows."""
+    workflow_id = finding.workflow_id or ""
+    if not directory.wake(workflow_id):
+        raise TemporalUnavailable(f"no workflow {workflow_id!r} is open")
+    return f"its {workflow_id.partition('/')[0]} was woken"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio import activity
@@ -18,13 +19,11 @@ from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.ports.schedules import Noted, ScheduleRow
 
-from .ending import Mend
-from .settling import PAGE, AuditPage, AuditPart, Settling
+from .settling import PAGE, AuditPage, AuditPart, Found, Settling
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.audits.findings import FindingStore
     from crawler_lifecycle.store.schedules.schedules import ScheduleStore
-
 
 #: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
 SETTLE_S = 60.0
@@ -46,15 +45,11 @@ class ScheduleAudit:
         Second execution: finds the lines.
         """
         with beating():
-            rows, found = self.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[AuditFinding]()
-            mends: dict[str, Mend] = {}
+            rows, found = self.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
             for row in rows:
                 alive()
-                for finding in self._judged(row):
-                    found.append(finding)
-                    mends[finding.subject] = self._noter(row)
-            settling = Settling(self.findings, self.rules, self.clock())
-            part = settling.settle(found, page, len(rows), lambda finding: mends[finding.subject])
+                found += [Found(finding, partial(self._note, row)) for finding in self._judged(row)]
+            part = Settling(self.findings, self.rules, self.clock()).settle(found, page, len(rows))
         return replace(part, next=str(rows[-1].schedule_id) if len(rows) >= PAGE else None)
 
     def _judged(self, row: ScheduleRow) -> Iterator[AuditFinding]:
@@ -73,12 +68,9 @@ class ScheduleAudit:
         if unfired:
             yield judge_unfired(row.schedule_id, row.name, unfired)
 
-    def _noter(self, row: ScheduleRow) -> Mend:
-        def note() -> str:
-            noted = note_unfired(self.schedules, row, self.clock())
-            return f"written down: {noted.missed} missed, {noted.paused} paused"
-
-        return note
+    def _note(self, row: ScheduleRow) -> str:
+        noted = note_unfired(self.schedules, row, self.clock())
+        return f"written down: {noted.missed} missed, {noted.paused} paused"
 
 
 def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:

@@ -135,7 +135,7 @@ class _Batch:
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """What begins now: the next steps of one function, as far as none of them waits for another one."""
+        """The steps that begin now: the next ones of one function, as far as none of them waits for another one."""
         group: list[StepWork] = []
         call = _called(left[0])
         for one in left[: self._owner.together.get(call, 1)]:
@@ -247,7 +247,7 @@ class _Batch:
         return Done(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Whether a worker of this pool says that it has the module of this step, by its own clock."""
+        """Tell whether a worker of this pool says that it has the module of this step, by its own clock."""
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
@@ -265,7 +265,7 @@ def _called(work: StepWork) -> str:
 
 
 class _Watch:
-    """Whether somebody wants a function to end that is executed, and what is done about it."""
+    """Watches a function that is executed: somebody may want it to end."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _Watch:
         return time.monotonic() - self._began
 
     def look(self) -> bool:
-        """Whether the step was cancelled, as far as is known while the database is away."""
+        """Tell whether the step was cancelled, as far as is known while the database is away."""
         if self._since is None:
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # that is no reason to end a function, nor one that asks

@@ -1,4 +1,4 @@
-"""What a graph's workflow does about its row: claim it, let it go on, begin and stop crawls and managers, end it."""
+"""Activities of a graph's workflow about its row: claim, go on, begin and stop crawls and managers, end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity
 
-from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
-from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id
+from crawler_lifecycle.activities.child_runs import (
+    ERROR_MAX,
+    BeginningRuns,
+    BegunRuns,
+    ChildRuns,
+    RunsLeft,
+    begin_request,
+    next_workflow_id,
+)
 from crawler_lifecycle.activities.shared import Clock, beating, utc_now
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
@@ -97,7 +104,7 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """What a step forward led to."""
+    """Result of a step forward."""
 
     state: GraphState
     counts: dict[str, int] = field(default_factory=dict)
@@ -141,7 +148,7 @@ class StopGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphStopped:
-    """What is on record of a stop. ``None``: the graph had ended before."""
+    """The stop as it is on record. ``None``: the graph had ended before."""
 
     stop: StopIntent | None
     unreadable: str | None = None
@@ -158,7 +165,7 @@ class EndGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphEnded:
-    """How the graph ended, as it is on record."""
+    """The end of the graph, as it is on record."""
 
     state: GraphState
     cause: str | None
@@ -289,7 +296,7 @@ class GraphActivities:
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
-    """What a step asks a crawl to do. Raises ``InvalidRequest`` naming the field."""
+    """The request of a step for a crawl. Raises ``InvalidRequest`` naming the field."""
     try:
         return _REQUEST.validate_json(json.dumps(dict(job)), strict=True)
     except ValidationError as error:
@@ -304,6 +311,15 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
     check_tasks(crawler, request.args, request.settings, tasks)
 
 
+def checked_run(request: RunRequest, crawlers: Sequence[CrawlerDefinition]) -> RunRequest:
+    """The request with the limits of its crawler. Raises ``InvalidRequest`` for what the crawler does not take."""
+    crawler = next((one for one in crawlers if one.name == request.crawler), None)
+    if crawler is None:
+        raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
+    check_crawl(crawler, request)
+    return with_limits(request, crawler.limits)
+
+
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
     """The calls above this number, each once."""
     found = {s.batch: s for s in steps if s.batch is not None and s.batch > seen and not s.state.final}
@@ -311,8 +327,8 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 
 
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
-    """When to step forward again by itself: nobody tells of a row that was mended, nor of an archive that was sent
-    again by hand."""
+    """Time of the next step forward without a signal: nobody tells of a row that was mended, nor of an archive that
+    was sent again by hand."""
     if not any(step.unreadable or (step.state is StepState.EXECUTING and step.reason) for step in graph.steps):
         return at
     return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
@@ -341,12 +357,7 @@ class _Beginning(BeginningRuns[StepWork]):
 
     def request(self, job: StepWork) -> RunRequest:
         own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
-        request = crawl_request({**own, "parent": self._parent})
-        crawler = next((one for one in self.crawlers if one.name == request.crawler), None)
-        if crawler is None:
-            raise InvalidRequest(f"crawler: {request.crawler!r} is unknown; crawlctl crawler list shows what there is")
-        check_crawl(crawler, request)
-        return with_limits(request, crawler.limits)
+        return checked_run(crawl_request({**own, "parent": self._parent}), self.crawlers)
 
     def started(self, job: StepWork, run_id: int | None, error: str | None = None) -> None:
         if not self._a.graphs.run_begun(self._fence, job.number, run_id, error) and run_id is not None:

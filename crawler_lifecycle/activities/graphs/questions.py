@@ -1,4 +1,4 @@
-"""What a function of a graph is given, and what it may ask while it is executed: about its own graph."""
+"""Inputs of a function of a graph, and the questions that it may ask about its own graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from crawler_lifecycle.ports.protocols import FunctionHost, WorkflowDirectory
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
 
-
 log = logging.getLogger(__name__)
 
 #: A value, behind what it is (``FunctionCall.given``).
@@ -49,7 +48,7 @@ _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFou
 
 
 def unfit(work: StepWork) -> str | None:
-    """Why a step can never be executed, in whose row another hand has written; ``None``: it can."""
+    """The reason why a step whose row was edited by hand can never be executed; ``None``: it can."""
     if work.unreadable is not None:
         return f"{work.unreadable}, then retry the step"
     job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
@@ -62,7 +61,7 @@ def unfit(work: StepWork) -> str | None:
 
 @dataclass
 class Around:
-    """What was read in one call of what is around its steps, by the path of the graph that they are in."""
+    """Contexts and dependencies that one call has read, by the path of the graph that they are in."""
 
     contexts: dict[str, list[bytes]] = field(default_factory=dict)
     deps: dict[str, Sequence[int]] = field(default_factory=dict)
@@ -70,8 +69,8 @@ class Around:
 
 
 def given_frames(graphs: GraphStore, graph_id: int, work: StepWork, around: Around) -> Iterator[Frame]:
-    """What a cascade gets: contexts, then what its direct dependencies recorded, by their names in its level; an item
-    of a fan-out gets what the fan-out depends on. What is read ``around`` the step is added there."""
+    """The input of a cascade: contexts, then what its direct dependencies recorded, by their names in its level; an
+    item of a fan-out gets what the fan-out depends on. What is read ``around`` the step is added there."""
     above, level, deps = work.path.rpartition("/")[0], work.path.count("/"), work.deps
     item = bool(above) and work.job.get("style") == "item"
     if above not in around.contexts:
@@ -107,7 +106,7 @@ def job_document(row: StepRow) -> dict[str, Any]:
 def _values(
     graphs: GraphStore, graph_id: int, found: Sequence[Given], names: Callable[[Given], list[str]]
 ) -> Iterator[Frame]:
-    """What steps give, graphs before what is in them. What did not complete and recorded nothing is left out."""
+    """Values of steps, graphs before their steps. A step that did not complete and recorded nothing is left out."""
     holding = {one.path.rpartition("/")[0] for one in found}
     recorded = dict[int, Given]()
     for one in found:
@@ -123,7 +122,7 @@ def _values(
 
 
 def _whole(path: str, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """What a step recorded. Raises ``NoValue`` naming it when parts are missing or damaged."""
+    """The value that a step recorded. Raises ``NoValue`` naming it when parts are missing or damaged."""
     try:
         yield from unpacked(parts)
     except NoValue as error:

@@ -60,7 +60,7 @@ class CycleOrder:
 
 @dataclass(frozen=True, slots=True)
 class CycleAnswer:
-    """What one cycle of a manager led to."""
+    """Result of one cycle of a manager."""
 
     queue: str | None
     """The task queue of the worker that holds the user's object: the next cycle is asked for there. Without a worker
@@ -115,14 +115,14 @@ def _tried(times: int) -> str:
 
 @dataclass
 class Trouble:
-    """What this worker hears of the class of one manager."""
+    """News of the class of one manager, as this worker hears them."""
 
     word: datetime | None = None
     """When, by its own clock, a worker last said that it has the class; and when, by ours, that was new."""
     heard: float = 0.0
 
     def served(self, word: datetime | None) -> bool:
-        """Whether a worker goes on saying that it has the class. Its clock may be far from ours."""
+        """Tell whether a worker goes on saying that it has the class. Its clock may be far from ours."""
         if word != self.word:
             self.word, self.heard = word, time.monotonic()
         return word is not None and time.monotonic() - self.heard < HEARD_S
@@ -225,7 +225,7 @@ class _Cycle:
         )
 
     def _committed(self, host: PlanHost, facts: Facts) -> tuple[Decision, str | None, Committed]:
-        """What the class decided, on record; and what went wrong with ``on_close``, if that was called."""
+        """Put on record what the class decided; also tells what went wrong with ``on_close``, if that was called."""
         decision, unclosed = host.cycle(facts, self._answer), None
         if decision.over:
             decision, unclosed = self._close(host, decision, None)
@@ -309,7 +309,7 @@ class _Cycle:
         return CycleAnswer(None, live=live, waiting=waiting, again_s=again_s, error=text)
 
     def _served(self) -> bool:
-        """Whether a worker has the class, this one or another, by what they say in the database."""
+        """Tell whether a worker has the class, this one or another, by what they say in the database."""
         plan = self._owner.plans.get_plan(self._row.plan)
         return self._trouble.served(plan.seen_at if plan is not None and plan.error is None else None)
 
@@ -402,7 +402,7 @@ class _Cycle:
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """Why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to tell."""
+        """The reason why this cannot be a run; ``None`` when it can, or when this worker has no catalogue to tell."""
         crawlers = self._owner.catalogue.all()
         if not crawlers:
             return None
@@ -431,8 +431,8 @@ class _Cycle:
         return error, again_s
 
     def _anything_lives(self, facts: Facts) -> bool:
-        """Whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to wait: a
-        resume runs their hooks."""
+        """Tell whether a run of the manager lives or is about to begin. Ends that nobody handled are no reason to
+        wait: a resume runs their hooks."""
         if not facts.live:
             return False
         manager_id = self._row.manager_id
@@ -441,7 +441,7 @@ class _Cycle:
     # --- questions of the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What the class asks for while it works. Raises ``InvalidRequest`` for what cannot be asked."""
+        """Answer a question of the class while it works. Raises ``InvalidRequest`` for what cannot be asked."""
         answers: dict[str, Callable[..., object]] = {
             "waiting_jobs": self._waiting_jobs,
             "live_jobs": self._live_jobs,

@@ -1,4 +1,4 @@
-"""What a crawl manager's workflow does about its row and its runs: claim it, begin and stop runs, end it.
+"""Activities of a manager's workflow about its row and its runs: claim it, begin and stop runs, end it.
 
 The class of the manager decides elsewhere (``cycles.py``); nothing here knows it.
 """
@@ -81,7 +81,7 @@ class RecordManagerStop:
 
 @dataclass(frozen=True, slots=True)
 class ManagerStopped:
-    """What is on record of a stop. ``stop`` is ``None`` when the manager had ended before."""
+    """The stop as it is on record. ``stop`` is ``None`` when the manager had ended before."""
 
     stop: StopIntent | None
     leave: bool
@@ -111,7 +111,7 @@ class EndManager:
 
 @dataclass(frozen=True, slots=True)
 class ManagerEnded:
-    """How the manager ended, as it is on record."""
+    """The end of the manager, as it is on record."""
 
     status: RunStatus
     outcome: str

@@ -1,7 +1,7 @@
 """Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
 
 One packer (``zip.packing``) serves both, so that the same files give the same bytes wherever they go. The folders are
-written by crawlers and are therefore hostile input (``zip.walk``, ``zip.names``).
+written by crawlers and are therefore hostile input (``zip.walk``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .folder import FolderArchive
 from .limits import BYTES_MAX, FILES_MAX
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
+    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
     from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 
 __all__ = ["FolderArchive", "open_archive", "open_bundles"]
@@ -34,7 +34,7 @@ def open_archive(url: str, *, files_max: int = FILES_MAX, bytes_max: int = BYTES
 
 
 def open_bundles(url: str) -> S3Bundles:
-    """Where tasks in pods put their files. Nothing is connected to yet. Raises ``InvalidRequest``."""
-    from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
+    """The bundles of tasks in pods. Nothing is connected to yet. Raises ``InvalidRequest``."""
+    from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 
     return S3Bundles(url)

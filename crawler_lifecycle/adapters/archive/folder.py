@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from crawler_lifecycle.adapters.archive.zip.manifest import MANIFEST, check_owner
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import run_number
@@ -22,10 +20,6 @@ from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
-
-#: The head of a manifest is written first; that of an archive of a hundred thousand files need not be read whole.
-_HEAD = 4096
-_UID = re.compile(rb'"run_uid": "([0-9a-f]{32})"')
 
 
 class FolderArchive:
@@ -58,8 +52,6 @@ class FolderArchive:
         pace = Pace(progress)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():
-                check_owner(target.as_uri(), manifest, _owner(target))
             _remove_abandoned(target)
             with _part(target) as (part, file):
                 written = pack(file, sources, manifest, self.limits.of_crawler(files_max), pace)
@@ -164,13 +156,3 @@ def _remove_abandoned(target: Path) -> None:
             with contextlib.suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
-
-
-def _owner(target: Path) -> str | None:
-    """The uid of the run whose archive this is; ``None`` where it names none. Raises ``OSError``."""
-    try:
-        with zipfile.ZipFile(target) as archive, archive.open(MANIFEST) as file:
-            found = _UID.search(file.read(_HEAD))
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError):
-        return None
-    return found[1].decode() if found else None

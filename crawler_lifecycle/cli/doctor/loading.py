@@ -17,7 +17,7 @@ _S3 = (
     "boto3.session",
     "boto3.s3.inject",
     "boto3.s3.transfer",
-    f"{_ADAPTERS}.archive.bundles.location",
+    f"{_ADAPTERS}.archive.bundles",
     f"{_ADAPTERS}.archive.s3.archive",
     f"{_ADAPTERS}.archive.s3.upload",
 )

@@ -1,4 +1,4 @@
-"""What must be known about a run so that a database which lost it can adopt it.
+"""Facts about a run with which a database that lost it can adopt it.
 
 A run's row is the only place where all of it stands. So what cannot be told from a task itself travels with it to the
 cluster (``record_of``): it stands beside the task there, and in the workflow's own memory.

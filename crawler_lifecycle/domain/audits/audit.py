@@ -25,7 +25,7 @@ REPORTED_MAX = 100
 
 
 class FindingKind(StrEnum):
-    """What an audit finds, in the order in which a report lists it: what executes unowned comes first."""
+    """Kinds of findings, in the order in which a report lists it: what executes unowned comes first."""
 
     ORPHAN = "orphan"
     STILL_ALIVE = "still_alive"
@@ -48,7 +48,7 @@ class FindingKind(StrEnum):
 
     @property
     def repair(self) -> str | None:
-        """What a repair does; ``None`` where only a person can."""
+        """Effect of a repair; ``None`` where only a person can."""
         return REPAIRS.get(self)
 
 
@@ -87,7 +87,7 @@ LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
 class Unknown(StrEnum):
-    """What a person wants done about what executes and no row knows."""
+    """Word of a person about runs that execute and no row knows."""
 
     LEAVE = "leave"
     ADOPT = "adopt"
@@ -97,7 +97,7 @@ class Unknown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """How long an audit waits before it repairs, and how far back it looks. Seconds."""
+    """Times of an audit: waits before repairs, and how far back it looks. Seconds."""
 
     grace_s: float = 120.0
     """From the close of a run's workflow, or the first sight of what else is wrong, to the repair."""
@@ -223,7 +223,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowState:
-    """What Temporal says about one chain of executions."""
+    """State of one chain of executions in Temporal."""
 
     open: bool
     closed_at: datetime | None = None
@@ -237,7 +237,7 @@ class WorkflowState:
     """The chain that an open one belongs to."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Whether it is open and works for another run than the one with this uid."""
+        """Tell whether it is open and works for another run than the one with this uid."""
         return self.open and self.run_uid not in (None, run_uid)
 
 
@@ -286,7 +286,7 @@ class ClusterTask:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTask:
-    """What the database says about one task and its run."""
+    """Row of one task and its run."""
 
     task_id: int
     run_id: int
@@ -334,7 +334,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What is on record about a finding."""
+    """Record of a finding."""
 
     first_seen: datetime
     repaired_at: datetime | None = None
@@ -354,14 +354,16 @@ _TAKE_TIME = (
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Whether a finding is worth a word yet: what is only just beginning or only just over is no finding at all."""
+    """Tell whether a finding is worth a word yet: what is only just beginning or only just over is no finding at
+    all."""
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
     return True
 
 
 def due(finding: AuditFinding, noted: Noted, now: datetime, rules: AuditRules) -> bool:
-    """Whether a finding is to be repaired now. Never before its grace is over, and never where only a person can."""
+    """Tell whether a finding is to be repaired now. Never before its grace is over, and never where only a person
+    can."""
     if finding.kind not in REPAIRS or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
@@ -390,13 +392,13 @@ def in_a_row(finding: AuditFinding, noted: Noted) -> Noted:
 
 
 def given_up(finding: AuditFinding) -> str:
-    """Why it is ended."""
+    """The reason why it is ended."""
     many = "1 take-over" if finding.tries_max == 1 else f"{finding.tries_max} take-overs in a row"
     return f"Given up after {many} without progress: {finding.detail}"[:1000]
 
 
 def is_hopeless(finding: AuditFinding, noted: Noted) -> bool:
-    """Whether no workflow can carry it: it is ended instead of taken over once more."""
+    """Tell whether no workflow can carry it: it is ended instead of taken over once more."""
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
 
@@ -431,7 +433,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What one audit looked at, found and did."""
+    """Report of one audit: looked at, found and done."""
 
     audit_id: str
     started_at: datetime
@@ -447,7 +449,7 @@ class AuditReport:
 
     @property
     def left(self) -> int:
-        """How many findings were not repaired."""
+        """Number of findings that were not repaired."""
         return sum(self.found.values()) - sum(self.repaired.values())
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class CorrectionKind(StrEnum):
-    """Why a recorded status was untrue. The set is closed: reports, metrics and alarms are built on it."""
+    """Reasons why a recorded status was untrue. The set is closed: reports, metrics and alarms are built on it."""
 
     KILLED = "killed"
     VANISHED = "vanished"

@@ -1,4 +1,4 @@
-"""How an audit judges: each fact of database, cluster or Temporal alone, whether it agrees with the others."""
+"""Judgements of an audit: each fact of database, cluster or Temporal alone, whether it agrees with the others."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
-    """Whether what is seen is not the object that the row is about.
+    """Tell whether what is seen is not the object that the row is about.
 
     A row without an object may be about one that was deployed late, unless that was refused, or carries another task's
     number.

@@ -16,7 +16,7 @@ SEARCH_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class OverdueLooks:
-    """How many looks are overdue, and the oldest of them."""
+    """Number of overdue looks, and the oldest of them."""
 
     count: int = 0
     since: datetime | None = None

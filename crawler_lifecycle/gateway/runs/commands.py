@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import (

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.activities.due import checked_run, run_request
+from crawler_lifecycle.activities.due import run_request
+from crawler_lifecycle.activities.graphs.graphs import checked_run
 from crawler_lifecycle.domain.bounds import check_time, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, check_schedule_name

@@ -155,5 +155,5 @@ def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
         "errors": run.errors,
         "started_at": run.started_at.isoformat() if run.started_at else None,
         "ended_at": run.ended_at.isoformat() if run.ended_at else None,
-        "supporting_files": archive_key(run.run_id, run.attempt),
+        "supporting_files": archive_key(run.ref, run.attempt),
     }

@@ -1,1 +1,1 @@
-"""What an operator asks of a Temporal server: its version, search attributes, and who polls task queues."""
+"""Questions of an operator to a Temporal server: its version, search attributes, and who polls task queues."""

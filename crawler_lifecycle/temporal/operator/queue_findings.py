@@ -1,4 +1,4 @@
-"""Whether somebody works on a task queue, in words, and what to start where nobody does."""
+"""Tell whether somebody works on a task queue, in words, and what to start where nobody does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAITING = {
 
 @dataclass(frozen=True, slots=True)
 class QueueFinding:
-    """How it is, in a sentence, and what to do about it."""
+    """The state of a queue in a sentence, and the cure."""
 
     level: Literal["ok", "warn", "bad"]
     text: str
@@ -37,7 +37,7 @@ class QueueFinding:
 
 
 def judged(queue: Queue, role: str, unreachable: str) -> QueueFinding:
-    """Whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the cure
+    """Tell whether somebody works on the queue. ``role`` is that of the workers that serve it, ``unreachable`` the cure
     where the server does not describe it."""
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:

@@ -1,17 +1,20 @@
-"""What a Temporal server tells an operator: version, namespace, search attributes, and who polls task queues."""
+"""Facts that a Temporal server tells an operator: version, namespace, search attributes, and who polls task queues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClusterInfoRequest
 from temporalio.client import Client
+from temporalio.service import RPCStatusCode
 
 from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.temporal.errors import answering
-
-from .search_attributes import register_search_attributes, registered_search_attributes
-from .task_queues import Queue, describe_queues
+from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
+from crawler_lifecycle.temporal.errors import allowing, answering
+from crawler_lifecycle.temporal.operator.task_queues import Queue, describe_queues
 
 
 class Server:
@@ -53,12 +56,12 @@ class Server:
             return await register_search_attributes(self._client)
 
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
-        """What is known about these queues. Raises nothing: a queue says why it cannot be described."""
+        """Facts about these queues. Raises nothing: a queue says why it cannot be described."""
         return await describe_queues(self._client, workflows, activities, self._call_s)
 
 
 async def serves(address: str, namespace: str, timeout_s: float) -> bool:
-    """Whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
+    """Tell whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)
@@ -66,3 +69,37 @@ async def serves(address: str, namespace: str, timeout_s: float) -> bool:
     except (TemporalUnavailable, RuntimeError):
         return False
     return True
+
+
+_PREFIX = "INDEXED_VALUE_TYPE_"
+
+
+async def registered_search_attributes(client: Client) -> dict[str, str]:
+    """Every search attribute that the namespace knows -> its type, as ``Keyword``. Raises ``RPCError``."""
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    answer = await client.operator_service.list_search_attributes(request)
+    kinds = answer.custom_attributes.items()
+    return {name: IndexedValueType.Name(kind).removeprefix(_PREFIX).capitalize() for name, kind in kinds}
+
+
+async def register_search_attributes(client: Client) -> list[str]:
+    """Make sure that the namespace knows our search attributes; the names that were added.
+
+    Upserting an unknown one would fail workflow tasks for ever, so a worker calls this before it polls.
+    Raises ``RPCError`` (PERMISSION_DENIED when the right to register is missing).
+    """
+    known = await registered_search_attributes(client)
+    missing = {name: kind for name, kind in SEARCH_ATTRIBUTES.items() if name not in known}
+    if not missing:
+        return []
+    types: dict[str, Any] = {name: IndexedValueType.Value(_PREFIX + kind.upper()) for name, kind in missing.items()}
+    request = AddSearchAttributesRequest(namespace=client.namespace, search_attributes=types)
+    with allowing(RPCStatusCode.ALREADY_EXISTS):  # another worker was faster
+        await client.operator_service.add_search_attributes(request)
+    return sorted(missing)
+
+
+def registration_command(namespace: str) -> str:
+    """The command an operator with more rights runs instead of us."""
+    pairs = " ".join(f"--name {name} --type {kind}" for name, kind in SEARCH_ATTRIBUTES.items())
+    return f"temporal operator search-attribute create --namespace {namespace} {pairs}"

@@ -51,7 +51,7 @@ class Poller:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What is known about a task queue."""
+    """Facts about a task queue."""
 
     name: str
     kind: str
@@ -82,7 +82,7 @@ Beats = dict[tuple[str, str], Beat]
 async def describe_queues(
     client: Client, workflows: Sequence[str], activities: Sequence[str], call_s: float
 ) -> list[Queue]:
-    """What is known about these queues of workflows and of activities. One that cannot be described says why."""
+    """Facts about these queues of workflows and of activities. One that cannot be described says why."""
     wanted = [(queue, "workflows", TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW) for queue in workflows]
     wanted += [(queue, "activities", TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for queue in activities]
     calls = (_describe(client, queue, kind, call_s) for queue, _, kind in wanted)
@@ -130,7 +130,7 @@ async def _describe(
 
 
 async def _takes_beats(client: Client, call_s: float) -> bool:
-    """Whether the server keeps heartbeats of workers; older ones do not."""
+    """Tell whether the server keeps heartbeats of workers; older ones do not."""
     request = DescribeNamespaceRequest(namespace=client.namespace)
     try:
         async with answering(call_s):

@@ -123,7 +123,7 @@ class GraphWork(OwnedState):
         self.next_at = at if advanced.again_at is None else min(at, max(advanced.again_at, now))
 
     def is_late(self, now: datetime) -> bool:
-        """Whether functions are to be killed that a stop did not end."""
+        """Tell whether functions are to be killed that a stop did not end."""
         if self.stop_at is None or self.killed:
             return False
         return now - self.stop_at >= timedelta(seconds=STOP_S - 0.002)  # the server's timers have whole milliseconds
@@ -142,7 +142,7 @@ class GraphWork(OwnedState):
         return self.cause if self.inbox.stop is None else self.stopped()
 
     def result(self) -> GraphResult:
-        """What the workflow returns."""
+        """The result of the workflow."""
         return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
 
     def snapshot(self, calls: int) -> GraphSnapshot:
@@ -151,7 +151,7 @@ class GraphWork(OwnedState):
         return GraphSnapshot(*told, self.cause, self.waiting, self.inbox.told())
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """What the graph is found by in Temporal."""
+        """Search attributes of the graph."""
         return [(NAME, self.name or self.key), (FLOW, self.key), (STATUS, str(self.state)), (PARENT, self.parent)]
 
     def details(self) -> str:

@@ -33,14 +33,13 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
 from crawler_lifecycle.domain.managers.manager import ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.workflows.calls import NotTaken, call, pause, reason
-from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave, may_leave
-from crawler_lifecycle.workflows.requests import read_jobs, read_order
+from crawler_lifecycle.workflows.calls import Interrupted, MustLeave, NotTaken, call, may_leave, never, pause, reason
+from crawler_lifecycle.workflows.requests import read_jobs, read_order, refused
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
 from .manager_state import PASS_LEAST_S, ManagerState, Verdict
-from .owned import OwnedWorkflow, refused
+from .owned import OwnedWorkflow
 
 #: Seconds within which a worker must take a cycle: the one that holds the object, before any other one makes it anew;
 #: and any other one, before people are told that there is none.
@@ -262,7 +261,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         intent = s.inbox.stop
         assert intent is not None
         order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
-        wake = self._stop_changed if must else None
+        wake = self._stop_changed if must else never
         told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
         s.unrecorded = told.unreadable
         if told.status.terminal:

@@ -83,7 +83,7 @@ class ManagerInbox(Inbox):
 
 @dataclass
 class Verdict:
-    """How the manager is to end, when its class wants no further cycle."""
+    """The end that a manager is to have, when its class wants no further cycle."""
 
     status: RunStatus
     outcome: str
@@ -92,7 +92,7 @@ class Verdict:
 
 @dataclass
 class OwnedState:
-    """What a workflow knows of the row that it owns. Fields are only ever added, with defaults: old histories must
+    """Knowledge of a workflow about the row that it owns. Fields are only ever added, with defaults: old histories must
     load."""
 
     attempt: int = 0
@@ -112,7 +112,7 @@ class OwnedState:
         raise NotImplementedError
 
     def stopped(self) -> str:
-        """Who stopped it, and why."""
+        """The sentence of who stopped it, and why."""
         stop = self.inbox.stop
         who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
         return f"Stopped{who}" + (f": {stop.reason}" if stop is not None and stop.reason else "")
@@ -195,7 +195,7 @@ class ManagerState(OwnedState):
         return Verdict(RunStatus.FAILED, "cancelled", f"{self.stopped()}{left}{close}")
 
     def result(self) -> ManagerResult:
-        """What the workflow returns."""
+        """The result of the workflow."""
         told = (self.manager_id, self.name, self.flow_id, self.attempt)
         return ManagerResult(*told, self.status, self.outcome or "", self.cause or "")
 
@@ -219,7 +219,7 @@ class ManagerState(OwnedState):
         )
 
     def search_attributes(self) -> list[tuple[SearchAttributeKey[Any], object]]:
-        """What the manager is found by in Temporal."""
+        """Search attributes of the manager."""
         return [
             (NAME, self.name),
             (FLOW, self.flow_id),

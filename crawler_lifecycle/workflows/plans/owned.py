@@ -1,4 +1,4 @@
-"""What the workflows of managers and of graphs share: each keeps one row going that has runs of its own."""
+"""Base of the workflows of managers and of graphs: each keeps one row going that has runs of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from crawler_lifecycle.activities.graphs.graphs import GraphStopped
 from crawler_lifecycle.activities.managers.managing import ManagerStopped
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.workflows.alarm import Alarm
-from crawler_lifecycle.workflows.calls import Beside, call, pause
-from crawler_lifecycle.workflows.leaving import Interrupted, MustLeave
-from crawler_lifecycle.workflows.requests import read_carried
+from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
+from crawler_lifecycle.workflows.requests import read_carried, refused
 from crawler_lifecycle.workflows.state import TOO_LATE
 from crawler_lifecycle.workflows.steps import heeding
 
@@ -30,32 +28,19 @@ R = TypeVar("R")
 T = TypeVar("T", GraphStopped, ManagerStopped)
 
 
-def refused(text: str) -> ApplicationError:
-    """The error for a command that comes too late."""
-    return ApplicationError(text, type=NotInThisState.code, non_retryable=True)
-
-
 class OwnedWorkflow(Generic[S]):
     """One workflow of one row, which it claims, keeps going, stops and ends."""
 
     _s: S
-    _refused: ApplicationError | None = None
-    """Why its input cannot be carried out."""
 
     def _begin(self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str) -> None:
         """Take over what a former execution carried here. ``wakes``: what the alarm is for."""
-        self._s = new
-        try:
-            self._s = read_carried(state, carried, surplus) or new
-        except ApplicationError as error:
-            if workflow.info().continued_run_id:
-                raise RuntimeError(error.message) from error  # ours: a build that reads it can still come
-            self._refused = error
+        self._s, self._refused = read_carried(state, new, carried, surplus)
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
         self._beside = Beside()
 
     async def _keep(self, life: Coroutine[Any, Any, R], *beside: Coroutine[Any, Any, None]) -> R:
-        """What its life comes to, with what goes on beside it."""
+        """The result of its life, with the work beside it."""
         if self._refused is not None:
             raise self._refused
         living = asyncio.create_task(life)
@@ -75,14 +60,14 @@ class OwnedWorkflow(Generic[S]):
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Whether more is asked for than is on record."""
+        """Tell whether more is asked for than is on record."""
         return self._s.inbox.changed
 
     def _owner(self) -> Owner:
         return Owner(workflow.info().workflow_id, self._s.owner_run_id)
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
-        """What an update comes to; its own id makes a repeat harmless where it gives none."""
+        """The result of an update; its own id makes a repeat harmless where it gives none."""
         update = workflow.current_update_info()
         key = request_id or (update.id if update is not None else str(workflow.uuid4()))
         try:
@@ -107,7 +92,7 @@ class OwnedWorkflow(Generic[S]):
         if elsewhere():
             raise Interrupted
 
-    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] | None = None) -> T:
+    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] = never) -> T:
         """Put the stop on record that was heard."""
         inbox = self._s.inbox
         inbox.changed = False

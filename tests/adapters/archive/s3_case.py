@@ -13,9 +13,10 @@ from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.names import archive_key
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FileSource
+from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket
 
-KEY = archive_key(7, 1)
+KEY = archive_key(run_ref(7), 1)
 MIB = 2**20
 #: The key below the prefix that the fixture ``archive`` has.
 OBJECT = f"exports/crawls/{KEY}"

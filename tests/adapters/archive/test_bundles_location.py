@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.adapters.archive.bundles.location import BundlesPlace
+from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.names import bundle_key
 from tests.support.run_refs import run_ref
@@ -71,7 +71,7 @@ def test_more_than_one_page(bucket: Bucket, place: BundlesPlace, monkeypatch: py
     """A service answers with at most a thousand at once; here with two."""
     for run_id in (7, 8, 9):
         uploaded(bucket, run_id, tasks=2)
-    real = place._s3()
+    real = place.bucket.client
     few = real.list_objects_v2
     monkeypatch.setattr(real, "list_objects_v2", lambda **options: few(**options, MaxKeys=2))
     assert place.runs() == {str(run_ref(n)) for n in (7, 8, 9)}

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.adapters.archive import FolderArchive, limits
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.adapters.archive.zip import packing
-from crawler_lifecycle.adapters.archive.zip.names import Names, safe_component
+from crawler_lifecycle.adapters.archive.zip.walk import Names, safe_component
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FileSource

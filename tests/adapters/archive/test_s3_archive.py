@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.s3 import archive as s3
+from crawler_lifecycle.adapters.archive.s3 import bucket as s3_bucket
 from crawler_lifecycle.adapters.archive.s3 import upload as s3_upload
 from crawler_lifecycle.adapters.archive.s3.archive import S3Archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
@@ -28,10 +28,10 @@ from tests.support.s3_faults import Fault, FaultProxy
 
 def test_a_small_archive_is_one_request(archive: S3Archive, bucket: Bucket, proxy: FaultProxy, folder: Path) -> None:
     result = store(archive, folder)
-    assert result.url == f"s3://{bucket.name}/exports/crawls/7/1/supporting-files.zip"
+    assert result.url == f"s3://{bucket.name}/{OBJECT}"
     proved(archive, bucket, folder, result)
     assert (proxy.calls["PutObject"], proxy.calls["CreateMultipartUpload"]) == (1, 0)
-    head = bucket.client.head_object(Bucket=bucket.name, Key="exports/crawls/7/1/supporting-files.zip")
+    head = bucket.client.head_object(Bucket=bucket.name, Key=OBJECT)
     assert head["ContentType"] == "application/zip"
     assert head["ContentDisposition"] == 'attachment; filename="7-1-supporting-files.zip"'
     metadata = {name.lower(): value for name, value in head["Metadata"].items()}
@@ -47,15 +47,14 @@ def test_a_large_one_goes_in_parts(archive: S3Archive, bucket: Bucket, proxy: Fa
 def test_exactly_one_part_is_one_request_and_a_byte_more_is_two(
     bucket: Bucket, proxy: FaultProxy, archive: S3Archive
 ) -> None:
-    client = archive._s3()
+    client = archive.bucket.client
     for size, parts in ((5 * MIB, 0), (5 * MIB + 1, 2), (10 * MIB, 2), (0, 0)):
         proxy.calls.clear()
         data = os.urandom(size)
-        upload = s3_upload.Upload(client, bucket.name, f"size/{size}", {}, 5 * MIB, lambda: None)
-        for start in range(0, size, 3 * MIB):
-            upload.write(data[start : start + 3 * MIB])
-        upload.finish(hashlib.sha256(data).hexdigest(), 1)
-        upload.close()
+        with s3_upload.Upload(client, bucket.name, f"size/{size}", {}, 5 * MIB, lambda: None) as upload:
+            for start in range(0, size, 3 * MIB):
+                upload.write(data[start : start + 3 * MIB])
+            upload.finish(hashlib.sha256(data).hexdigest(), 1)
         assert (proxy.calls["UploadPart"], proxy.calls["PutObject"]) == (parts, 0 if parts else 1)
         assert bucket.read(f"size/{size}") == data
     assert bucket.unfinished() == []
@@ -101,7 +100,7 @@ def test_two_parts_are_on_their_way_and_never_more(
 def test_progress_goes_on_while_the_server_takes_its_time(
     archive: S3Archive, proxy: FaultProxy, folder: Path, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "TRIES", 1)
+    monkeypatch.setattr(s3_bucket, "TRIES", 1)
     proxy.faults.append(Fault("hang", operation))
     beats: list[tuple[int, int]] = []
 
@@ -209,7 +208,7 @@ def test_a_check_names_the_right_that_is_missing(
 def test_a_check_does_not_wait_as_long_as_an_export(
     archive: S3Archive, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "CHECK_S", 0.5)
+    monkeypatch.setattr(s3_bucket, "CHECK_S", 0.5)
     proxy.faults.append(Fault("hang", times=9))
     with pytest.raises(NotDelivered, match=r"writing an object|removing an object"):
         archive.check()
@@ -240,7 +239,7 @@ def test_urls_that_cannot_be_meant(url: str) -> None:
 def test_urls_with_and_without_prefix(url: str, root: str) -> None:
     opened = open_archive(url)
     assert isinstance(opened, S3Archive)
-    assert opened.root == root
+    assert opened.bucket.root == root
 
 
 @pytest.mark.parametrize(

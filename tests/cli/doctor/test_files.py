@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.adapters.archive.bundles.location import PROBE
+from crawler_lifecycle.adapters.archive.bundles import PROBE
 from crawler_lifecycle.cli.doctor.checks import component, files
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context

@@ -64,13 +64,13 @@ class Stand:
             self.store.events,
             self.cluster,
             self.scheduler,
-            FakeNotifier(),
+            [FakeNotifier()],
         )
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
     def look(self, fence: Fence) -> None:
         activities = ReconciliationActivities(
-            self.store.looks, self.store.tasks, self.store.events, self.cluster, FakeNotifier()
+            self.store.looks, self.store.tasks, self.store.events, self.cluster, [FakeNotifier()]
         )
         ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
 
@@ -112,7 +112,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert (task.status, task.cluster_uid, task.started_at) == ("QUEUED", None, None)
 
     control = CancellationActivities(
-        stand.store.stops, stand.store.looks, stand.store.tasks, stand.store.events, stand.cluster, FakeNotifier()
+        stand.store.stops, stand.store.looks, stand.store.tasks, stand.store.events, stand.cluster, [FakeNotifier()]
     )
     for gesture in (control.k8_stop_task, control.k8_stop_pod):
         ActivityEnvironment().run(gesture, later)

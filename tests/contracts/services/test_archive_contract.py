@@ -14,6 +14,8 @@ import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
+from crawler_lifecycle.domain.names import archive_key
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from crawler_lifecycle.ports.protocols import FileArchive
 from tests.support.fakes.services import FakeArchive
@@ -101,20 +103,14 @@ def test_the_same_files_give_the_same_archive_and_a_repeat_replaces_it(archive: 
     assert _opened(archive, first.url).read("b.txt") == b"changed"
 
 
-def test_the_archive_of_another_run_of_the_number_is_never_replaced(archive: FileArchive, folder: Path) -> None:
-    """The database was restored and gave the number out again; the key is made of it."""
-    before, later = ({"run_id": 7, "run_uid": uid * 32} for uid in "ab")
-    result = archive.store(KEY, [FileSource("task-0", folder)], before, _no_progress)
-    content = b"".join(archive.open(result.url))
-    with pytest.raises(NotDelivered, match=f"uid {'a' * 32}.*uid {'b' * 32}.*restored.*move it away") as caught:
-        archive.store(KEY, [], later, _no_progress)
-    assert "supporting-files.zip" in str(caught.value)
-    assert b"".join(archive.open(result.url)) == content
-    assert archive.store(KEY, [FileSource("task-0", folder)], before, _no_progress).url == result.url
-
-
-def _no_progress(files: int, size: int) -> None:
-    """Nobody waits."""
+def test_runs_of_one_number_have_archives_of_their_own(archive: FileArchive, folder: Path) -> None:
+    """The database was restored and gave the number out again."""
+    keys = [archive_key(RunRef(7, uid * 32), 1) for uid in "ab"]
+    first = archive.store(keys[0], [FileSource("task-0", folder)], {}, lambda *_: None)
+    content = b"".join(archive.open(first.url))
+    second = archive.store(keys[1], [], {}, lambda *_: None)
+    assert second.url != first.url
+    assert b"".join(archive.open(first.url)) == content
 
 
 def test_an_error_of_the_callback_gets_out_and_leaves_the_former_archive(archive: FileArchive, folder: Path) -> None:

@@ -397,6 +397,8 @@ def test_deliveries(world: World) -> None:
     event = world.store.events.append_event(fence, "run.ended", "k", {})
     for error in ("refused", "refused", None, "late duplicate"):
         world.store.events.record_delivery(event.seq, "pusher", error)
+    world.store.events.record_delivery(event.seq, "other", "refused")
+    assert world.store.events.delivered_by(event.seq) == {"pusher"}
     with pytest.raises(InvalidRequest, match="seq: 1000000000"):
         world.store.events.record_delivery(10**9, "pusher", None)
 
@@ -424,7 +426,7 @@ def test_the_verdict_and_its_event_are_one(world: World) -> None:
     event = world.store.events.find_event(key)
     assert event is not None
     assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
-    assert event.body["supporting_files"] == f"{fence.run_id}/1/supporting-files.zip"
+    assert event.body["supporting_files"] == f"{fence.run}/1/supporting-files.zip"
     assert event.body["ended_at"] == row.ended_at.isoformat()
     world.finish(fence)
     world.resume(fence, rerun=True)

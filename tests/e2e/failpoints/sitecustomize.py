@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = "crawler_lifecycle.compose"
-PARTS = ("cluster", "scheduler", "archive", "sink", "notifier")
+PARTS = ("cluster", "scheduler", "archive", "sink")
 
 
 def run_of(args: tuple[Any, ...]) -> str:
@@ -69,7 +69,8 @@ def arm(compose: Any, folder: Path) -> None:
     original = compose.activities_of
 
     def activities_of(role: str, parts: Any, *more: Any, **options: Any) -> Any:
-        held = {name: Held(getattr(parts, name), folder, role, name) for name in PARTS}
+        held: dict[str, Any] = {name: Held(getattr(parts, name), folder, role, name) for name in PARTS}
+        held["notifiers"] = [Held(one, folder, role, "notifier") for one in parts.notifiers]
         store = parts.store
         ports = [field.name for field in dataclasses.fields(store) if field.name != "database"]
         behind = {name: Held(getattr(store, name), folder, role, "store") for name in ports}

@@ -32,7 +32,7 @@ def archived(world: World, archive: FakeArchive, run_id: int, folder: Path, atte
     row = world.store.runs.get_run(run_id)
     assert row is not None
     assert row.owner_run_id is not None
-    key = archive_key(run_id, attempt)
+    key = archive_key(row.ref, attempt)
     result = archive.store(key, [FileSource("0", folder)], {"run_id": run_id}, lambda files, size: None)
     world.store.exports.record_export(Fence(run_id, attempt, row.owner_run_id, row.run_uid), "exported", result, None)
     return archive.stored[result.url]

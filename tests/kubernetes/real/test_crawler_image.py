@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.adapters.archive import open_archive
-from crawler_lifecycle.adapters.archive.bundles.reader import S3Bundles
+from crawler_lifecycle.adapters.archive.bundles import S3Bundles
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer

@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import RetryPolicy
 
-from crawler_lifecycle.activities.run_commands import begin_request, next_workflow_id, uid_there, workflow_ids
+from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.task import End

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
-from crawler_lifecycle.activities.audits import ending as audit_ending
+from crawler_lifecycle.activities.audits import settling as audit_ending
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules

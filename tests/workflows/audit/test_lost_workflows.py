@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from crawler_lifecycle.activities.audits import ending
+from crawler_lifecycle.activities.audits import settling
 from crawler_lifecycle.activities.audits.parents import OWNED
 from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.compose import build_audit, build_parent_audit
@@ -228,7 +228,7 @@ async def terminate_newest(lab: Lab, row: Any) -> None:
 async def test_a_run_that_no_workflow_can_carry_is_ended_with_its_crawler(
     idle_lab: Lab, stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "STOP_S", 0.2)
+    monkeypatch.setattr(settling, "STOP_S", 0.2)
     lab = idle_lab
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     row, _ = lab.store.initiation.reserve_run(

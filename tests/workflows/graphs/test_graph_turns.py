@@ -17,7 +17,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.graph.commands import GraphResult
 from crawler_lifecycle.domain.graph.spec import StepState
 from crawler_lifecycle.ports.graphs import StepWork
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows import calls
 from crawler_lifecycle.workflows.plans import graph
 from tests.contracts.store.graphing import chain, group, step
 from tests.support.graphing import GraphLab, graph_lab
@@ -224,7 +224,7 @@ async def test_while_the_history_is_full_nothing_waits(forgetful: WorkflowEnviro
 async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "HISTORY_MOST", 100)
+    monkeypatch.setattr(calls, "HISTORY_MOST", 100)
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         g = graph_lab(lab)
         g.functions.held = {path: threading.Event() for path in ("short", "long")}

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.webhooks.definition import WebhookSpec, webhook_wo
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.workflows import leaving
+from crawler_lifecycle.workflows import calls
 from tests.contracts.store.world import request
 from tests.support.faulty_http import Answer, serving
 from tests.support.lab import Lab, start_workers
@@ -207,7 +207,7 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executions continue as new after a few steps; asked for before the laboratory, which replays at its end."""
-    monkeypatch.setattr(leaving, "HISTORY_MAX", 12)
+    monkeypatch.setattr(calls, "HISTORY_MAX", 12)
 
 
 async def test_it_goes_on_in_one_execution_after_another(forgetful: None, hooks: Any) -> None:

@@ -36,7 +36,7 @@ from crawler_lifecycle.store import open_store
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from crawler_lifecycle.temporal.interceptors.heartbeats import HeartbeatInterceptor
+from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.temporal.plugin import plugin
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.wake_ups import Waker

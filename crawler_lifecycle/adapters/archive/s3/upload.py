@@ -1,4 +1,4 @@
-"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent."""
+"""One multipart upload to S3: bytes in, parts out, two at a time; complete or absent. And what others left behind."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import hashlib
 import logging
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from isal import isal_zlib
 
 from crawler_lifecycle.domain.errors import NotDelivered
+from crawler_lifecycle.domain.retention import upload_goes
 
 from .errors import S3_ERRORS, code_of
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
 
 PART_BYTES = 8 * 2**20
 #: S3 takes no more parts of one object.
@@ -30,6 +31,7 @@ IN_FLIGHT = 2
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
+_LOOK_EVERY_S = 1.0
 #: Of a part or an object sent at once; with a number behind it, of an object in parts.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
@@ -48,24 +50,25 @@ def part_bytes(bytes_max: int) -> int:
     return max(PART_BYTES, -(-least // 2**20) * 2**20)
 
 
+def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
+    """The answer of a call in another thread; this one beats while S3 takes its time."""
+    while not wait((calling,), _WAIT_S).done:
+        beat()
+    return calling.result()
+
+
 class Upload:
     """Takes the bytes of one object from first to last. One thread writes; calls to S3 are made by others.
 
     So a call is never cut in its middle by what is raised in the writing thread (the cancellation of an activity).
     Memory: ``IN_FLIGHT`` + 1 buffers of one part. What fits into one part goes by a single ``PutObject``.
+    An error inside of ``with`` removes what was sent.
     """
 
     def __init__(
-        self,
-        client: BaseClient,
-        bucket: str,
-        key: str,
-        headers: Mapping[str, str],
-        size: int,
-        beat: Callable[[], None],
-        metadata: Mapping[str, str] = MappingProxyType({}),
+        self, client: Any, bucket: str, key: str, headers: Mapping[str, str], size: int, beat: Callable[[], None]
     ) -> None:
-        self._client: Any = client
+        self._client = client
         self._where = {"Bucket": bucket, "Key": key}
         self._url = f"s3://{bucket}/{key}"
         self._headers = dict(headers)
@@ -84,7 +87,17 @@ class Upload:
         self._whole_etag = ""
         self._answered: Mapping[str, Any] = {}
         self._export_id = uuid.uuid4().hex
-        self._metadata = {**metadata, EXPORT_ID: self._export_id}
+        self._metadata = {EXPORT_ID: self._export_id}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+        self._pool.shutdown(wait=False)
 
     def write(self, data: bytes) -> None:
         """Take the next bytes; waits while two parts are on their way. Raises what the upload of a part raised."""
@@ -118,10 +131,6 @@ class Upload:
             logger.info("%s: the answer was lost, the object is there (%s)", self._url, code_of(error))
         self._verify(self._head(), sha256)
 
-    def close(self) -> None:
-        """Let the threads end. After ``finish`` or ``abort``."""
-        self._pool.shutdown(wait=False)
-
     # --- parts
 
     def _send_full(self) -> None:
@@ -145,11 +154,7 @@ class Upload:
             self._beat()
 
     def _call(self, call: Callable[[], _Answer]) -> _Answer:
-        """Make a call in another thread, beating while it takes its time."""
-        future = self._pool.submit(call)
-        while not wait((future,), _WAIT_S).done:
-            self._beat()
-        return future.result()
+        return _awaited(self._pool.submit(call), self._beat)
 
     def _create(self) -> None:
         answer = self._client.create_multipart_upload(**self._where, **self._headers, Metadata=self._metadata)
@@ -218,7 +223,8 @@ class Upload:
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
     def _wrong(self, head: Mapping[str, Any], sha256: str) -> str | None:
-        """What of the object is not what was sent: its size, its ETag, or a checksum that S3 has of the whole."""
+        """The difference between the object and what was sent: its size, its ETag, or a checksum that S3 has of the
+        whole."""
         found = int(head.get("ContentLength", -1))
         if found != self._size:
             return f"{found} of {self._size} bytes arrived"
@@ -253,7 +259,7 @@ class Upload:
         self._abort_once()
 
     def _abort_once(self) -> bool:
-        """Whether the upload was no longer known to S3, which may mean that it was completed."""
+        """Tell whether the upload was no longer known to S3, which may mean that it was completed."""
         if self._upload_id is None:
             return False
         try:
@@ -266,7 +272,7 @@ class Upload:
 
 
 def _fits(answer: Mapping[str, Any], etag: str) -> bool:
-    """Whether an answered ETag is the one that was expected, where it is a digest of the same form.
+    """Tell whether an answered ETag is the one that was expected, where it is a digest of the same form.
 
     Under KMS or customer keys it is something else, and some services give digests of another form.
     """
@@ -278,3 +284,101 @@ def _fits(answer: Mapping[str, Any], etag: str) -> bool:
 
 def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
+
+
+class Leftovers:
+    """Finds and aborts unfinished uploads of one key.
+
+    An upload may belong to an exporter that lives (one that was taken for dead, or a resend at the same time). It is
+    taken as left behind when nothing has arrived for ``quiet_s`` seconds, by S3's own clock. An exporter that was alive
+    after all fails and is tried again; neither archive is damaged by that.
+    """
+
+    def __init__(self, client: Any, bucket: str, key: str, quiet_s: float, beat: Callable[[], None]) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._key = key
+        self._quiet_s = quiet_s
+        self._beat = beat
+
+    def remove_quiet(self) -> None:
+        """Abort what is quiet already. A right that is missing is no reason to fail: see ``docs/archive.md``."""
+        self._guarded(self._patient_look)
+
+    def remove(self) -> None:
+        """Abort all but those of living exporters; waits up to ``quiet_s`` when there are any. After our own upload."""
+        self._guarded(self._watch)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except S3_ERRORS as error:
+            if code_of(error) == "NoSuchUpload":
+                return  # what rclone's server answers when the bucket never had one
+            logger.warning("%s: unfinished uploads cannot be looked for (%s)", self._key, code_of(error))
+
+    def _watch(self) -> None:
+        first = self._patient_look()
+        watched = first
+        every = min(_LOOK_EVERY_S, self._quiet_s / 4)
+        until = time.monotonic() + self._quiet_s + 2 * _LOOK_EVERY_S
+        over = False
+        while watched and not over:
+            over = time.monotonic() >= until  # asked before the look: a process that stood still looks once more
+            wake = time.monotonic() + every
+            while time.monotonic() < wake:
+                self._beat()
+                time.sleep(min(every, 0.1))
+            now = self._patient_look()
+            # Whatever moved since the first look lives, and is left to its exporter.
+            watched = {upload: newest for upload, newest in now.items() if first.get(upload) == newest}
+
+    def _patient_look(self) -> dict[str, datetime]:
+        with ThreadPoolExecutor(1, thread_name_prefix="s3-patience") as pool:
+            return _awaited(pool.submit(self._look), self._beat)
+
+    def _look(self) -> dict[str, datetime]:
+        """Abort quiet uploads; when something last arrived for the others."""
+        young: dict[str, datetime] = {}
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=self._key)
+        for page in pages:
+            now = _server_time(page)
+            for upload in page.get("Uploads", ()):
+                if upload["Key"] != self._key:
+                    continue
+                newest = self._newest(upload)
+                if newest is None:
+                    continue
+                if upload_goes(newest, now, self._quiet_s):
+                    self._abort(upload["UploadId"])
+                else:
+                    young[upload["UploadId"]] = newest
+        return young
+
+    def _newest(self, upload: Mapping[str, Any]) -> datetime | None:
+        """Time at which the last part arrived, or the upload began; ``None`` when it ended meanwhile."""
+        newest: datetime = upload["Initiated"]
+        where = {"Bucket": self._bucket, "Key": self._key, "UploadId": upload["UploadId"]}
+        try:
+            for page in self._client.get_paginator("list_parts").paginate(**where):
+                newest = max([newest, *(part["LastModified"] for part in page.get("Parts", ()))])
+        except S3_ERRORS as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+            return None
+        return newest
+
+    def _abort(self, upload_id: str) -> None:
+        try:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=upload_id)
+            logger.info("%s: aborted an upload that was left behind", self._key)
+        except S3_ERRORS as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+
+
+def _server_time(answer: Mapping[str, Any]) -> datetime:
+    try:
+        return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, ValueError):
+        return datetime.now(UTC)

@@ -6,24 +6,27 @@ The same files give the same bytes: members come in the order of their names, an
 from __future__ import annotations
 
 import hashlib
+import json
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from isal import isal_zlib
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
 
-from .manifest import MANIFEST, ManifestFile
-from .names import Names
 from .stream import Digesting, StreamedZip, Target
 from .unpacking import Unbundled
-from .walk import Found, Walk
+from .walk import Found, Names, Walk
 
+MANIFEST = "manifest.json"
 CHUNK = 1024 * 1024
 #: At least this long between two calls of a progress callback: each is a heartbeat, and files may be tiny.
 BEAT_S = 0.2
@@ -64,6 +67,59 @@ class Packed:
     size: int
     sha256: str
     note: str | None
+
+
+class ManifestFile:
+    """``manifest.json``, the last member of every archive: what is inside, what was left out, and why.
+
+    Entries are kept in a temporary file: with a hundred thousand of them they would be the most of our memory.
+    """
+
+    def __init__(self, skipped_named_max: int) -> None:
+        self._skipped_named_max = skipped_named_max
+        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by __exit__
+        self._entries = 0
+        self._skipped: list[dict[str, str]] = []
+        self._reasons: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self._file.tell()
+
+    def add(self, entry: Mapping[str, object]) -> None:
+        """Note a file that is in the archive."""
+        self._file.write(b",\n  " if self._entries else b"\n  ")
+        self._file.write(json.dumps(entry).encode())
+        self._entries += 1
+
+    def skip(self, path: str, reason: str) -> None:
+        """Note something that was left out; by name as long as there are few."""
+        self._reasons[reason] += 1
+        if len(self._skipped) < self._skipped_named_max:
+            self._skipped.append({"name": path, "reason": reason})
+
+    def document(self, head: Mapping[str, object]) -> Iterator[bytes]:
+        """The JSON document in pieces: ``head``, what was skipped (``skipped…``), then all ``files``."""
+        skipped = {
+            "skipped_count": self._reasons.total(),
+            "skipped_reasons": dict(sorted(self._reasons.items())),
+            "skipped": self._skipped,
+        }
+        text = json.dumps({**head, **skipped}, indent=1, default=str)
+        yield text.removesuffix("\n}").encode() + b',\n "files": ['
+        self._file.seek(0)
+        while piece := self._file.read(CHUNK):
+            yield piece
+        yield b"\n ]\n}\n" if self._entries else b"]\n}\n"
 
 
 class Lacking:
@@ -120,18 +176,16 @@ def pack(
     return Packed(stream.size, stream.sha256, lacking.note())
 
 
+@dataclass
 class _Packer:
     """Writes members. Memory is constant for contents, and a little for each name."""
 
-    def __init__(
-        self, archive: StreamedZip, limits: ArchiveLimits, names: Names, notes: ManifestFile, pace: Pace
-    ) -> None:
-        self._archive = archive
-        self._limits = limits
-        self._names = names
-        self._notes = notes
-        self._pace = pace
-        self._path_bytes = 0
+    archive: StreamedZip
+    limits: ArchiveLimits
+    names: Names
+    notes: ManifestFile
+    pace: Pace
+    path_bytes: int = 0
 
     def add_all(self, found: Generator[Found, None, str | None]) -> str | None:
         """Write all files of one source; why some are missing, if it says so."""
@@ -147,25 +201,25 @@ class _Packer:
     def add(self, found: Found) -> None:
         """Write one file, or note why it is left out."""
         if reason := self._over(found):
-            self._notes.skip(found.path, reason)
-            self._pace()
+            self.notes.skip(found.path, reason)
+            self.pace()
             return
         try:
             first = found.file.read(min(CHUNK, found.size))
         except OSError as error:
-            self._notes.skip(found.path, f"cannot be read: {error.strerror}")
+            self.notes.skip(found.path, f"cannot be read: {error.strerror}")
             return
-        path = self._names.file(found.path)
-        self._path_bytes += len(path.encode())
+        path = self.names.file(found.path)
+        self.path_bytes += len(path.encode())
         digest, size, trouble = hashlib.sha256(), 0, None
-        with self._archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
+        with self.archive.member(path, found.size, _deflater(packed=_worth_packing(first))) as member:
             chunk = first
             while chunk:
                 size += len(chunk)
                 digest.update(chunk)
                 member.write(chunk)
-                self._pace.size += len(chunk)
-                self._pace()
+                self.pace.size += len(chunk)
+                self.pace()
                 try:
                     chunk = found.file.read(min(CHUNK, found.size - size))
                 except OSError as error:
@@ -173,32 +227,33 @@ class _Packer:
                     break
         if size < found.size and trouble is None:
             trouble = "only its beginning: it shrank while it was read"
-        self._pace.files += 1
+        self.pace.files += 1
         entry = {"name": path, "size": size, "sha256": digest.hexdigest(), "modified": _stamp(found.modified)}
         if trouble:
             entry["trouble"] = trouble
-        self._notes.add(entry)
-        self._pace()
+        self.notes.add(entry)
+        self.pace()
 
     def _over(self, found: Found) -> str | None:
-        limits = self._limits
-        if self._pace.files >= limits.files_max:
+        limits = self.limits
+        if self.pace.files >= limits.files_max:
             return f"over the limit of {limits.files_max} files"
-        if self._pace.size + found.size > limits.bytes_max:
+        if self.pace.size + found.size > limits.bytes_max:
             return f"over the limit of {limits.bytes_max} bytes in all"
-        if self._path_bytes + len(found.path.encode()) > limits.paths_max:
+        if self.path_bytes + len(found.path.encode()) > limits.paths_max:
             return f"over the limit of {limits.paths_max} bytes of names in all"
         return None
 
 
 def _deflater(*, packed: bool) -> Any:
-    """What cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its data cannot be read
-    by unpackers that read from the front (Java's among them)."""
+    """A deflater; a file that cannot be packed gets deflate's stored blocks: a *stored* member whose size follows its
+    data cannot be read by unpackers that read from the front (Java's among them)."""
     return isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15) if packed else zlib.compressobj(0, wbits=-15)
 
 
 def _worth_packing(data: bytes) -> bool:
-    """Whether deflate makes the file's beginning smaller: pictures, films and zips take time and stay what they are.
+    """Tell whether deflate makes the file's beginning smaller: pictures, films and zips take time and stay what they
+    are.
 
     Small files are not asked: for them the question costs as much as the answer is worth.
     """

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
-from .central_directory import Directory, member_info
-
 #: Above this a member needs zip64 headers, which have to be announced before its size is known.
 _ZIP64_FROM = 2**31 - 2**24
+#: Length of the name, flags, crc, sizes packed and unpacked, offset of the header.
+_ENTRY = struct.Struct("<HHLQQQ")
 
 
 class Target(Protocol):
-    """Where the bytes of a zip go, from first to last."""
+    """Target of the bytes of a zip, from first to last."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -46,6 +48,47 @@ class Digesting:
     def stop(self) -> None:
         """Pass nothing on any more: what ``zipfile`` writes while an error is on its way could hide that error."""
         self._target = None
+
+
+class Directory:
+    """The central directory, in a temporary file: appended to as members end, read once when the archive is closed.
+
+    It stands in for ``ZipFile.filelist``, which keeps about half a kilobyte for each member in memory. For an archive
+    of a hundred thousand files that is more than all the rest of us.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="directory-")  # noqa: SIM115 closed by close()
+        self._count = 0
+
+    def append(self, info: zipfile.ZipInfo) -> None:
+        name = info.filename.encode()
+        sizes = (info.compress_size, info.file_size, info.header_offset)
+        self._file.write(_ENTRY.pack(len(name), info.flag_bits, info.CRC, *sizes) + name)
+        self._count += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[zipfile.ZipInfo]:
+        self._file.seek(0)
+        for _ in range(self._count):
+            length, flags, crc, *sizes = _ENTRY.unpack(self._file.read(_ENTRY.size))
+            info = member_info(self._file.read(length).decode())
+            info.flag_bits, info.CRC = flags, crc
+            info.compress_size, info.file_size, info.header_offset = sizes
+            yield info
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def member_info(path: str) -> zipfile.ZipInfo:
+    """A member with a constant time and mode, so that the same files give the same archive."""
+    info = zipfile.ZipInfo(path)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    return info
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):

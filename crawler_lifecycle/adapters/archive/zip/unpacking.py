@@ -16,8 +16,7 @@ from typing import IO, Any, cast
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
 
-from .names import Names, safe_component
-from .walk import Found
+from .walk import Found, Names, safe_component
 
 _BLOCK = 512
 _REGULAR = (b"0", b"\0")
@@ -33,16 +32,14 @@ _REST_MAX = 16 * 2**20
 _NAME_MAX = 16 * 1024
 
 
+@dataclass(frozen=True)
 class Unbundled:
     """Reads bundles. ``skip`` hears what is left out and why; ``beat`` that we live."""
 
-    def __init__(
-        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
-    ) -> None:
-        self._limits = limits
-        self._names = names
-        self._skip = skip
-        self._beat = beat
+    limits: ArchiveLimits
+    names: Names
+    skip: Callable[[str, str], None]
+    beat: Callable[[], None]
 
     def files(self, source: FileSource) -> Generator[Found, None, str | None]:
         """Every regular file of the source's bundle; each must be read before the next one is asked for.
@@ -50,30 +47,30 @@ class Unbundled:
         Returns why files are missing, or ``None``. Raises ``NotDelivered`` when the storage cannot be read now.
         """
         assert source.bundle is not None
-        top = self._names.folder(source.prefix)
+        top = self.names.folder(source.prefix)
         try:
-            stream = _Stream(source.bundle(), self._beat)
+            stream = _Stream(source.bundle(), self.beat)
             yield from self._members(stream, top)
             stream.end()
         except FilesMissing as missing:
-            self._skip(top, str(missing))
+            self.skip(top, str(missing))
             return str(missing)
         return None
 
     def _members(self, stream: _Stream, top: str) -> Generator[Found, None, None]:
-        folders = _Folders(self._names, top)
+        folders = _Folders(self.names, top)
         looked_at = 0
-        for member in _headers(stream, self._limits.bytes_max):
+        for member in _headers(stream, self.limits.bytes_max):
             looked_at += 1
-            if looked_at > self._limits.names_max:
-                self._skip(top, f"not all of it: over the limit of {self._limits.names_max} names")
+            if looked_at > self.limits.names_max:
+                self.skip(top, f"not all of it: over the limit of {self.limits.names_max} names")
                 return
             parts = [part for part in member.name.split(b"/") if part not in (b"", b".", b"..")]
             if member.kind == _FOLDER or not parts:
                 continue
             here = "/".join(safe_component(part) for part in parts)
             if reason := self._refused(member, parts, f"{top}/{here}"):
-                self._skip(f"{top}/{here}"[:200], reason)
+                self.skip(f"{top}/{here}"[:200], reason)
                 continue
             path = f"{folders.of(parts[:-1])}/{safe_component(parts[-1])}"
             yield Found(path, cast(IO[bytes], member.body), member.size, member.modified)
@@ -81,10 +78,10 @@ class Unbundled:
     def _refused(self, member: _Member, parts: list[bytes], path: str) -> str | None:
         if member.kind not in _REGULAR:
             return _OTHERS.get(member.kind, "not a regular file")
-        if len(parts) > self._limits.depth_max + 1:
-            return f"deeper than {self._limits.depth_max} folders"
-        if len(path.encode()) > self._limits.path_max:
-            return f"its name is longer than {self._limits.path_max} bytes"
+        if len(parts) > self.limits.depth_max + 1:
+            return f"deeper than {self.limits.depth_max} folders"
+        if len(path.encode()) > self.limits.path_max:
+            return f"its name is longer than {self.limits.path_max} bytes"
         return None
 
 

@@ -1,15 +1,18 @@
 """Walks a folder that a crawler wrote and opens its regular files, and nothing else.
 
 Nothing outside of the folder may get in, and nothing inside of it may stop us. Every step goes through a directory's
-file descriptor without following links, and nothing is opened before it was seen to be a file or a folder.
+file descriptor without following links, and nothing is opened before it was seen to be a file or a folder. Names inside
+of a zip are safe for every unpacker, and unique on every file system.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import IO
@@ -18,8 +21,12 @@ from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.runner.held import Held, NotOurs
 
-from .names import Names, safe_component
-
+#: What file systems take for one component.
+_COMPONENT_BYTES_MAX = 255
+_FORBIDDEN = frozenset('\\/:*?"<>|')
+_RESERVED = frozenset(
+    ("con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10)))
+)
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Extents of a sparse file that are looked at; a file in more pieces than that is taken as it is.
 _EXTENTS_MAX = 10_000
@@ -32,6 +39,84 @@ _KINDS = {
 }
 
 
+def safe_component(name: bytes) -> str:
+    """One path component that every unpacker takes as one.
+
+    Bytes that are no text, control and direction characters, and signs with a meaning somewhere become ``%XX``; so
+    does what Windows drops (dots and spaces at the end) or takes for a device. What becomes too long is cut and marked.
+    """
+    text = "".join(
+        _escaped(char) if char in _FORBIDDEN or not char.isprintable() else char for char in os.fsdecode(name)
+    )
+    if text[-1:] in (".", " "):
+        text = text[:-1] + _escaped(text[-1])
+    if text.partition(".")[0].casefold() in _RESERVED:
+        text = _escaped(text[0]) + text[1:]
+    if len(text.encode()) > _COMPONENT_BYTES_MAX:
+        mark = "~" + hashlib.sha256(name).hexdigest()[:12]
+        text = _cut(text, _COMPONENT_BYTES_MAX - len(mark)) + mark
+    return text
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in os.fsencode(char))
+
+
+class Names:
+    """The names already given in one zip. Keeps eight bytes of digest for each, not the name.
+
+    Two digests that are equal by chance cost a needless number in a name and nothing else.
+    """
+
+    def __init__(self, *reserved: str) -> None:
+        self._files = {_folded(name) for name in reserved}
+        self._folders: set[int] = set()
+        self._next: dict[int, int] = {}
+
+    def file(self, path: str) -> str:
+        """A name for a file that no file and no folder has."""
+        unique, folded = self._unique(path, self._files, self._folders)
+        self._files.add(folded)
+        return unique
+
+    def folder(self, path: str) -> str:
+        """A name for a folder that no file has; folders may share one, their files get numbers."""
+        unique, folded = self._unique(path, self._files)
+        self._folders.add(folded)
+        return unique
+
+    def _unique(self, path: str, *taken: set[int]) -> tuple[str, int]:
+        first = folded = _folded(path)
+        unique = path
+        while any(folded in names for names in taken):
+            # Counting on from the last number keeps a folder of equal names from taking quadratic time.
+            number = self._next[first] = self._next.get(first, 1) + 1
+            unique = _numbered(path, number)
+            folded = _folded(unique)
+        return unique, folded
+
+
+def _numbered(path: str, number: int) -> str:
+    folder, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".")
+    if not stem:
+        stem, dot, suffix = name, "", ""
+    end = f"~{number}{dot}{suffix}"
+    if (left := _COMPONENT_BYTES_MAX - len(end.encode())) < 1:
+        stem, end = name, f"~{number}"
+        left = _COMPONENT_BYTES_MAX - len(end)
+    return f"{folder}{slash}{_cut(stem, left)}{end}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode()[:most].decode(errors="ignore")
+
+
+def _folded(path: str) -> int:
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A regular file, open for reading. ``path`` is safe, but not yet unique."""
@@ -42,17 +127,15 @@ class Found:
     modified: float
 
 
+@dataclass
 class Walk:
     """Walks folders in the order of their names. ``skip`` hears what is left out and why; ``beat`` that we live."""
 
-    def __init__(
-        self, limits: ArchiveLimits, names: Names, skip: Callable[[str, str], None], beat: Callable[[], None]
-    ) -> None:
-        self._limits = limits
-        self._names = names
-        self._skip = skip
-        self._beat = beat
-        self._looked_at = 0
+    limits: ArchiveLimits
+    names: Names
+    skip: Callable[[str, str], None]
+    beat: Callable[[], None]
+    looked_at: int = 0
 
     def files(self, source: FileSource) -> Generator[Found, None, str | None]:
         """Every regular file of the source's folder; each is closed when the next one is asked for.
@@ -62,14 +145,14 @@ class Walk:
         parts = [part for part in source.prefix.split("/") if part not in ("", ".", "..")]
         path = ""
         for part in parts:
-            path = self._names.folder(_joined(path, os.fsencode(part)))
+            path = self.names.folder(_joined(path, os.fsencode(part)))
         assert source.folder is not None
         root = source.root or source.folder.parent
         try:
             folder = Held(str(root), *source.folder.relative_to(root).parts)
         except (OSError, NotOurs) as error:
             why = f"the folder cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
-            self._skip(path or ".", why)
+            self.skip(path or ".", why)
             return why
         yield from self._folder(folder.fileno(), path, 0)
         return None
@@ -77,28 +160,28 @@ class Walk:
     def _folder(self, fd: int, path: str, depth: int) -> Generator[Found, None, None]:
         for name in self._listed(fd, path):
             here = _joined(path, name)
-            if len(here.encode()) > self._limits.path_max:
-                self._skip(here[:200] + "…", f"its name is longer than {self._limits.path_max} bytes")
+            if len(here.encode()) > self.limits.path_max:
+                self.skip(here[:200] + "…", f"its name is longer than {self.limits.path_max} bytes")
                 continue
             try:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
                 # Vanished, replaced by a link, or unreadable: all of that is the crawler's business and never ours.
-                self._skip(here, error.why)
+                self.skip(here, error.why)
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
         names: list[bytes] = []
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
-                    if self._looked_at >= self._limits.names_max:
-                        self._skip(path or ".", f"not all of it: over the limit of {self._limits.names_max} names")
+                    if self.looked_at >= self.limits.names_max:
+                        self.skip(path or ".", f"not all of it: over the limit of {self.limits.names_max} names")
                         break
-                    self._looked_at += 1
+                    self.looked_at += 1
                     names.append(os.fsencode(entry.name))
-                    self._beat()
+                    self.beat()
         except OSError as error:
-            self._skip(path or ".", f"cannot be listed: {error.strerror}")
+            self.skip(path or ".", f"cannot be listed: {error.strerror}")
         names.sort()
         return names
 
@@ -106,12 +189,12 @@ class Walk:
         with reading():
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            if depth >= self._limits.depth_max:
-                raise Unreadable(f"deeper than {self._limits.depth_max} folders")
+            if depth >= self.limits.depth_max:
+                raise Unreadable(f"deeper than {self.limits.depth_max} folders")
             with reading():
                 fd = os.open(name, _OPEN | os.O_DIRECTORY, dir_fd=parent)
             try:
-                yield from self._folder(fd, self._names.folder(path), depth + 1)
+                yield from self._folder(fd, self.names.folder(path), depth + 1)
             finally:
                 os.close(fd)
         elif not stat.S_ISREG(mode):
@@ -126,7 +209,7 @@ class Walk:
                 raise Unreadable("replaced while it was read")
             # Unbuffered: the packer reads in large pieces, and so nothing is copied twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
-                if (holes := _holes(fd, found, self._limits.holes_max)) > self._limits.holes_max:
+                if (holes := _holes(fd, found, self.limits.holes_max)) > self.limits.holes_max:
                     raise Unreadable(f"sparse: at least {holes} of its {found.st_size} bytes are holes")
                 yield Found(path, file, found.st_size, found.st_mtime)
 

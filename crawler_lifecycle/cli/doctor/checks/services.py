@@ -172,8 +172,12 @@ def check_events(context: Context) -> Sequence[Line]:
 
 
 def check_pushes(context: Context) -> Sequence[Line]:
-    """Whether pushes reach the front end's server."""
-    return [_asked("pushes", "", context.known, lambda settings: compose.build_notifier(settings).check())]
+    """Whether pushes reach the servers of front ends."""
+
+    def ask(settings: Settings) -> str:
+        return "; ".join(notifier.check() for notifier in compose.build_notifiers(settings))
+
+    return [_asked("pushes", "", context.known, ask)]
 
 
 def _asked(name: str, url: str, settings: Settings, ask: Callable[[Settings], str]) -> Line:

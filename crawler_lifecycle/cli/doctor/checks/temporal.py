@@ -11,8 +11,7 @@ from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.errors import TemporalRefused
-from crawler_lifecycle.temporal.operator.search_attributes import registration_command
-from crawler_lifecycle.temporal.operator.server import Server
+from crawler_lifecycle.temporal.operator.server import Server, registration_command
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
 from .queues import check_queues

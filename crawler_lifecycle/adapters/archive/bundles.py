@@ -1,4 +1,4 @@
-"""Reads the bundles that tasks in pods uploaded, for an archive.
+"""The bundles that tasks in pods uploaded: reads them for an archive, and looks after the place where they are.
 
 A bundle is a ``tar.gz`` cut into objects, and an end that lists them:
 
@@ -17,21 +17,18 @@ import binascii
 import gzip
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from crawler_lifecycle.adapters.archive.s3.location import connect, parsed
+from crawler_lifecycle.adapters.archive.s3.bucket import Bucket
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import bundle_key
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilesMissing
 from crawler_lifecycle.ports.runs import Ticket
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
 
 SETTING = "LIFECYCLE_CLUSTER__FILES_URL"
 END = "bundle.json"
@@ -41,9 +38,12 @@ PARTS_MAX = 6400
 END_MAX = 2 * 2**20
 #: How long a ticket is good, in seconds. S3 asks at the beginning of a request.
 TICKET_S = 300
-CONNECT_S, READ_S, TRIES = 10, 60, 3
-_CHUNK = 2**20
 _NOT_THERE = ("NoSuchKey", "404")
+_READING = "files of a task cannot be read"
+#: The key that probes have below the prefix: always the same one, because who may write may not always remove.
+PROBE = "doctor-probe"
+#: Removals at once. One request for each object: not every service can do many in one.
+THREADS = 8
 
 NOTHING = "nothing was uploaded: its crawler never began, was killed, or reached neither gateway nor storage"
 UNFINISHED = "its upload did not come to an end: only the beginning is here"
@@ -57,35 +57,21 @@ class S3Bundles:
     """
 
     def __init__(self, url: str, *, ticket_s: int = TICKET_S) -> None:
-        self.bucket, self.prefix = parsed(url, SETTING)
+        self.bucket = Bucket(url, SETTING)
         self._ticket_s = ticket_s
-        self._lock = threading.Lock()
-        self._client: BaseClient | None = None
-
-    @property
-    def root(self) -> str:
-        """The URL below which everything goes."""
-        return f"s3://{self.bucket}/{self.prefix}"
 
     def ticket(self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str) -> Ticket:
         """An address that takes exactly these bytes. Raises ``InvalidRequest`` and ``NotDelivered``."""
-        from crawler_lifecycle.adapters.archive.s3.errors import S3_ERRORS, not_delivered
-
         most = END_MAX if part is None else PART_MAX
         if not 0 < size <= most:
             raise InvalidRequest(f"bytes: {size} is not allowed; give 1 to {most}")
         if part is not None and not 0 <= part < PARTS_MAX:
             raise InvalidRequest(f"part: {part} is not allowed; give 0 to {PARTS_MAX - 1}, or null for the end")
         key = self._key(run, index, attempt, part)
-        where = {"Bucket": self.bucket, "Key": key, "ContentLength": size, "ContentMD5": _checked(md5)}
+        where = {"Bucket": self.bucket.name, "Key": key, "ContentLength": size, "ContentMD5": _checked(md5)}
         expires = datetime.now(UTC) + timedelta(seconds=self._ticket_s)
-        client: Any = self._s3()
-        try:
-            url = client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
-        except S3_ERRORS as error:
-            raise not_delivered(
-                f"s3://{self.bucket}/{key}", "no address can be signed", error, setting=SETTING
-            ) from error
+        with self.bucket.telling("no address can be signed", self.bucket.url(key)):
+            url = self.bucket.client.generate_presigned_url("put_object", Params=where, ExpiresIn=self._ticket_s)
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
@@ -138,27 +124,104 @@ class S3Bundles:
 
     def _get(self, key: str) -> Iterator[bytes] | None:
         """The object's bytes, ``None`` when there is no such object. Raises ``NotDelivered``."""
-        from crawler_lifecycle.adapters.archive.s3.errors import S3_ERRORS, code_of, not_delivered
+        from botocore.exceptions import ClientError
 
-        client: Any = self._s3()
-        try:
-            body = client.get_object(Bucket=self.bucket, Key=key)["Body"]
-        except S3_ERRORS as error:
-            if code_of(error) in _NOT_THERE:
+        from crawler_lifecycle.adapters.archive.s3.errors import code_of
+
+        with self.bucket.telling(_READING, self.bucket.url(key)):
+            try:
+                body = self.bucket.client.get_object(Bucket=self.bucket.name, Key=key)["Body"]
+            except ClientError as error:
+                if code_of(error) not in _NOT_THERE:
+                    raise
                 return None
-            raise not_delivered(
-                f"s3://{self.bucket}/{key}", "files of a task cannot be read", error, setting=SETTING
-            ) from error
-        return _chunks(body, f"s3://{self.bucket}/{key}")
+        return self.bucket.chunks(body, key, _READING)
 
     def _key(self, run: RunRef, index: int, attempt: int, part: int | None) -> str:
-        return self.prefix + bundle_key(run, index, attempt, END if part is None else f"part-{part:05d}")
+        return self.bucket.prefix + bundle_key(run, index, attempt, END if part is None else f"part-{part:05d}")
 
-    def _s3(self) -> BaseClient:
-        with self._lock:
-            if self._client is None:
-                self._client = connect(self.root, CONNECT_S, READ_S, TRIES)
-            return self._client
+
+class BundlesPlace:
+    """``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for those who look after it. Thread-safe.
+
+    Connects at the first use. Raises ``InvalidRequest`` for any other URL; everything else raises ``NotDelivered`` that
+    names what failed and the cure.
+    """
+
+    def __init__(self, url: str, *, probing: bool = False) -> None:
+        self.bucket = Bucket(url, SETTING, checking=probing)
+        self._probe = {"Bucket": self.bucket.name, "Key": f"{self.bucket.prefix}{PROBE}"}
+
+    @property
+    def where(self) -> str:
+        """The URL below which everything goes."""
+        return self.bucket.root
+
+    # --- may we use it -------------------------------------------------------------------------------------------
+
+    def probe_writing(self) -> None:
+        """Write an object, as the addresses for pods do."""
+        self._call("writing an object", lambda s3: s3.put_object(**self._probe, Body=b"probe"))
+
+    def probe_reading(self) -> None:
+        """Read an object. One that is not there says as much; without the right to list it looks like a refusal."""
+        from botocore.exceptions import ClientError
+
+        from crawler_lifecycle.adapters.archive.s3.errors import code_of
+
+        def read(s3: Any) -> None:
+            try:
+                s3.get_object(**self._probe)["Body"].close()
+            except ClientError as error:
+                if code_of(error) != "NoSuchKey":
+                    raise
+
+        self._call("reading an object", read)
+
+    def probe_listing(self) -> None:
+        """List what is there."""
+        where = {"Bucket": self.bucket.name, "Prefix": self.bucket.prefix}
+        self._call("listing objects", lambda s3: s3.list_objects_v2(**where, MaxKeys=1))
+
+    def probe_removing(self) -> None:
+        """Remove the probe. One that is not there is removed just as well."""
+        self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
+
+    def _call(self, what: str, ask: Callable[[Any], object]) -> None:
+        with self.bucket.telling(what):
+            ask(self.bucket.client)
+
+    # --- what runs left ------------------------------------------------------------------------------------------
+
+    def runs(self) -> set[str]:
+        """The names directly below the prefix, whatever they are: of runs, if only we write here."""
+        return set(self.bucket.runs("listing runs"))
+
+    def put_aside(self, run: RunRef) -> None:
+        """Nothing: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""
+
+    def remove(self, run: RunRef, attempt: int) -> None:
+        """Remove what the run's attempts up to this one uploaded; a second time, nothing."""
+        top = f"{self.bucket.prefix}{run}/"
+
+        def remove(key: str) -> None:
+            self._call("removing an object", lambda s3: s3.delete_object(Bucket=self.bucket.name, Key=key))
+
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="tidy") as threads:
+            for page in self.bucket.pages("listing objects", Prefix=top):
+                keys = [str(one["Key"]) for one in page.get("Contents", ())]
+                list(threads.map(remove, [key for key in keys if _attempt_of(key.removeprefix(top)) <= attempt]))
+
+    def finish(self) -> list[str]:
+        """Nothing is begun here that another call would have to end."""
+        return []
+
+
+def _attempt_of(rest: str) -> float:
+    """The attempt of ``<index>/<attempt>/<name>``; what is no key of ours belongs to none."""
+    parts = rest.split("/")
+    ours = len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts[:2])
+    return int(parts[1]) if ours else float("inf")
 
 
 #: What a crawler without files left: a tar of nothing.
@@ -167,7 +230,7 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What ``bundle.json`` says: size and SHA-256 of each part, and how many files are in none of them."""
+    """Contents of ``bundle.json``: size and SHA-256 of each part, and how many files are in none of them."""
 
     parts: list[tuple[int, str]]
     left_out: int
@@ -195,14 +258,3 @@ def _checked(md5: str) -> str:
     except (ValueError, binascii.Error):
         raise InvalidRequest(f"md5: {md5[:40]!r} is not allowed; give the 16 bytes of an MD5 in base64") from None
     return md5
-
-
-def _chunks(body: Any, url: str) -> Iterator[bytes]:
-    from crawler_lifecycle.adapters.archive.s3.errors import S3_ERRORS, not_delivered
-
-    try:
-        yield from body.iter_chunks(_CHUNK)
-    except S3_ERRORS as error:
-        raise not_delivered(url, "files of a task cannot be read", error, setting=SETTING) from error
-    finally:
-        body.close()

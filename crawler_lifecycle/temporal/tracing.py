@@ -24,7 +24,7 @@ FLUSH_MS = 3000
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether an endpoint is set and traces are not switched off by OpenTelemetry's own switches."""
+    """Tell whether an endpoint is set and traces are not switched off by OpenTelemetry's own switches."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return any(environment.get(name) for name in ENDPOINTS)

@@ -1,1 +1,0 @@
-"""Bundles: supporting files that pods uploaded themselves."""

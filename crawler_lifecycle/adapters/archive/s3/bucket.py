@@ -1,0 +1,137 @@
+"""A place in S3 by its URL: one client, connected at the first use, and errors that name the place and the cure.
+
+``AWS_*`` variables, profiles and roles are read by boto3 itself, ``AWS_ENDPOINT_URL`` included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from crawler_lifecycle.adapters.archive.limits import checked_key
+from crawler_lifecycle.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+#: Seconds to connect and to read, and tries of one call: one lost part in a thousand would else mean to start again.
+CONNECT_S, READ_S, TRIES = 10, 60, 3
+#: The same of a check: somebody sits there and waits.
+CHECK_S = 5
+
+_CHUNK = 2**20
+
+
+class Bucket:
+    """``s3://bucket/prefix``, as ``setting`` has it. Thread-safe.
+
+    ``checking``: for somebody who waits for the answer. Raises ``InvalidRequest`` for any other URL.
+    """
+
+    def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:
+        self.name, self.prefix = _parsed(url, setting)
+        self.root = f"s3://{self.name}/{self.prefix}"
+        self._setting, self._checking = setting, checking
+        self._lock = threading.Lock()
+        self._client: BaseClient | None = None
+
+    @property
+    def client(self) -> Any:
+        """The client. Raises ``NotDelivered`` that names what is missing."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    @contextmanager
+    def telling(self, what: str, where: str | None = None) -> Iterator[None]:
+        """Around calls of S3: their errors become ``NotDelivered`` with the place, what was tried, and the cure."""
+        from .errors import S3_ERRORS, not_delivered
+
+        try:
+            yield
+        except S3_ERRORS as error:
+            raise not_delivered(where or self.root, what, error, setting=self._setting) from error
+
+    def url(self, key: str) -> str:
+        """The URL of an object."""
+        return f"s3://{self.name}/{key}"
+
+    def get(self, key: str, what: str, **options: str) -> Any:
+        """The answer to a request for an object. Raises ``NotDelivered``."""
+        with self.telling(what, self.url(key)):
+            return self.client.get_object(Bucket=self.name, Key=key, **options)
+
+    def chunks(self, body: Any, key: str, what: str) -> Iterator[bytes]:
+        """The bytes of such an answer. Raises ``NotDelivered``."""
+        with self.telling(what, self.url(key)):
+            try:
+                yield from body.iter_chunks(_CHUNK)
+            finally:
+                body.close()
+
+    def pages(self, what: str, **options: str) -> Iterator[dict[str, Any]]:
+        """The names in the bucket, page by page. Raises ``NotDelivered``."""
+        more: dict[str, str] = {}
+        while True:
+            with self.telling(what):
+                page = self.client.list_objects_v2(Bucket=self.name, **options, **more)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def runs(self, what: str) -> Iterator[str]:
+        """The names directly below the prefix, whatever they are: of runs, if only we write here."""
+        for page in self.pages(what, Prefix=self.prefix, Delimiter="/"):
+            for one in page.get("CommonPrefixes", ()):
+                yield one["Prefix"].removeprefix(self.prefix).rstrip("/")
+
+    def _connect(self) -> BaseClient:
+        import boto3.session
+        from botocore.config import Config
+
+        from .errors import not_delivered
+
+        connect_s, read_s, tries = (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
+        config = Config(
+            # Said explicitly for the addresses that are signed for others; requests of our own have it anyway.
+            signature_version="s3v4",
+            connect_timeout=connect_s,
+            read_timeout=read_s,
+            retries={"mode": "standard", "total_max_attempts": tries},
+            # Content-MD5 guards every part and is understood everywhere; boto3's own trailers are not.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            user_agent_extra="crawler-lifecycle",
+        )
+        with self.telling("no connection can be made"):
+            try:
+                session = boto3.session.Session()
+                # boto3 itself knows only AWS_DEFAULT_REGION; containers on AWS are given AWS_REGION. An address that is
+                # signed for another region is refused, and whoever uses it cannot ask again as boto3 does.
+                region = session.region_name or os.environ.get("AWS_REGION")
+                client: BaseClient = session.client("s3", region_name=region, config=config)
+            except ValueError as error:
+                raise not_delivered(self.root, "no connection can be made", error, setting=self._setting) from error
+        return client
+
+
+def _parsed(url: str, setting: str) -> tuple[str, str]:
+    """Bucket and prefix; the prefix is empty or ends with a slash. Raises ``InvalidRequest``."""
+    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", url, re.DOTALL)
+    prefix = (found.group(2) or "").strip("/") if found else ""
+    try:
+        if found is None or ".." in found.group(1):
+            raise InvalidRequest("no bucket")
+        if prefix:
+            checked_key(prefix)
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"{setting}: {url!r} is not allowed; give s3://bucket or s3://bucket/prefix of plain names"
+        ) from None
+    return found.group(1), f"{prefix}/" if prefix else ""

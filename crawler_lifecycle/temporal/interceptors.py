@@ -1,0 +1,362 @@
+"""Interceptors of activities and workflows: log fields, figures, retry-after, and heartbeats of short activities.
+
+Log fields are bound before the code runs, so that every line that it or a library writes carries run, attempt, task,
+workflow, activity, try and task queue. Figures and lines about finished activities are made from their answers.
+Neither changes what an activity or workflow does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from temporalio import activity, workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    ExecuteWorkflowInput,
+    HandleQueryInput,
+    HandleSignalInput,
+    HandleUpdateInput,
+    Interceptor,
+    StartActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from crawler_lifecycle.activities import meters
+from crawler_lifecycle.activities.cancellation import RecordStop
+from crawler_lifecycle.activities.completion import RunEnded
+from crawler_lifecycle.activities.initiation import CreateHistory
+from crawler_lifecycle.activities.meters import count, measure
+from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder
+from crawler_lifecycle.background import Beside, Loop
+from crawler_lifecycle.domain import names
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.run import ExportResult
+from crawler_lifecycle.observability.logs import of_workflow
+from crawler_lifecycle.ports.runs import Fence, RunHandle
+
+log = logging.getLogger(__name__)
+
+#: Lines that one activation of a workflow may log. Whoever sends ten thousand signals would else hold its thread for
+#: longer than the SDK lets it, each time the workflow is replayed.
+LINES_MAX = 10
+
+
+class Lines:
+    """Number of lines that the present activation of one workflow has logged."""
+
+    def __init__(self) -> None:
+        self._at = self._count = -1
+
+    def left(self) -> int:
+        """Number of lines that it may still log."""
+        at = workflow.info().get_current_history_length()
+        if at != self._at:
+            self._at, self._count = at, 0
+        return LINES_MAX - self._count
+
+    def take(self) -> int:
+        """Log one more; how many are left before it."""
+        left = self.left()
+        self._count += 1
+        return left
+
+
+#: The lines of the workflow whose code runs now.
+_lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", default=None)
+
+
+def bounded(record: logging.LogRecord) -> bool:
+    """Tell whether this line of workflow code is logged; the last one says so. Lines of other code have no bound
+    here."""
+    lines = _lines.get()
+    if lines is None or not workflow.in_workflow():
+        return True
+    left = lines.take()
+    if left == 1:
+        record.msg = f"{record.msg} (more of this moment is not logged)"
+    return left > 0
+
+
+def subject(args: Sequence[object]) -> dict[str, object]:
+    """Run or manager, attempt and task that the arguments of an activity are about, as far as they say."""
+    found: dict[str, object] = {}
+    for arg in args[:1]:
+        if isinstance(arg, int):  # where an activity takes nothing but a number, it is the run's
+            found["run_id"] = arg
+        places = (arg, getattr(arg, "fence", None), getattr(arg, "request", None), getattr(arg, "task", None))
+        for name in ("run_id", "manager_id", "attempt", "task_id"):
+            value = next((v for place in places if (v := getattr(place, name, None)) is not None), None)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+class Observing(Interceptor):
+    """The interceptor of our workers."""
+
+    def __init__(self) -> None:
+        # The SDK appends what it knows to every message; here it is in fields of its own.
+        activity.logger.activity_info_on_message = False
+        workflow.logger.workflow_info_on_message = False
+        workflow.logger.base_logger.addFilter(bounded)
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Activity(next)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        return _Workflow
+
+
+class _Activity(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        # Not unbound afterwards: the SDK's own line about a failure comes after us, and the task ends with it.
+        structlog.contextvars.bind_contextvars(
+            workflow_id=info.workflow_id,
+            workflow_run_id=info.workflow_run_id,
+            activity=info.activity_type,
+            task_queue=info.task_queue,
+            **{"try": info.attempt},
+            **subject(input.args),
+        )
+        began = time.monotonic()
+        try:
+            answer = await super().execute_activity(input)
+        except BaseException as error:
+            failed(info.activity_type, error)
+            raise
+        seconds = time.monotonic() - began
+        completed(info.activity_type, input.args[0] if input.args else None, answer, seconds)
+        log.debug("%s done in %.3f s", info.activity_type, seconds)
+        return answer
+
+
+class _Workflow(WorkflowInboundInterceptor):
+    """Created anew for every workflow execution; whatever runs in it shares these fields."""
+
+    fields: dict[str, object]
+    lines: Lines
+
+    def _enter(self) -> None:
+        of_workflow.set(self.fields)
+        _lines.set(self.lines)
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self.fields, self.lines = {}, Lines()
+        super().init(_Calls(outbound, self.fields))
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        info = workflow.info()
+        self.fields.update(workflow_id=info.workflow_id, workflow_run_id=info.run_id, task_queue=info.task_queue)
+        self.fields["workflow"] = info.workflow_type
+        self._enter()
+        workflow.logger.info("workflow goes on" if info.continued_run_id else "workflow begins")
+        try:
+            result = await super().execute_workflow(input)
+        except Exception as error:
+            # Not what ended it: continue-as-new and bugs come this way as well, and the SDK tells both.
+            workflow.logger.debug("workflow left by %s", type(error).__name__)
+            raise
+        workflow.logger.info("workflow ends")
+        return result
+
+    async def handle_signal(self, input: HandleSignalInput) -> None:
+        self._enter()
+        # A wake-up comes for every change on the cluster, and to a manager for every end of a run; the look or the
+        # cycle that follows it says what was found.
+        wakes = (
+            names.SIGNAL_LOOK_NOW,
+            names.SIGNAL_RUN_ENDED,
+            names.SIGNAL_WAKE,
+            names.SIGNAL_MOVED,
+            names.SIGNAL_MORE,
+        )
+        level = logging.DEBUG if input.signal in wakes else logging.INFO
+        if self.lines.left() > 0:  # asked here as well: making a line that is not logged costs time, too
+            workflow.logger.log(level, "signal %s", input.signal)
+        await super().handle_signal(input)
+
+    async def handle_query(self, input: HandleQueryInput) -> Any:
+        self._enter()
+        return await super().handle_query(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        self._enter()
+        super().handle_update_validator(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        self._enter()
+        workflow.logger.info("update %s", input.update)
+        return await super().handle_update_handler(input)
+
+
+class _Calls(WorkflowOutboundInterceptor):
+    """Learns which run this is from what the workflow asks its activities to do."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor, fields: dict[str, object]) -> None:
+        super().__init__(next)
+        self._fields = fields
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        about = subject(input.args)
+        self._fields.update((name, about[name]) for name in ("run_id", "manager_id", "attempt") if name in about)
+        return super().start_activity(input)
+
+
+def completed(name: str, order: object, answer: object, seconds: float) -> None:
+    """An activity answered ``order`` after ``seconds``."""
+    recorder = _RECORDERS.get(name)
+    if recorder is not None:
+        recorder(order, answer, seconds)
+
+
+def failed(name: str, error: BaseException) -> None:
+    """A try of an activity failed; the line about it is the SDK's."""
+    if meters.expected(error):
+        return
+    count(meters.FAILURES, activity=name, error=meters.error_class(error))
+    if name == "get_history_statuses_to_sync":
+        count(meters.LOOKS, result="failed")
+    if name == "export_supporting_files":
+        count(meters.EXPORTS, result="failed")
+
+
+def _began(_: CreateHistory, handle: RunHandle, __: float) -> None:
+    count(meters.RUNS_STARTED, trigger=str(handle.request.trigger), resumed=str(handle.resumed).lower())
+    about = {"run_id": handle.run_id, "attempt": handle.attempt}
+    crawler = handle.request.crawler
+    log.info("run %d begins: attempt %d of crawler %s", handle.run_id, handle.attempt, crawler, extra=about)
+
+
+def _ended(_: Fence, ended: RunEnded, __: float) -> None:
+    count(meters.RUNS_ENDED, status=str(ended.status), outcome=meters.outcome_class(ended.outcome))
+    log.info("run ended %s / %s: %s", ended.status, ended.outcome, ended.cause)
+
+
+def _looked(_: LookOrder, answer: LookAnswer, __: float) -> None:
+    count(meters.LOOKS, result="ok")
+    measure(meters.LOOK_TIME, answer.seconds)
+
+
+def _stopped(order: RecordStop, _: object, __: float) -> None:
+    for heard in order.heard:
+        intent = heard.intent
+        kind = "limit" if intent.limit is not None else "forced" if intent.force else "graceful"
+        count(meters.STOPS, kind=kind)
+        why = intent.limit or intent.reason or "no reason given"
+        log.info("stop (%s) by %s: %s", kind, intent.requested_by or "unnamed", why)
+
+
+def _exported(_: Fence, result: ExportResult | None, seconds: float) -> None:
+    count(meters.EXPORTS, result="empty" if result is None else "exported")
+    if result is not None:
+        count(meters.EXPORT_BYTES, result.bytes)
+        measure(meters.EXPORT_TIME, seconds)
+
+
+_RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
+    "create_history_id": _began,
+    "update_run_status": _ended,
+    "get_history_statuses_to_sync": _looked,
+    "record_stop": _stopped,
+    "export_supporting_files": _exported,
+}
+
+
+class RetryAfterInterceptor(Interceptor):
+    """Has a failed try wait as long as the other side asked, within its retry policy.
+
+    Whoever is asked knows best when to come back ("Retry-After"). Adapters put that into
+    ``LifecycleError.retry_after_s``; here it becomes Temporal's delay of the next try. A shorter wait than the policy's
+    is not believed: an overloaded server that says one second to everybody would be asked by everybody every second. A
+    longer one than the policy's longest is not taken either: a stop is tried again after 15 s, whatever an overloaded
+    API server would rather have.
+    """
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _RetryAfter(next)
+
+
+class _RetryAfter(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        try:
+            return await super().execute_activity(input)
+        except LifecycleError as error:
+            if not error.retryable or error.retry_after_s is None:
+                raise
+            info = activity.info()
+            asked = min(timedelta(seconds=error.retry_after_s), longest(info.retry_policy))
+            delay = max(asked, interval(info.retry_policy, info.attempt))
+            later = ApplicationError(str(error), type=error.code, next_retry_delay=delay)
+            raise later.with_traceback(error.__traceback__) from error.__cause__
+
+
+def longest(policy: RetryPolicy | None) -> timedelta:
+    """The longest wait between two tries that the policy knows."""
+    if policy is None:
+        return timedelta.max
+    return policy.maximum_interval or 100 * policy.initial_interval  # the default of Temporal's server
+
+
+def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
+    """The wait of the policy after this try (they count from 1)."""
+    if policy is None:
+        return timedelta(0)
+    most = longest(policy)
+    grown = policy.initial_interval.total_seconds()
+    for _ in range(attempt - 1):
+        if grown >= most.total_seconds() or policy.backoff_coefficient <= 1:
+            break
+        grown *= policy.backoff_coefficient
+    return min(timedelta(seconds=grown), most)
+
+
+class HeartbeatInterceptor(Interceptor):
+    """Heartbeats for these activities, from the worker's event loop: three in each heartbeat timeout.
+
+    Looks, deployments and stops beat from inside of their own calls. A database step ends by the database's own time
+    limits, which are long; its worker's death should not have to wait for them.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Beating(next, self._names)
+
+
+class _Beating(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, names: frozenset[str]) -> None:
+        super().__init__(next)
+        self._names = names
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        if info.heartbeat_timeout is None or info.activity_type not in self._names:
+            return await super().execute_activity(input)
+        every_s = info.heartbeat_timeout.total_seconds() / 3
+        async with Beside() as beside:
+            beat = _beat if asyncio.iscoroutinefunction(input.fn) else _beat_of_a_thread
+            beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))
+            return await super().execute_activity(input)
+
+
+async def _beat() -> None:
+    activity.heartbeat()
+
+
+async def _beat_of_a_thread() -> None:
+    """For an activity that is a plain function: there the SDK waits for the event loop, which must not wait for it."""
+    await asyncio.to_thread(activity.heartbeat)

@@ -1,1 +1,0 @@
-"""Interceptors of activities and workflows: heartbeats, retry-after, log fields, metrics, traces."""
