@@ -369,7 +369,7 @@ class LocalCluster:
         Raises ``ClusterUnavailable``.
         """
         with reading(self._state, checked=False):
-            liveness_marks.forget(str(self._state))
+            liveness_marks.forget(str(self._state), liveness_marks.KEEP_UNSEEN_S)
             liveness_marks.forget(str(self._state), keep_s, files.STARTED)
             return remove_old(self._state, keep_s)
 
