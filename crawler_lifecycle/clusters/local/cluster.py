@@ -7,11 +7,11 @@ may use one state folder at the same time, and any of them may die at any moment
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -57,28 +57,16 @@ HANGING_SECONDS = 60.0
 KILL_SECONDS = 10.0
 
 
-class _Groups:
-    """Where control groups can be made: found out at the first deployment, told once, and kept."""
-
-    def __init__(self, setting: str) -> None:
-        self._setting = setting
-        self._lock = threading.Lock()
-        self._known = False
-        self._parents: cgroup.Parents | None = None
-
-    def __call__(self) -> cgroup.Parents | None:
-        with self._lock:
-            if not self._known:
-                self._known = True
-                try:
-                    self._parents = cgroup.find(self._setting)
-                    logger.info("tasks are limited by %s", self._parents.describe())
-                except cgroup.Unavailable as why:
-                    level = logging.INFO if self._setting in ("auto", "off") else logging.WARNING
-                    logger.log(
-                        level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why
-                    )
-            return self._parents
+def _group_parent(setting: str) -> cgroup.Parent | None:
+    """Find out where control groups can be made, and tell it: at the first deployment."""
+    try:
+        parent = cgroup.find(setting)
+    except cgroup.Unavailable as why:
+        level = logging.INFO if setting in ("auto", "off") else logging.WARNING
+        logger.log(level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why)
+        return None
+    logger.info("tasks are limited by %s", parent.describe())
+    return parent
 
 
 def _now() -> datetime:
@@ -146,7 +134,7 @@ class LocalCluster:
             clock=clock,
             environment=dict(os.environ if environment is None else environment),
             task_environment=task_environment,
-            groups=_Groups(cgroup_setting),
+            groups=functools.cache(lambda: _group_parent(cgroup_setting)),
             run_as=user,
         )
 

@@ -33,7 +33,7 @@ from crawler_lifecycle.ports import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .limits import left_behind, settle
+from .limits import settle
 
 
 class TaskFolder:
@@ -208,7 +208,9 @@ class TaskFolder:
         group = self.group()
         if group is not None:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
-            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended}
+            # Asked again: a number may have been given to a stranger before it was read.
+            there = set(group.pids()) if more else ()
+            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended and stat.pid in there}
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
@@ -227,12 +229,12 @@ class TaskFolder:
     # --- the control group
 
     def group(self) -> Group | None:
-        """The control group on file, if the file can be believed."""
+        """The control group, where a file says that there is one."""
         if not self.has(files.CGROUP):
             return None
         try:
-            return left_behind(self._here(), self.read(files.SPEC) or {})
-        except files.Garbage as trouble:
+            return Group.of(self.read(files.SPEC) or {})
+        except ValueError as trouble:
             self._note(str(trouble))
             return None
 
