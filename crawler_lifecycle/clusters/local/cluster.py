@@ -18,10 +18,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.folders.inventory import inventory
-from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
-from crawler_lifecycle.clusters.local.folders.reading import check_readable, reading
-from crawler_lifecycle.clusters.local.folders.records import task_records
+from crawler_lifecycle.clusters.local.folders.inventory import inventory, task_records
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, check_readable, reading
 from crawler_lifecycle.clusters.local.folders.retention import remove_old
 from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
 from crawler_lifecycle.clusters.local.processes.identity import (

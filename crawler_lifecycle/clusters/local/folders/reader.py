@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from crawler_lifecycle.clusters.local.processes.identity import (
     started_with,
 )
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports import TaskRef
@@ -298,3 +300,31 @@ class TaskFolder:
             last = self.count(summary, name, files.SUMMARY)
             values[name] = last if last is not None else self.count(stats, name, files.STATS)
         return Counters(**values), progress
+
+
+def check_readable(state: Path) -> None:
+    """A missing or unreadable folder of all tasks is an outage; what is missing inside of it is an answer.
+
+    Raises ``OSError``.
+    """
+    tasks = state / "tasks"
+    try:
+        with os.scandir(tasks):
+            pass
+    except FileNotFoundError:
+        cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
+        raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
+
+
+@contextmanager
+def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
+    """Raises ``ClusterUnavailable`` for any ``OSError`` within, and first of all when the folder is not readable.
+
+    ``checked``: whether that is asked; a state folder that was never made holds nothing.
+    """
+    try:
+        if checked:
+            check_readable(state)
+        yield
+    except OSError as error:
+        raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error
