@@ -7,21 +7,19 @@ may use one state folder at the same time, and any of them may die at any moment
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.folders.inventory import inventory
-from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
-from crawler_lifecycle.clusters.local.folders.reading import check_readable, reading
-from crawler_lifecycle.clusters.local.folders.records import task_records
+from crawler_lifecycle.clusters.local.folders.inventory import inventory, task_records
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, check_readable, reading
 from crawler_lifecycle.clusters.local.folders.retention import remove_old
 from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
 from crawler_lifecycle.clusters.local.processes.identity import (
@@ -58,28 +56,16 @@ HANGING_SECONDS = 60.0
 KILL_SECONDS = 10.0
 
 
-class _Groups:
-    """Where control groups can be made: found out at the first deployment, told once, and kept."""
-
-    def __init__(self, setting: str) -> None:
-        self._setting = setting
-        self._lock = threading.Lock()
-        self._known = False
-        self._parents: cgroup.Parents | None = None
-
-    def __call__(self) -> cgroup.Parents | None:
-        with self._lock:
-            if not self._known:
-                self._known = True
-                try:
-                    self._parents = cgroup.find(self._setting)
-                    logger.info("tasks are limited by %s", self._parents.describe())
-                except cgroup.Unavailable as why:
-                    level = logging.INFO if self._setting in ("auto", "off") else logging.WARNING
-                    logger.log(
-                        level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why
-                    )
-            return self._parents
+def _group_parent(setting: str) -> cgroup.Parent | None:
+    """Find out where control groups can be made, and tell it: at the first deployment."""
+    try:
+        parent = cgroup.find(setting)
+    except cgroup.Unavailable as why:
+        level = logging.INFO if setting in ("auto", "off") else logging.WARNING
+        logger.log(level, "memory of tasks is watched, their processors are not limited: no cgroups, %s", why)
+        return None
+    logger.info("tasks are limited by %s", parent.describe())
+    return parent
 
 
 def _now() -> datetime:
@@ -147,7 +133,7 @@ class LocalCluster:
             clock=clock,
             environment=dict(os.environ if environment is None else environment),
             task_environment=task_environment,
-            groups=_Groups(cgroup_setting),
+            groups=functools.cache(lambda: _group_parent(cgroup_setting)),
             run_as=user,
         )
 
@@ -370,7 +356,7 @@ class LocalCluster:
         Raises ``ClusterUnavailable``.
         """
         with reading(self._state, checked=False):
-            liveness_marks.forget(str(self._state))
+            liveness_marks.forget(str(self._state), liveness_marks.KEEP_UNSEEN_S)
             liveness_marks.forget(str(self._state), keep_s, files.STARTED)
             return remove_old(self._state, keep_s)
 

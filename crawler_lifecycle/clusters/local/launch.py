@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from crawler_lifecycle.clusters.local.folders.retention import REMOVED, exclusive, holds_tasks
-from crawler_lifecycle.clusters.local.processes.cgroup import Parents
+from crawler_lifecycle.clusters.local.processes.cgroup import Parent
 from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
 from crawler_lifecycle.clusters.local.processes.identity import BOOT, Identity
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
@@ -62,7 +62,7 @@ class Launcher:
     clock: Callable[[], datetime]
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
-    groups: Callable[[], Parents | None]
+    groups: Callable[[], Parent | None]
     """Where the control groups of tasks are made, if they can be."""
     run_as: RunAs | None
     """The user of crawlers; ``None``: ours."""
@@ -266,7 +266,7 @@ class Launcher:
         """All that the supervisor needs. Raises ``Refused`` or ``InvalidRequest`` for what can never work."""
         contract = contract_of(deployment, crawler, task)
         resources = deployment.resources.over(crawler.resources)
-        memory = parse_memory(resources.memory)
+        memory, cpu = parse_memory(resources.memory), parse_cpu(resources.cpu)
         groups = self.groups()
         argv, cwd = self._argv(crawler)
         self._secrets(crawler)
@@ -292,8 +292,8 @@ class Launcher:
             "state_dir": str(state_dir),
             "memory_limit": memory,
             "memory_text": resources.memory,
-            "cpu_limit": parse_cpu(resources.cpu),
-            "cgroup": None if groups is None else groups.to_json(),
+            "cpu_limit": cpu if groups is not None and groups.cpu else None,
+            "cgroup": None if groups is None else groups.folder,
             "user": None if self.run_as is None else self.run_as.to_json(),
             "stop_grace_s": deployment.limits.stop_grace_s,
             "run_timeout_s": deployment.limits.run_timeout_s,

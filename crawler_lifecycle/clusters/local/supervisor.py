@@ -326,13 +326,7 @@ class Supervisor:
         return float(grace) if isinstance(grace, (int, float)) else 30.0
 
     def _watch_memory(self, pid: int) -> None:
-        if self._kernel.in_force:
-            if not self._oom and self._kernel.oom_kills():
-                self._oom = True
-                self._message = KILLED
-                self._kill_group(pid)  # version 1 kills one process and leaves the others
-            return
-        if self._limit is None:
+        if self._kernel.in_force or self._limit is None:
             return
         held = memory_of(pid, self._limit)
         self._peak = max(self._peak, held)

@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message imp
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.clusters.local.live_counters import counted
+from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes.identity import boot_id
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports.looks import Details
@@ -144,7 +144,7 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[s
         place.cluster.task_records(run)
         place.cluster.inventory()
         LocalFiles(place.state).files(run, [task])
-        for one in counted(place.state):
+        for one in LocalObserver(place.state).counted():
             assert one.run == run
         place.keep(list(look.observations), details)
         place.cluster.stop(run, task)

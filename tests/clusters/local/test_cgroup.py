@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from crawler_lifecycle.clusters.local.processes import cgroup
-from crawler_lifecycle.clusters.local.processes.cgroup import Group, Parents, Unavailable
+from crawler_lifecycle.clusters.local.processes.cgroup import Group, Parent, Unavailable
 
 #: What the kernel puts into every new group.
-NEW = {
-    2: {"cgroup.procs": "", "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0"}
-    | {"memory.events": "low 0\noom 3\noom_kill 0\n", "memory.peak": "0", "cpu.max": "max 100000"},
-    1: {"cgroup.procs": "", "memory.limit_in_bytes": "", "memory.max_usage_in_bytes": "", "cpu.cfs_quota_us": ""}
-    | {"cpu.cfs_period_us": "", "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"},
-}
+NEW = {"cgroup.procs": "", "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0"}
+NEW |= {"cgroup.controllers": "", "memory.events": "low 0\noom 3\noom_kill 0\n", "memory.peak": "0"}
+NEW |= {"cgroup.kill": "", "cpu.max": "max 100000"}
 
 
 class Kernel:
     """A tree of folders that fills and clears groups as the kernel does."""
 
-    def __init__(self, folder: Path, version: int) -> None:
-        self.version = version
+    def __init__(self, folder: Path) -> None:
         self.root = folder / "sys"
         self.proc = folder / "proc"
         self.proc.mkdir()
@@ -35,13 +32,13 @@ class Kernel:
         if str(path) in self.refused:
             raise PermissionError(13, "Permission denied", path)
         self._mkdir(path, mode)
-        for name, text in NEW[self.version].items():
+        for name, text in NEW.items():
             Path(path, name).write_text(text)
 
     def rmdir(self, path: str) -> None:
         if Path(path, "cgroup.procs").exists() and Path(path, "cgroup.procs").read_text().strip():
             raise OSError(16, "Device or resource busy", path)
-        for name in NEW[self.version]:
+        for name in NEW:
             Path(path, name).unlink(missing_ok=True)
         self._rmdir(path)
 
@@ -70,16 +67,13 @@ class Kernel:
 
 
 @pytest.fixture
-def make_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Kernel]:
-    def make(version: int) -> Kernel:
-        kernel = Kernel(tmp_path, version)
-        monkeypatch.setattr(os, "mkdir", kernel.mkdir)
-        monkeypatch.setattr(os, "rmdir", kernel.rmdir)
-        monkeypatch.setattr(cgroup, "_write", kernel.write)
-        monkeypatch.setattr(cgroup, "_marked_delegated", lambda folder: Path(folder, "delegated").exists())
-        return kernel
-
-    return make
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel(tmp_path)
+    monkeypatch.setattr(os, "mkdir", made.mkdir)
+    monkeypatch.setattr(os, "rmdir", made.rmdir)
+    monkeypatch.setattr(cgroup, "_write", made.write)
+    monkeypatch.setattr(cgroup, "_marked_delegated", lambda folder: Path(folder, "delegated").exists())
+    return made
 
 
 def unified(kernel: Kernel, own: str) -> None:
@@ -90,14 +84,13 @@ ALL = {"cgroup__controllers": "cpu io memory pids", "cgroup__procs": "17"}
 FREE = {"memory__max": "max", "memory__high": "max", "cpu__max": "max 100000"}
 
 
-def test_version_2_takes_the_delegated_group_above_ours(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(2)
+def test_it_takes_the_delegated_group_above_ours(kernel: Kernel) -> None:
     unified(kernel, "/service/leaf")
     service = kernel.group("service", cgroup__controllers="cpu memory", cgroup__subtree_control="", cgroup__procs="")
     kernel.group("service", delegated="")
     kernel.group("service/leaf", **ALL, **FREE, cgroup__subtree_control="")
     found = cgroup.find("auto", str(kernel.proc))
-    assert found.to_json() == {"version": 2, "memory": str(service), "cpu": str(service)}
+    assert found == Parent(str(service), cpu=True)
     assert (service / "cgroup.subtree_control").read_text().split() == ["memory", "cpu"]
     assert [entry.name for entry in service.iterdir() if entry.is_dir()] == ["leaf"], "the probe was left behind"
 
@@ -110,10 +103,7 @@ def test_version_2_takes_the_delegated_group_above_ours(make_kernel: Callable[[i
         ({}, "was not delegated to us"),
     ],
 )
-def test_version_2_never_leaves_a_limit_or_takes_what_was_not_given(
-    make_kernel: Callable[[int], Kernel], leaf: dict[str, str], words: str
-) -> None:
-    kernel = make_kernel(2)
+def test_it_never_leaves_a_limit_or_takes_what_was_not_given(kernel: Kernel, leaf: dict[str, str], words: str) -> None:
     unified(kernel, "/service/leaf")
     kernel.group("service", cgroup__controllers="cpu memory", cgroup__subtree_control="memory", cgroup__procs="")
     if leaf:
@@ -124,8 +114,7 @@ def test_version_2_never_leaves_a_limit_or_takes_what_was_not_given(
     assert words in str(refused.value)
 
 
-def test_version_2_without_the_right_to_the_controller(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(2)
+def test_it_without_the_right_to_the_controller(kernel: Kernel) -> None:
     unified(kernel, "/")
     root = kernel.group("", **ALL, cgroup__subtree_control="")
     kernel.refused.add(f"{root}/cgroup.subtree_control")
@@ -133,70 +122,56 @@ def test_version_2_without_the_right_to_the_controller(make_kernel: Callable[[in
         cgroup.find("auto", str(kernel.proc))
 
 
-def two_hierarchies(kernel: Kernel) -> tuple[Path, Path]:
-    kernel.own(
-        "4:memory:/box/me\n3:cpu,cpuacct:/\n0::/\n",
-        f"35 31 0:32 /box {kernel.root}/memory rw - cgroup cgroup rw,memory\n"
-        f"32 31 0:29 / {kernel.root}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
-        f"41 31 0:38 / {kernel.root}/unified rw - cgroup2 cgroup2 rw\n",
-    )
-    kernel.group("unified", cgroup__controllers="hugetlb")
-    return kernel.group("memory/me", cgroup__procs="9"), kernel.group("cpu", cgroup__procs="9")
+def test_without_limits_of_processors_memory_is_limited_alone(kernel: Kernel) -> None:
+    unified(kernel, "/")
+    root = kernel.group("", **ALL, cgroup__subtree_control="memory cpu")
+    write = kernel.write
+
+    def refuse_cpu(folder: str, name: str, text: str) -> None:
+        if name == "cpu.max":
+            raise PermissionError(13, "Permission denied", f"{folder}/{name}")
+        write(folder, name, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cgroup, "_write", refuse_cpu)
+        assert cgroup.find("auto", str(kernel.proc)) == Parent(str(root), cpu=False)
+    assert [entry.name for entry in root.iterdir() if entry.is_dir()] == []
 
 
-def test_version_1_takes_a_group_inside_of_ours_in_each_hierarchy(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(1)
-    memory, cpu = two_hierarchies(kernel)
-    found = cgroup.find("auto", str(kernel.proc))
-    assert found.to_json() == {"version": 1, "memory": str(memory), "cpu": str(cpu)}
-    group = Group.create(found, "crawl-1-0-1-ab", memory=2**26, cpu=0.5)
-    assert (memory / "crawl-1-0-1-ab/memory.limit_in_bytes").read_text() == str(2**26)
-    assert (cpu / "crawl-1-0-1-ab/cpu.cfs_quota_us").read_text() == "50000"
-    assert group.remove()
-    assert not (memory / "crawl-1-0-1-ab").exists()
-    assert not (cpu / "crawl-1-0-1-ab").exists()
-
-
-def test_without_a_writable_cpu_hierarchy_memory_is_limited_alone(
-    make_kernel: Callable[[int], Kernel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = make_kernel(1)
-    memory, cpu = two_hierarchies(kernel)
-    make = kernel.mkdir
-
-    def refuse_cpu(path: str, mode: int = 0o777) -> None:
-        if str(path).startswith(str(cpu)):
-            raise PermissionError(13, "Permission denied", path)
-        make(path, mode)
-
-    monkeypatch.setattr(os, "mkdir", refuse_cpu)
-    assert cgroup.find("auto", str(kernel.proc)).to_json() == {"version": 1, "memory": str(memory), "cpu": None}
-
-
-def test_no_memory_controller_anywhere(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(1)
-    kernel.own("0::/\n", f"41 31 0:38 / {kernel.root} rw - cgroup2 cgroup2 rw\n")
+@pytest.mark.parametrize(
+    ("lines", "mount"),
+    [
+        ("4:memory:/box/me\n0::/\n", "35 31 0:32 /box {root}/memory rw - cgroup cgroup rw,memory\n"),
+        ("0::/\n", "41 31 0:38 / {root} rw - cgroup2 cgroup2 rw\n"),
+        ("0::/elsewhere\n", "41 31 0:38 /box {root} rw - cgroup2 cgroup2 rw\n"),
+    ],
+    ids=["version 1", "without the controller", "not to be seen from here"],
+)
+def test_no_memory_controller_anywhere(kernel: Kernel, lines: str, mount: str) -> None:
+    kernel.own(lines, mount.format(root=kernel.root))
     kernel.group("", cgroup__controllers="hugetlb")
-    with pytest.raises(Unavailable, match="no cgroup with a memory controller is mounted"):
+    with pytest.raises(Unavailable, match="no cgroup of version 2 with a memory controller is mounted"):
         cgroup.find("auto", str(kernel.proc))
 
 
-def test_a_named_folder(make_kernel: Callable[[int], Kernel], tmp_path: Path) -> None:
-    kernel = make_kernel(2)
+def test_a_named_folder(kernel: Kernel, tmp_path: Path) -> None:
     named = kernel.group("named", cgroup__controllers="memory", cgroup__subtree_control="memory")
     kernel.refused.add(f"{named}/cgroup.subtree_control")
-    assert cgroup.find(str(named)).to_json() == {"version": 2, "memory": str(named), "cpu": None}
-    with pytest.raises(Unavailable, match="is no cgroup with a memory controller"):
+    assert cgroup.find(str(named)) == Parent(str(named), cpu=False)
+    with pytest.raises(Unavailable, match="is no cgroup of version 2"):
         cgroup.find(str(tmp_path))
     with pytest.raises(Unavailable, match="switched off"):
         cgroup.find("off")
 
 
-def test_what_version_2_is_told_and_asked(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(2)
+SPEC = {"name": "crawl-7-1-2", "uid": "cdcdcdcd-0000"}
+
+
+def test_what_the_kernel_is_told_and_asked(kernel: Kernel) -> None:
     parent = kernel.group("parent")
-    group = Group.create(Parents(2, str(parent), str(parent)), "crawl-7-1-2-cd", memory=2**27, cpu=0.001)
-    folder = parent / "crawl-7-1-2-cd"
+    group = Group.of({"cgroup": str(parent), **SPEC})
+    group.make(memory=2**27, cpu=0.001)
+    folder = parent / "crawl-7-1-2-cdcdcdcd"
     told = {name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "memory.oom.group")}
     assert told == {"memory.max": str(2**27), "memory.swap.max": "0", "memory.oom.group": "1"}
     assert (folder / "cpu.max").read_text() == "1000 100000"  # the kernel grants no less
@@ -205,35 +180,58 @@ def test_what_version_2_is_told_and_asked(make_kernel: Callable[[int], Kernel]) 
     (folder / "memory.peak").write_text("134217728\n")
     assert (group.oom_kills(), group.peak()) == (2, 2**27)
     (folder / "cgroup.procs").write_text("123456\n")
-    assert group.remove(0.05) is False
+    assert (group.pids(), group.remove(0.05)) == ([123456], False)
+    group.kill()
+    assert (folder / "cgroup.kill").read_text() == "1"
     (folder / "cgroup.procs").write_text("")
-    assert Group.from_json(group.to_json(), "crawl-7-1-2-cd").remove()
-    assert not folder.exists()
     assert group.remove()
+    assert not folder.exists()
+    assert (group.remove(), group.pids(), group.peak()) == (True, [], None)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"version": 3, "folders": ["/a/n"]},
-        {"version": 2, "folders": []},
-        {"version": 2, "folders": ["/a/n"] * 3},
-        {"version": 2, "folders": ["n"]},
-        {"version": 2, "folders": ["/a/other"]},
-        {"version": 2, "folders": [7]},
-    ],
+    "forged",
+    [{}, {"cgroup": 7}, {"cgroup": "here"}, {"cgroup": "/a", "name": "n"}, {"cgroup": "/a", "name": "crawl-/b"}],
 )
-def test_a_record_that_names_something_else_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"no version and folders|not this task's"):
-        Group.from_json(data, "n")
+def test_a_spec_that_names_something_else_is_refused(forged: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="names no cgroup of this task"):
+        Group.of(SPEC | forged)
 
 
-def test_a_half_made_group_is_taken_away_again(make_kernel: Callable[[int], Kernel]) -> None:
-    kernel = make_kernel(1)
-    memory, cpu = kernel.group("memory"), kernel.group("cpu")
-    kernel.refused.add(f"{cpu}/n/cpu.cfs_quota_us")
+def test_a_half_made_group_is_taken_away_again(kernel: Kernel) -> None:
+    folder = kernel.group("parent") / "n"
+    kernel.refused.add(f"{folder}/cpu.max")
     with pytest.raises(OSError, match="busy"):
-        Group.create(Parents(1, str(memory), str(cpu)), "n", memory=1, cpu=1.0)
-    assert not (memory / "n").exists()
-    assert not (cpu / "n").exists()
+        Group(str(folder)).make(memory=1, cpu=1.0)
+    assert not folder.exists()
+
+
+def test_a_real_group_takes_in_and_ends_what_hides() -> None:
+    """Without limits, which need a controller: what the kernel does in any group of version 2."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    group = Group(
+        os.path.join(next((m[1] for m in mounts if m[2] == "cgroup2"), "/nowhere"), f"crawl-test-{os.getpid()}")
+    )
+    try:
+        group.make(memory=None, cpu=None)
+    except OSError as why:
+        pytest.skip(f"no group of version 2 can be made here: {why}")
+    hides = (
+        "import os, time\nif os.fork():\n  os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(300)"
+    )
+    waits = f"input()\n{hides}"
+    try:
+        with subprocess.Popen([sys.executable, "-c", waits], stdin=-1, stdout=-1, env={}, text=True) as process:
+            group.admit(process.pid)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            hidden = int(process.stdout.readline())
+            process.wait()
+            assert group.pids() == [hidden]
+            assert group.remove(0.1) is False
+            group.kill()
+    finally:
+        assert group.remove(60)
+    assert group.pids() == []

@@ -93,10 +93,8 @@ def groups(bench: Bench) -> list[str]:
     spec = bench.folder() / "spec.json"
     if not spec.exists():
         return []
-    written = json.loads(spec.read_text())
-    name = f"{written['name']}-{written['uid'][:8]}"
-    parents = {written["cgroup"]["memory"], written["cgroup"]["cpu"]} - {None}
-    return [path for path in (os.path.join(parent, name) for parent in sorted(parents)) if os.path.exists(path)]
+    folder = cgroup.Group.of(json.loads(spec.read_text())).folder
+    return [folder] if os.path.exists(folder) else []
 
 
 @pytest.mark.parametrize("code", [GROW, FAMILY, FAST], ids=["grows", "family", "fails at the limit"])
@@ -226,15 +224,10 @@ def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(
         memory="96Mi",
         cpu="250m",
     )
-    [*folders] = groups(kernel)
-    assert folders
-    found = {name: Path(folder, name) for folder in folders for name in os.listdir(folder)}
-    if "memory.max" in found:
-        assert found["memory.max"].read_text().strip() == str(96 * 2**20)
-        assert found["cpu.max"].read_text().split() == ["25000", "100000"]
-    else:
-        assert found["memory.limit_in_bytes"].read_text().strip() == str(96 * 2**20)
-        assert found["cpu.cfs_quota_us"].read_text().strip() == "25000"
+    [folder] = groups(kernel)
+    found = {name: Path(folder, name) for name in os.listdir(folder)}
+    assert found["memory.max"].read_text().strip() == str(96 * 2**20)
+    assert found["cpu.max"].read_text().split() == ["25000", "100000"]
     inside = {int(pid) for pid in found["cgroup.procs"].read_text().split()}
     assert {kernel.runner().pid, kernel.crawler_process().pid} <= inside
     assert kernel.supervisor().pid not in inside
@@ -292,27 +285,36 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-@needs_cgroup
-def test_a_group_that_cannot_be_made_costs_nothing_but_itself(kernel: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    parents = cgroup.Parents(1, "/nowhere/at/all", None)
-    monkeypatch.setattr(cgroup, "find", lambda setting: parents)
-    kernel.deploy(GROW, memory="80Mi")
-    seen = kernel.until(Phase.ENDED)
+def test_a_group_that_cannot_be_made_costs_nothing_but_itself(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "find", lambda setting: cgroup.Parent("/nowhere/at/all", cpu=True))
+    bench = make_bench()
+    bench.deploy(GROW, memory="80Mi", cpu="1")
+    seen = bench.until(Phase.ENDED)
     assert seen.end is not None
     assert seen.end.reason == "OOMKilled"
-    assert "no cgroup for this task" in (kernel.folder() / "supervisor.log").read_text()
+    assert "no cgroup for this task" in (bench.folder() / "supervisor.log").read_text()
 
 
-def test_a_file_that_names_a_foreign_group_is_garbage(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forged", [{}, {"cgroup": "{tmp}", "name": "foreign"}, {"cgroup": "{tmp}", "name": "crawl-/.."}]
+)
+def test_a_spec_that_names_a_foreign_group_is_garbage(
+    make_bench: Callable[..., Bench], tmp_path: Path, forged: dict[str, str]
+) -> None:
     bench = make_bench(cgroup_setting="off")
     bench.deploy("pass")
     bench.until(Phase.ENDED)
     wait_until(lambda: not bench.supervisor().alive())  # while it lives, the file is its own matter
-    foreign = tmp_path / "foreign"
+    spec = json.loads((bench.folder() / "spec.json").read_text())
+    spec |= {name: text.replace("{tmp}", str(tmp_path)) for name, text in forged.items()}
+    foreign = tmp_path / f"foreign-{spec['uid'][:8]}"
     foreign.mkdir()
-    (bench.folder() / "cgroup.json").write_text(json.dumps({"version": 1, "folders": [str(foreign)]}))
+    (bench.folder() / "spec.json").write_text(json.dumps(spec))
+    (bench.folder() / "cgroup.json").write_text("{}")
     seen = bench.look()
     assert seen.phase is Phase.ENDED
     assert seen.end is not None
-    assert "set aside: cgroup.json: it names a cgroup that is not this task's" in (seen.end.message or "")
+    assert "set aside: the spec names no cgroup of this task" in (seen.end.message or "")
     assert foreign.is_dir()

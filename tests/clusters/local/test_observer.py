@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -83,8 +82,7 @@ def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, to
 
 
 def test_a_forged_end_is_none_and_the_true_one_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pause in ("HELD_S", "UNHELD_S"):  # each turn looks into every folder
-        monkeypatch.setattr(observer, pause, 0.0)
+    monkeypatch.setattr(observer, "CHECK_S", 0.0)  # each turn looks into every folder
     told = Told(LocalObserver(bench.state))
     with told.watching():
         bench.start(FORGER + POLITE)
@@ -112,33 +110,6 @@ def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(bench: Be
     assert all(one.alive() for one in (supervisor, runner, crawler))
     told.after(lambda: bench.slay(crawler))
     wait_until(lambda: told.observer.health().watched == 0)
-
-
-def test_tasks_of_a_build_without_marks_are_found(bench: Bench) -> None:
-    bench.deploy(SLEEP)
-    bench.until(Phase.EXECUTING)
-    for name in (liveness_marks.LIVE, liveness_marks.ENDED):
-        shutil.rmtree(bench.state / name)
-    told = Told(LocalObserver(bench.state))
-    with told.watching():
-        wait_until(lambda: told.observer.health().watched == 1)
-        told.quiet()
-        told.after(lambda: bench.slay(bench.crawler_process()))
-
-
-def test_a_task_that_such_a_build_deploys_while_we_watch_is_found(bench: Bench, told: Told) -> None:
-    """Its only sign is the mark with which it waits."""
-    bench.fill(2)
-    told.quiet()
-
-    def deploy() -> None:
-        bench.deploy(SLEEP, range(2, 3))
-        (bench.state / liveness_marks.LIVE / cluster_name(RUN, 2, 1)).unlink(missing_ok=True)
-
-    told.after(deploy)
-    wait_until(lambda: told.observer.health().watched == 3)
-    told.quiet()
-    told.after(lambda: (bench.slay(bench.crawler_process(0)), bench.until(Phase.EXECUTING, index=2)))
 
 
 def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
@@ -181,33 +152,19 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
         told.after(lambda: bench.slay(crawler))
 
 
-def test_old_ends_are_not_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_nobody_watched_is_told_while_its_mark_is_kept(bench: Bench) -> None:
     bench.deploy("pass")
     bench.until_on_file()
     wait_until(lambda: marks(bench, liveness_marks.ENDED) == [NAME])
-    (bench.state / liveness_marks.ENDED / NAME).unlink()
+    bench.cluster.remove_old(3600)
     told = Told(LocalObserver(bench.state))
     with told.watching():
         wait_until(lambda: told.calls)
         assert told.calls[0][1] <= datetime.now(UTC) + timedelta(seconds=1)
-    monkeypatch.setattr(observer, "CATCH_UP_S", 0.0)
+    liveness_marks.forget(str(bench.state), keep_s=-1)
     again = Told(LocalObserver(bench.state))
     with again.watching():
         assert again.quiet() == 0
-
-
-def test_without_file_descriptors_for_processes_ends_are_still_found(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(pid: int) -> int:
-        raise OSError(errno.EMFILE, "too many")
-
-    monkeypatch.setattr(os, "pidfd_open", refused)
-    told = Told(LocalObserver(bench.state))
-    with told.watching():
-        told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
-        told.quiet()
-        told.after(lambda: bench.slay(bench.crawler_process()))
 
 
 def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,20 +267,16 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
         thread.join()
 
 
-def test_watching_is_cheap(bench: Bench, tmp_path: Path) -> None:
-    """No work that grows with ended runs: after the first reading their folders are never opened again."""
+def test_watching_is_cheap(bench: Bench) -> None:
+    """No work that grows with ended runs: their folders are never opened."""
     for run in range(100, 300):
-        folder = bench.state / "tasks" / str(run) / "0" / "1"
-        folder.mkdir(parents=True)
-        (folder / "end.json").write_text("{}")
-        os.utime(folder / "end.json")
+        (bench.state / liveness_marks.ENDED / cluster_name(run, 0, 1)).touch()
+    (bench.state / "tasks").rmdir()
+    (bench.state / "tasks").write_text("unreadable as a folder")
     told = Told(LocalObserver(bench.state))
     with told.watching():
         wait_until(lambda: len({run for run, _ in told.calls}) == 200)
-        told.quiet()
-        shutil.rmtree(bench.state / "tasks")
-        (bench.state / "tasks").write_text("unreadable as a folder")
         a_whole_turn(told)
-        assert told.observer.health().up
+        assert (told.observer.health().up, told.quiet()) == (True, 200)
     (bench.state / "tasks").unlink()
     (bench.state / "tasks").mkdir()

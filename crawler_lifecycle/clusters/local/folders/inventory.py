@@ -2,13 +2,17 @@
 
 Two sources, because each can be missing: the folders of tasks without an end, and the processes whose environment names
 a folder of ours. A process that outlived its recorded end, or whose folder was taken away, is in the second alone.
+``task_records`` reads what the folders say about a run, for a database that lost its rows.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from heapq import merge
+from itertools import groupby
 from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Stat, all_processes
@@ -17,11 +21,11 @@ from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.runs import TaskRef
+from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from .reading import reading
+from .reader import reading
 
 Key = tuple[int, int, int]
 #: How a look sees one task.
@@ -34,28 +38,13 @@ def inventory(
     """One page, in the order of run, index and attempt. Raises ``OSError`` when anything cannot be read."""
     begin = after or (0, -1, 0)
     processes = _processes(tasks)
-    keys = {key for key in processes if key > begin and run_id in (None, key[0])}
+    keys = sorted(key for key in processes if key > begin and run_id in (None, key[0]))
     found: list[ClusterTask] = []
-    folders = _unended(tasks, run_id, begin)
-    following = next(folders, None)
-    for key in _merged(sorted(keys), folders, following):
+    for key, _ in groupby(merge(keys, _unended(tasks, run_id, begin))):  # no more folders are read than are wanted
         found += _tasks_of(key, tasks, observe, processes.get(key, {}), node)
         if len(found) >= limit:
             break
     return found
-
-
-def _merged(keys: list[Key], folders: Iterator[Key], following: Key | None) -> Iterator[Key]:
-    """Both in order, each key once, without reading more folders than are wanted."""
-    waiting = list(reversed(keys))
-    while waiting or following is not None:
-        if following is None or (waiting and waiting[-1] < following):
-            yield waiting.pop()
-            continue
-        if waiting and waiting[-1] == following:
-            waiting.pop()
-        yield following
-        following = next(folders, None)
 
 
 def _tasks_of(
@@ -217,3 +206,43 @@ def _spec(folder: Path) -> dict[str, object]:
         return files.read(files.held(str(folder)), files.SPEC) or {}
     except (FileNotFoundError, NotOurs, files.Garbage):
         return {}
+
+
+# --- records
+
+
+def task_records(tasks: Path, run: RunRef) -> list[TaskRecord]:
+    """The latest attempt of each index of this very run. Raises ``OSError``."""
+    if not run.owns(files.owner(str(tasks), run.run_id)):
+        return []
+    top = tasks / str(run.run_id)
+    found = []
+    for index in numbers(top):
+        records = (_record(top / str(index) / str(attempt)) for attempt in reversed(numbers(top / str(index))))
+        latest = next((one for one in records if one is not None), None)
+        if latest is not None:
+            found.append(latest)
+    return found
+
+
+def _record(folder: Path) -> TaskRecord | None:
+    """What its spec says; ``None`` without one that can be read."""
+    try:
+        spec = files.read(files.held(str(folder)), files.SPEC)
+        contract = (spec or {}).get("contract")
+        if spec is None or not isinstance(contract, dict):
+            return None
+        record = spec.get("record")
+        return TaskRecord(
+            index=int(contract["CRAWL_TASK_INDEX"]),
+            attempt=int(contract["CRAWL_ATTEMPT"]),
+            task_id=int(contract["CRAWL_TASK_ID"]),
+            crawler=str(contract["CRAWL_CRAWLER"]),
+            args=json.loads(contract["CRAWL_ARGS"]),
+            settings=json.loads(contract["CRAWL_SETTINGS"]),
+            name=str(spec["name"]),
+            uid=str(spec["uid"]),
+            record=record if isinstance(record, dict) else {},
+        )
+    except (files.Garbage, NotOurs, FileNotFoundError, KeyError, TypeError, ValueError, RecursionError):
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from crawler_lifecycle.clusters.local.processes.cgroup import Group, Parents, group_name
+from crawler_lifecycle.clusters.local.processes.cgroup import Group
 from crawler_lifecycle.runner.held import Held
 
 from . import folder as files
@@ -40,15 +40,13 @@ class KernelLimits:
 
     def prepare(self, memory: int | None) -> None:
         """Make the group, if groups can be made here and there is a limit to set (``memory``: bytes)."""
-        place, cpu = self._spec.get("cgroup"), self._spec.get("cpu_limit")
+        cpu = self._spec.get("cpu_limit")
         share = float(cpu) if isinstance(cpu, (int, float)) and cpu > 0 else None
-        if not isinstance(place, dict) or (memory is None and share is None):
+        if self._spec.get("cgroup") is None or (memory is None and share is None):
             return
         try:
-            parents = Parents.from_json(place)
-            share = share if parents.cpu else None
-            group = Group.planned(parents, name_of(self._spec), cpu=share)
-            files.replace(self._folder, files.CGROUP, group.to_json())
+            group = Group.of(self._spec)
+            files.replace(self._folder, files.CGROUP, {"folder": group.folder})
             group.make(memory=memory, cpu=share)
         except (OSError, ValueError) as error:
             self._give_up(error)
@@ -90,25 +88,6 @@ class KernelLimits:
         group, self._group = self._group, None
         if group is not None and group.remove():
             self._folder.unlink(files.CGROUP)
-
-
-def name_of(spec: dict[str, object]) -> str:
-    """The name of the group of the task with this spec."""
-    return group_name(str(spec.get("name")), spec.get("uid"))
-
-
-def left_behind(folder: Held, spec: dict[str, object]) -> Group | None:
-    """The group of a task whose supervisor may be dead; ``None`` when there is none on file.
-
-    Raises ``folder.Garbage`` for a file that names anything else, and ``OSError``.
-    """
-    data = files.read(folder, files.CGROUP)
-    if data is None:
-        return None
-    try:
-        return Group.from_json(data, name_of(spec))
-    except ValueError as trouble:
-        raise files.Garbage(f"{files.CGROUP}: {trouble}") from None
 
 
 def settle(folder: Held, group: Group) -> None:

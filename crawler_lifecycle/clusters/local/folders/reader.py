@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,13 +28,14 @@ from crawler_lifecycle.clusters.local.processes.identity import (
     started_with,
 )
 from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .limits import left_behind, settle
+from .limits import settle
 
 
 class TaskFolder:
@@ -208,7 +210,9 @@ class TaskFolder:
         group = self.group()
         if group is not None:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
-            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended}
+            # Asked again: a number may have been given to a stranger before it was read.
+            there = set(group.pids()) if more else ()
+            found |= {stat.pid: stat for stat in more if stat is not None and not stat.ended and stat.pid in there}
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
@@ -227,12 +231,12 @@ class TaskFolder:
     # --- the control group
 
     def group(self) -> Group | None:
-        """The control group on file, if the file can be believed."""
+        """The control group, where a file says that there is one."""
         if not self.has(files.CGROUP):
             return None
         try:
-            return left_behind(self._here(), self.read(files.SPEC) or {})
-        except files.Garbage as trouble:
+            return Group.of(self.read(files.SPEC) or {})
+        except ValueError as trouble:
             self._note(str(trouble))
             return None
 
@@ -296,3 +300,31 @@ class TaskFolder:
             last = self.count(summary, name, files.SUMMARY)
             values[name] = last if last is not None else self.count(stats, name, files.STATS)
         return Counters(**values), progress
+
+
+def check_readable(state: Path) -> None:
+    """A missing or unreadable folder of all tasks is an outage; what is missing inside of it is an answer.
+
+    Raises ``OSError``.
+    """
+    tasks = state / "tasks"
+    try:
+        with os.scandir(tasks):
+            pass
+    except FileNotFoundError:
+        cure = "the folder of tasks is missing: mount its disk, or make it anew if they are lost for good"
+        raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
+
+
+@contextmanager
+def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
+    """Raises ``ClusterUnavailable`` for any ``OSError`` within, and first of all when the folder is not readable.
+
+    ``checked``: whether that is asked; a state folder that was never made holds nothing.
+    """
+    try:
+        if checked:
+            check_readable(state)
+        yield
+    except OSError as error:
+        raise ClusterUnavailable(f"the local cluster cannot be read: {error}") from error

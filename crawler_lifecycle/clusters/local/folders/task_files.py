@@ -18,8 +18,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .reader import TaskFolder
-from .reading import reading
+from .reader import TaskFolder, reading
 from .retention import REMOVED, exclusive
 
 #: Names that are looked at in one listing, of whatever kind, and folders inside of each other.

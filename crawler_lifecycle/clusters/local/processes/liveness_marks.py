@@ -14,8 +14,8 @@ import time
 
 LIVE = "live"
 ENDED = "ended"
-#: Seconds for which the mark of an ended task stays.
-KEEP_ENDED_S = 120.0
+#: Seconds for which the mark of an ended task stays, and where nobody observes: who begins to, tells what ended then.
+KEEP_ENDED_S, KEEP_UNSEEN_S = 120.0, 3600.0
 
 
 def begin(mark: str) -> None:
