@@ -29,28 +29,28 @@ class Interner:
     def job(self, job: Job) -> Job:
         """The same Job."""
         self._metadata(job.metadata)
-        self._conditions(job.status_)
+        self._conditions(job.status)
         return job
 
     def pod(self, pod: Pod) -> Pod:
         """The same pod."""
         self._metadata(pod.metadata)
-        self._conditions(pod.status_)
-        if pod.spec_ is not None and pod.spec_.containers_:
-            force_setattr(pod.spec_, "containers_", self._each(pod.spec_.containers_))
+        self._conditions(pod.status)
+        if pod.spec.containers:
+            force_setattr(pod.spec, "containers", self._each(pod.spec.containers))
         return pod
 
     def _metadata(self, meta: ObjectMeta) -> None:
-        if meta.labels_:
-            force_setattr(meta, "labels_", self._strings(meta.labels_))
-        if meta.annotations_:
-            force_setattr(meta, "annotations_", self._strings(meta.annotations_))
-        if meta.finalizers_:
-            force_setattr(meta, "finalizers_", self._each(meta.finalizers_))
+        if meta.labels:
+            force_setattr(meta, "labels", self._strings(meta.labels))
+        if meta.annotations:
+            force_setattr(meta, "annotations", self._strings(meta.annotations))
+        if meta.finalizers:
+            force_setattr(meta, "finalizers", self._each(meta.finalizers))
 
-    def _conditions(self, status: JobStatus | PodStatus | None) -> None:
-        if status is not None and status.conditions_:
-            force_setattr(status, "conditions_", self._each(status.conditions_))
+    def _conditions(self, status: JobStatus | PodStatus) -> None:
+        if status.conditions:
+            force_setattr(status, "conditions", self._each(status.conditions))
 
     def _strings(self, of: Mapping[str, str]) -> Mapping[str, str]:
         return dict(zip(map(self._one, of, of), map(self._one, of.values(), of.values()), strict=True))
