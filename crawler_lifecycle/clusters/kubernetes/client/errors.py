@@ -102,9 +102,7 @@ class NoAnswer(ApiError):
 
 
 class Unreadable(ApiError):
-    """An answer came and is none: cut, no JSON, not what was asked for, or too long. ``what`` says which."""
-
-    what = ""
+    """An answer came and is none: cut, no JSON, not what was asked for, or too long."""
 
 
 class TooLarge(Unreadable):
@@ -248,12 +246,8 @@ def too_large(asked: Asked, limit: int) -> Unreadable:
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
     """The error for an answer that is none."""
     subject = f": {asked.gesture}" if asked else ""
-    error = kind(
-        f"the answer of the Kubernetes API cannot be used{subject}: {what}",
-        effect_unknown=asked is not None and asked.writes,
-    )
-    error.what = what
-    return error
+    text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
+    return kind(text, effect_unknown=asked is not None and asked.writes)
 
 
 def retry_after(value: str | None, now: datetime | None = None) -> float | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from crawler_lifecycle.domain import bounds
 
-from .errors import ApiError, Unreadable, unreadable
+from .errors import Asked, Unreadable, unreadable
 from .odd_values import Grace, Number, known_time, mended
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -323,6 +323,7 @@ _KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_Typed)
+_NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
@@ -331,20 +332,20 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
         if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
             raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
         found: T = _decoded(kind, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data) from error
     return found
 
 
-def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
+def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListPage[T]:
     """One page of a list of them. Raises ``Unreadable``."""
     try:
         page: ListPage[T] = _decoded_page(kind, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded(kind.__name__, error, data) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded(kind.__name__, error, data, asked) from error
     expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
     if not page.kind.endswith(expected):
-        raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
+        raise unreadable(asked, f"it is a {page.kind[:60]}, not a {expected}")
     return page
 
 
@@ -365,21 +366,21 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
     return found
 
 
-def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:
+def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.Raw]:
     """One line of a watch: its type, and its object as it came. Raises ``Unreadable``."""
     try:
         told = _TYPED.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded("an event of a watch", error, line) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded("an event of a watch", error, line, asked) from error
     return told.type, told.object
 
 
-def decode_kind(data: bytes) -> str:
+def decode_kind(data: bytes, asked: Asked | None = None) -> str:
     """The kind of an object, after reading all of it. Raises ``Unreadable``."""
     try:
         return _KIND.decode(data).kind
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded("an object", error, data) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded("an object", error, data, asked) from error
 
 
 def decode_job(data: bytes) -> Job:
@@ -387,7 +388,6 @@ def decode_job(data: bytes) -> Job:
     return decode(Job, data)
 
 
-def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
+def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: Asked | None = None) -> Unreadable:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
-    told: Unreadable = unreadable(None, f"{what}: {error} (it begins {begins!r})")
-    return told
+    return unreadable(asked, f"{what}: {error} (it begins {begins!r})")

@@ -14,8 +14,6 @@ import msgspec
 
 from crawler_lifecycle.domain import bounds
 
-from .errors import unreadable
-
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
 #: Seconds of a grace, about three years: no clock counts as far as some.
 GRACE_MAX_S = 10**8
@@ -37,14 +35,14 @@ def known_time(at: datetime | None) -> datetime | None:
 
 
 def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """The object, each odd value of it mended. Raises ``Unreadable`` and ``MsgspecError``."""
+    """The object, each odd value of it mended. Raises ``MsgspecError``."""
     said = msgspec.json.decode(data)
     for _ in range(MENDED_MAX):
         try:
             return msgspec.convert(said, kind)
         except msgspec.ValidationError as error:
             _mend(said, error)
-    raise unreadable(None, f"more than {MENDED_MAX} values of it are none")
+    raise msgspec.ValidationError(f"more than {MENDED_MAX} values of it are none")
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
