@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.jobs.deletion import Deletion
-from crawler_lifecycle.clusters.kubernetes.looks.inventory import Inventory
+from crawler_lifecycle.clusters.kubernetes.looks.inventory import Inventory, task_records
 from crawler_lifecycle.clusters.kubernetes.looks.listing import Key
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace, read_identity
 from crawler_lifecycle.clusters.kubernetes.looks.pipeline import Looks
@@ -15,7 +15,6 @@ from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports import Details, Look, TaskRecord, TaskRef
 
-from .looks import run_records
 from .looks.details.log_tails import LogTails
 from .looks.details.reader import DetailReader
 
@@ -78,7 +77,7 @@ class KubernetesCluster:
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """What the run's Jobs know of its tasks. Raises ``ApiError``."""
-        return run_records.task_records(self._api, run)
+        return task_records(self._api, run)
 
     def inventory(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
         """Everything of ours that waits or executes; a page may be longer than ``limit``. Raises ``ApiError``."""

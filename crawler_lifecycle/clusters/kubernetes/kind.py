@@ -35,7 +35,7 @@ class KubernetesKind(ClusterKind):
     component = f"{_DOCTOR}.component:component"
     slow = tuple(
         f"{_HERE}.{name}"
-        for name in ("client.connection", "cluster", "jobs.held_pods", "looks.namespace_identity", "rbac")
+        for name in ("client.connection", "cluster", "jobs.finalizers", "looks.namespace_identity", "rbac")
     )
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
@@ -54,7 +54,7 @@ class KubernetesKind(ClusterKind):
         return task_files(self.settings.volume_claim, self.settings.volume_path, bundles)
 
     def numbers(self) -> KnowsRuns:
-        from crawler_lifecycle.clusters.kubernetes.looks.run_records import KubernetesRuns
+        from crawler_lifecycle.clusters.kubernetes.looks.inventory import KubernetesRuns
 
         return KubernetesRuns(api_of(self.settings))
 
