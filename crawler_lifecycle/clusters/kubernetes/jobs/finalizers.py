@@ -235,12 +235,8 @@ def list_held(api: Api, *, run_id: int | None = None) -> list[HeldPod]:
     ``ApiError``.
     """
     selector = None if run_id is None else labels.of_run(run_id, settled=None)
-    found = [_held(pod) for pod in api.listing(api.pods_path(), Pod, labels=selector).items if _is_held(pod)]
+    found = [_held(pod) for pod in api.listing(api.pods_path(), Pod, labels=selector).items if _ours_or_none(pod)]
     return sorted(found, key=lambda h: (h.run_id or 0, h.task_index or 0, h.attempt or 0, h.name))
-
-
-def _is_held(pod: Pod) -> bool:
-    return labels.FINALIZER in pod.metadata.finalizers
 
 
 def _held(pod: Pod) -> HeldPod:

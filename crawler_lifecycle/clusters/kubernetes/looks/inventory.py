@@ -43,7 +43,7 @@ class Inventory:
         self._lock = threading.Lock()
         self._readings: dict[int | None, tuple[float, list[ClusterTask]]] = {}
 
-    def page(self, run_id: int | None, after: Key | None, limit: int) -> list[ClusterTask]:
+    def page(self, *, run_id: int | None = None, after: Key | None = None, limit: int = 500) -> list[ClusterTask]:
         """At most ``limit`` tasks behind ``after``. Later pages are of the same reading. Raises ``ApiError``.
 
         What has the same key is in the same page, which may be longer for it: a pod that was left beside a new Job.

@@ -5,12 +5,12 @@ Memory comes from the metrics API (``metrics.k8s.io``), where a cluster has one.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Collection, Sequence
-
-import msgspec
+from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -77,27 +77,6 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
     return (said.counters if said else Counters()), peak
 
 
-class _Meta(msgspec.Struct):
-    name: str
-
-
-class _Container(msgspec.Struct):
-    name: str
-    usage: dict[str, str] = {}
-
-
-class _PodMetrics(msgspec.Struct):
-    metadata: _Meta
-    containers: list[_Container] = []
-
-
-class _List(msgspec.Struct):
-    items: list[_PodMetrics] = []
-
-
-_LIST = msgspec.json.Decoder(_List)
-
-
 class MemoryMetrics:
     """What running pods use. Never an error: it is debugging information. Thread-safe."""
 
@@ -113,20 +92,21 @@ class MemoryMetrics:
                 return {}
         path = self._api.path("pods", group="/apis/metrics.k8s.io/v1beta1")
         try:
-            listed = _LIST.decode(self._api.read(path, labelSelector=selector))
-        except (ApiError, msgspec.MsgspecError) as error:
+            listed = json.loads(self._api.read(path, labelSelector=selector))["items"]
+            used = {pod["metadata"]["name"]: _used(pod["containers"]) for pod in listed}
+        except (ApiError, LookupError, TypeError, AttributeError, ValueError) as error:
             level = logging.DEBUG if isinstance(error, NotFound) else logging.INFO
             logger.log(level, "memory of pods is not read for the next %g s: %s", ABSENT_S, error)
             with self._lock:
                 self._absent_until = time.monotonic() + ABSENT_S
             return {}
-        found = {}
-        for pod in listed.items:
-            used = [c.usage.get("memory") for c in pod.containers if c.name == labels.CONTAINER]
-            size = to_bytes(used[0]) if used and used[0] else None
-            if pod.metadata.name in pods and size is not None:
-                found[pod.metadata.name] = size
-        return found
+        return {name: size for name, size in used.items() if name in pods and size is not None}
+
+
+def _used(containers: list[dict[str, Any]]) -> int | None:
+    """Bytes that the crawler's container uses."""
+    told = next((one["usage"].get("memory") for one in containers if one["name"] == labels.CONTAINER), None)
+    return None if told is None else to_bytes(told)
 
 
 def to_bytes(quantity: str) -> int | None:
