@@ -19,8 +19,7 @@ from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
 from crawler_lifecycle.ports import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .environment import Given, escaped, variables
-from .quantities import resources_of, scratch_of
+from .container import Given, escaped, resources_of, scratch_of, variables
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
 NAME_MAX = 52
