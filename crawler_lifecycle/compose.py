@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from crawler_lifecycle.activities.audits.audit import AuditActivities
@@ -33,15 +31,11 @@ from crawler_lifecycle.adapters.outbox_notifier import OutboxNotifier
 from crawler_lifecycle.adapters.pusher import PusherNotifier
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.adapters.webhooks import HttpWebhooks
-from crawler_lifecycle.clusters.local.cluster import LocalCluster
-from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
-from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
-from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.clusters.local.observer import LocalObserver
+from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
-from crawler_lifecycle.ports.cluster import Cluster, EvidenceKeeper, LiveFiles, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.cluster import Cluster, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
     EventSink,
@@ -73,7 +67,6 @@ from .workflows.plans.manager import CrawlManagerWorkflow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
-    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 #: What the role ``workflows`` executes.
 WORKFLOWS: tuple[type, ...] = (
@@ -159,10 +152,11 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
     Raises ``InvalidRequest`` that names the setting which cannot be served.
     """
+    kind = kind_of(settings.cluster)
     return Parts(
         store=build_store(settings),
-        cluster=build_cluster(settings) if role in ASKING else _Unasked(role),
-        files=build_files(settings),
+        cluster=kind.cluster() if role in ASKING else _Unasked(role),
+        files=kind.files(build_bundles(settings)),
         catalogue=build_catalogue(settings),
         scheduler=build_scheduler(settings),
         notifiers=build_notifiers(settings),
@@ -209,7 +203,7 @@ def build_archive(settings: Settings) -> FileArchive:
 def build_bundles(settings: Settings) -> TaskBundles | None:
     """Where tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
     url = settings.cluster.files_url
-    return open_bundles(url) if settings.cluster.kind == "kubernetes" and url is not None else None
+    return open_bundles(url) if url is not None and kind_of(settings.cluster).uploads else None
 
 
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
@@ -221,20 +215,12 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """Everywhere that tasks in pods leave files: bucket, volume, or both. Raises ``InvalidRequest`` for none."""
-    c, found = settings.cluster, list[FilesPlace]()
-    if c.files_url is not None:
-        found.append(build_bundles_place(c.files_url))
-    if c.volume_path is not None:
-        from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
-
-        found.append(VolumePlace(c.volume_path))
-    if not found:
-        raise InvalidRequest(
-            "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set; "
-            "name the place where crawl pods leave files"
-        )
-    return found
+    """Where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
+    c = settings.cluster
+    kind = kind_of(c)
+    volume = kind.volume()
+    bucket = [build_bundles_place(c.files_url)] if c.files_url is not None and kind.uploads else []
+    return [*bucket, *([volume] if volume is not None else [])]
 
 
 def build_sink(settings: Settings) -> EventSink:
@@ -261,15 +247,6 @@ def build_notifiers(settings: Settings) -> list[Notifier]:
     return found or [OutboxNotifier()]
 
 
-def build_cluster(settings: Settings) -> Cluster:
-    """The cluster where tasks execute. Raises ``InvalidRequest``."""
-    if settings.cluster.kind == "local":
-        return LocalCluster(settings.cluster.state_dir, settings.cluster.slots)
-    from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
-
-    return KubernetesCluster(build_api(settings))
-
-
 class _Unasked:
     """In place of a cluster for a role outside of ``ASKING``; whoever asks it all the same has found a mistake of ours.
 
@@ -288,67 +265,17 @@ class _Unasked:
     place = look = details = stop = kill = inventory = task_records = _refuse
 
 
-def build_files(settings: Settings) -> TaskFiles:
-    """Where archives find the files of tasks; it needs no client of the cluster. Raises ``InvalidRequest``."""
-    c = settings.cluster
-    if c.kind == "local":
-        return LocalFiles(c.state_dir)
-    from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
-
-    return task_files(c.volume_claim, c.volume_path, build_bundles(settings))
-
-
-def build_observer(settings: Settings) -> Observer | None:
-    """What notices changes on the cluster at once, or ``None`` for a cluster where this version has none."""
-    if settings.cluster.kind == "local":
-        return LocalObserver(settings.cluster.state_dir)
-    from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
-
-    return KubernetesObserver(build_api(settings))
-
-
-def build_logs(settings: Settings) -> TaskLogs | None:
-    """What tasks print, or ``None`` for a cluster whose logs this version cannot read. Raises ``InvalidRequest``."""
-    if settings.cluster.kind == "local":
-        return LocalLogs(settings.cluster.state_dir)
-    from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
-
-    return PodLogs(build_api(settings))
-
-
-def build_live_files(settings: Settings) -> LiveFiles | None:
-    """What tasks leave while they execute, or ``None`` where that cannot be read: files of pods come with archives."""
-    return LocalFiles(settings.cluster.state_dir) if settings.cluster.kind == "local" else None
-
-
-def where_files_lie(settings: Settings) -> str | None:
-    """In words, where tasks leave supporting files that are no ``LiveFiles``."""
-    c = settings.cluster
-    if c.kind == "local":
-        return None
-    if c.files_url is not None:
-        return f"they lie in the pods of its tasks, which upload them to {c.files_url} when they end"
-    if c.volume_claim is not None:
-        return f"they lie on the volume of the claim {c.volume_claim}, which this gateway does not have"
-    return "its tasks leave none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
-
-
 def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collection[str]) -> dict[str, KnowsRuns]:
     """Everything outside of the database that bears numbers of runs, as far as these roles may ask it.
 
     The names are for people. Raises ``InvalidRequest``.
     """
     found: dict[str, KnowsRuns] = {} if directory is None else {"Temporal": directory}
-    if settings.cluster.kind == "local":
-        found["the cluster"] = LocalRuns(settings.cluster.state_dir)
-    elif ASKING & set(roles):
-        from crawler_lifecycle.clusters.kubernetes.looks.run_records import KubernetesRuns
-
-        found["the cluster"] = KubernetesRuns(build_api(settings))
+    if ASKING & set(roles):
+        found["the cluster"] = kind_of(settings.cluster).numbers()
     if "export" in roles:
         found["the archive"] = build_archive(settings)
-        if settings.cluster.kind == "kubernetes" and (settings.cluster.files_url or settings.cluster.volume_path):
-            found |= {place.where: _RunsOf(place) for place in build_places(settings)}
+        found |= {place.where: _RunsOf(place) for place in build_places(settings)}
     return found
 
 
@@ -361,29 +288,6 @@ class _RunsOf:
     def highest_run(self, above: int = 0) -> int:
         """See the port."""
         return max([above, *map(names.run_number, self._place.runs())])
-
-
-def build_keeper(settings: Settings) -> EvidenceKeeper | None:
-    """What keeps ends until they are on record; ``None`` for a cluster where nothing is kept for that."""
-    if settings.cluster.kind == "local":
-        return None
-    from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
-
-    return Finalizers(build_api(settings))
-
-
-def build_api(settings: Settings) -> Api:
-    """The Kubernetes API of these settings: one for the whole process. Raises ``InvalidRequest``."""
-    c = settings.cluster
-    return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
-
-
-@functools.cache
-def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
-    # Only now: it takes a while, and whoever has no such cluster needs none of it.
-    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-
-    return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
 
 
 def build_audit(parts: Parts) -> AuditActivities:
@@ -422,17 +326,8 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ReconciliationActivities(s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
-            s.completion,
-            s.exports,
-            s.deployment,
-            s.runs,
-            s.tasks,
-            s.events,
-            p.files,
-            p.sink,
-            p.archive,
-            p.catalogue,
-            p.notifiers,
+            *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),
+            *(p.files, p.sink, p.archive, p.catalogue, p.notifiers),
         ),
         build_audit(p),
         build_parent_audit(p),

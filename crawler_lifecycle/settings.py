@@ -65,7 +65,7 @@ class DatabaseSettings(_Section):
 class ClusterSettings(_Section):
     """Where tasks execute."""
 
-    kind: Literal["local", "kubernetes"] = "local"
+    kind: str = "local"
     namespace: str = Field(default="crawls", description="the Kubernetes namespace that crawls are deployed to")
     kubeconfig: Path | None = Field(
         default=None, description="kubeconfig of the cluster; without one KUBECONFIG, or the account of our own pod"

@@ -142,12 +142,21 @@ class _Reader:
     path: Path
     owned: Owned
     nodes: int = 0
+    lines: dict[Path_, int] = field(default_factory=dict)
+    """The line of every path of the current entry."""
     written: dict[Path_, str] = field(default_factory=dict)
     """Scalars of the current entry as they stand in the file; ``yes`` must not be quoted back as ``true``."""
 
     def error(self, line: int | None, key: str, text: str) -> CatalogueError:
         where = f"{self.path}:{line}" if line else str(self.path)
         return CatalogueError(f"{where}: {key}: {text}" if key else f"{where}: {text}")
+
+    def at(self, path: Path_, text: str, line: int | None = None) -> CatalogueError:
+        """The same about a path of the current entry, at the line of what is nearest around it in the file."""
+        near = path
+        while near and near not in self.lines:
+            near = near[:-1]
+        return self.error(line or self.lines[near], _dotted(path), text)
 
     def root(self) -> yaml.SequenceNode:
         """The top-level list."""
@@ -185,17 +194,16 @@ class _Reader:
         """One entry of the list, checked completely."""
         if not isinstance(node, yaml.MappingNode):
             raise self.error(_line(node), "", "not a crawler; each entry is '- name: …' with its keys below")
-        lines: dict[Path_, int] = {(): _line(node)}
-        self.written = {}
-        data = self._plain(node, (), lines)
+        self.lines, self.written = {(): _line(node)}, {}
+        data = self._plain(node, ())
         self._as_written(data)
         try:
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
         except ValidationError as error:
-            raise self._explain(error, data, lines) from None
+            raise self._explain(error, data) from None
         except InvalidRequest as error:
-            raise self._of_domain(error, data.get("name"), lines) from None
+            raise self._of_domain(error, data.get("name")) from None
         written = definition.project
         if written is not None:
             pod = definition.kubernetes
@@ -240,21 +248,18 @@ class _Reader:
 
     # --- nodes to plain data, with the line of every path -----------------------------------------------------------
 
-    def _plain(self, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
+    def _plain(self, node: yaml.Node, path: Path_) -> Any:
         self.nodes += 1
         if self.nodes > NODES_MAX or len(path) > DEPTH_MAX:
-            raise self.error(_line(node), _dotted(path), "too much once its aliases are followed; use fewer")
+            raise self.at(path, "too much once its aliases are followed; use fewer", _line(node))
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, lines)
+            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._item(child, (*path, n), lines) for n, child in enumerate(node.value)]
+            self.lines |= {(*path, n): _line(child) for n, child in enumerate(node.value)}
+            return [self._plain(child, (*path, n)) for n, child in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _item(self, node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
-        lines[path] = _line(node)
-        return self._plain(node, path, lines)
-
-    def _mapping(self, node: yaml.MappingNode, path: Path_, lines: dict[Path_, int]) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         self._refuse_tag(node, path, "tag:yaml.org,2002:map")
         plain: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -263,13 +268,13 @@ class _Reader:
                 raise self.error(line, "<<", "merge keys are not supported; write the keys out")
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
                 shown = _shown(getattr(key_node, "value", "a list or mapping"))
-                raise self.error(line, _dotted(path), f"the key {shown} is no text; put it in quotes")
+                raise self.at(path, f"the key {shown} is no text; put it in quotes", line)
             key = str(key_node.value)
             here = (*path, key)
             if key in plain:
-                raise self.error(line, _dotted(here), f"appears twice, first on line {lines[here]}; remove one")
-            lines[here] = line
-            plain[key] = self._plain(value_node, here, lines)
+                raise self.at(here, f"appears twice, first on line {self.lines[here]}; remove one", line)
+            self.lines[here] = line
+            plain[key] = self._plain(value_node, here)
         return plain
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
@@ -286,45 +291,42 @@ class _Reader:
             except (ValueError, KeyError):
                 value = math.nan
             if isinstance(value, float) and not math.isfinite(value):
-                raise self.error(_line(node), _dotted(path), f"{_shown(text)} is no finite number; give a finite one")
+                raise self.at(path, f"{_shown(text)} is no finite number; give a finite one", _line(node))
             return value
         if kind == "timestamp":
-            raise self.error(_line(node), _dotted(path), f'{text} is read as a date; put it in quotes: "{text}"')
-        raise self.error(_line(node), _dotted(path), f"the tag {_shown(node.tag)} is not allowed; remove it")
+            raise self.at(path, f'{text} is read as a date; put it in quotes: "{text}"', _line(node))
+        raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
 
     def _refuse_tag(self, node: yaml.Node, path: Path_, expected: str) -> None:
         if node.tag != expected:
-            raise self.error(_line(node), _dotted(path), f"the tag {_shown(node.tag)} is not allowed; remove it")
+            raise self.at(path, f"the tag {_shown(node.tag)} is not allowed; remove it", _line(node))
 
     # --- words ------------------------------------------------------------------------------------------------------
 
-    def _explain(self, error: ValidationError, data: dict[str, Any], lines: Mapping[Path_, int]) -> CatalogueError:
+    def _explain(self, error: ValidationError, data: dict[str, Any]) -> CatalogueError:
         """The first thing that is wrong, in words."""
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
-            return self._of_domain(cause, data.get("name"), lines, tuple(first["loc"]))
+            return self._of_domain(cause, data.get("name"), tuple(first["loc"]))
         path, value = tuple(first["loc"]), first.get("input")
         kind = first["type"]
         if kind == "missing":
-            return self.error(_nearest(path, lines), _dotted(path), "missing; add it")
+            return self.at(path, "missing; add it")
         if kind in ("extra_forbidden", "unexpected_keyword_argument"):
             known = _known(path)
-            return self.error(_nearest(path, lines), _dotted(path), f"unknown key; known are {', '.join(known)}")
+            return self.at(path, f"unknown key; known are {', '.join(known)}")
         if kind == "string_type":
             written = self.written.get(path)
             if written is None:
                 text = f"{_shown(value)} is no text; give one text"
             else:
                 text = f"{written or 'nothing'} is no text; put it in quotes: {json.dumps(written)}"
-            return self.error(_nearest(path, lines), _dotted(path), text)
-        return self.error(
-            _nearest(path, lines), _dotted(path), f"{_shown(value)} is not allowed; {_lower(str(first['msg']))}"
-        )
+            return self.at(path, text)
+        words = str(first["msg"])
+        return self.at(path, f"{_shown(value)} is not allowed; {words[:1].lower()}{words[1:]}")
 
-    def _of_domain(
-        self, error: InvalidRequest, name: object, lines: Mapping[Path_, int], at: Path_ = ()
-    ) -> CatalogueError:
+    def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
         """An error of the domain begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler.
 
         ``at`` is what it was raised about: a part that does not know where it stands names its own keys only.
@@ -332,13 +334,13 @@ class _Reader:
         text = str(error)
         found = re.match(rf"(?:{re.escape(str(name))}: )?([A-Za-z_][\w.\-]*(?:\[\d+\][\w.\-]*)*): ", text)
         if found is None:
-            return self.error(_nearest(at, lines), _dotted(at), text)
+            return self.at(at, text)
         path: Path_ = tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", found[1]))
         if path[0] == "resources" and at:
             path = path[1:]
         if not at or path[0] != at[0]:
             path = (*at, *path)
-        return self.error(_nearest(path, lines), _dotted(path), text[found.end() :])
+        return self.at(path, text[found.end() :])
 
 
 def _known(path: Path_) -> list[str]:
@@ -362,22 +364,11 @@ def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
         yield from ((f"{section}.{name}", value) for name, value in getattr(definition, section).items())
 
 
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
 def _dotted(path: Path_) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def _nearest(path: Path_, lines: Mapping[Path_, int]) -> int:
-    """The line of the path, or of the closest thing around it that exists in the file."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines[path]
 
 
 class EmptyCatalogue:

@@ -9,7 +9,8 @@ import sys
 from pydantic import SecretStr
 
 from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
-from crawler_lifecycle.compose import build_archive, build_bundles, build_live_files, build_logs, where_files_lie
+from crawler_lifecycle.clusters.kind import kind_of
+from crawler_lifecycle.compose import build_archive, build_bundles
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -52,6 +53,8 @@ def serve(settings: Settings) -> int:
         entrance = entrance_of(listen)
         archive = build_archive(settings)
         bundles = build_bundles(settings)
+        kind = kind_of(settings.cluster)
+        task_logs, live_files = kind.logs(), kind.live_files()
         pool_size, most = settings.database.pool_size, settings.limits.model_dump()
         store = open_store(settings.database.url, pool_size=pool_size, most=most)
         bound = bind(listen.host, listen.port, "LIFECYCLE_GATEWAY")
@@ -76,10 +79,10 @@ def serve(settings: Settings) -> int:
         scheduler,
         entrance=entrance,
         archive=archive,
-        logs=build_logs(settings),
-        files=build_live_files(settings),
+        logs=task_logs,
+        files=live_files,
         bundles=bundles,
-        elsewhere=where_files_lie(settings),
+        elsewhere=kind.files_elsewhere(),
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
         webhooks=settings.webhooks.rules,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from typing import cast
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
-from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.kind import TaskEnvironment, kind_of
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.observability import logs, redaction
@@ -74,38 +74,19 @@ def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:
 
     Raises ``InvalidRequest`` and ``Unservable``.
     """
-    cluster, environment = settings.cluster, _child_tasks(settings)
-    if cluster.kind == "local":
-        local = LocalCluster(
-            cluster.state_dir,
-            cluster.slots,
-            cgroup_setting=cluster.cgroup,
-            run_as=cluster.run_as,
-            task_environment=environment,
-        )
-        return local, local
-    # Only now: its client takes a while to load.
-    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-    from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
-
-    api = Api.connect(
-        kubeconfig=cluster.kubeconfig,
-        context=cluster.context,
-        namespace=cluster.namespace,
-        connect_s=cluster.connect_s,
-        read_s=cluster.read_s,
-    )
-    return KubernetesDeployer(api, cluster, task_environment=environment), None
+    kind = kind_of(settings.cluster)
+    deployer = kind.deployer(_child_tasks(settings))
+    return deployer, cast(Removing, deployer) if kind.clears_itself else None
 
 
-def _child_tasks(settings: Settings) -> Callable[[Deployment, QueuedTask], Mapping[str, str]] | None:
+def _child_tasks(settings: Settings) -> TaskEnvironment | None:
     """Variables that let a crawler add tasks to its own run: the gateway's address and a token for that one call.
 
-    On Kubernetes with object storage also what lets its runner upload the task's files, in the same way.
+    Where tasks upload to object storage also what lets its runner upload its files, in the same way.
     ``None`` when no key is set. Raises ``Unservable`` when a setting is missing or wrong.
     """
     gateway = settings.gateway
-    uploads = settings.cluster.kind == "kubernetes" and settings.cluster.files_url is not None
+    uploads = settings.cluster.files_url is not None and kind_of(settings.cluster).uploads
     if gateway.task_key is None:
         if uploads:
             raise Unservable(

@@ -18,7 +18,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.compose import Parts, build_audit, build_keeper, build_parent_audit
+from crawler_lifecycle.clusters.kind import kind_of
+from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings
 from crawler_lifecycle.store.store import Store
@@ -62,7 +63,7 @@ class Duties:
 
     def _release(self, parts: Parts) -> None:
         """Let go of the evidence that the cluster keeps, once it is on record; where a cluster keeps any."""
-        keeper = build_keeper(self._settings)
+        keeper = kind_of(self._settings.cluster).keeper()
         if keeper is not None:
             releaser = Releaser(keeper, parts.store.tasks)
             self._begin("releases", releaser.state, releaser.run())

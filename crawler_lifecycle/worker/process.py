@@ -22,7 +22,8 @@ from temporalio.service import RPCError
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.background import Beside, Loop
-from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_observer, build_parts, build_store
+from crawler_lifecycle.clusters.kind import kind_of
+from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_parts, build_store
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.observability import logs
 from crawler_lifecycle.observability.metrics import build
@@ -191,7 +192,7 @@ def _observer_of(settings: Settings, roles: Sequence[str]) -> Observer | None:
     """
     if OBSERVER not in roles and not ("cluster" in roles and settings.worker.wake_ups):
         return None
-    observer = build_observer(settings)
+    observer = kind_of(settings.cluster).observer()
     if observer is None and OBSERVER in roles:
         raise InvalidRequest(
             f"role: {OBSERVER!r} has nothing to observe on a cluster of kind {settings.cluster.kind!r}; leave it out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import scrapy.settings.default_settings as scrapy_defaults
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scrapy.settings import Settings
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
-from crawler_lifecycle.domain.crawlers.settings import DEFAULT, VALUE_MAX, Choice, Codes, Number, Text
+from crawler_lifecycle.domain.crawlers.settings import DEFAULT, VALUE_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 ALL_OF_SCRAPY = sorted(name for name in vars(scrapy_defaults) if name.isupper())
@@ -78,16 +79,16 @@ def test_scrapy_reads_every_value_that_is_taken_and_as_what_it_is(name: str, val
         return
     taken = effective_settings(CRAWLER, {name: value})[name]
     read = Settings({name: taken})
-    if isinstance(rule, Number):
-        number = read.getint(name) if rule.whole else read.getfloat(name)
+    if told := re.fullmatch(r"give a (whole )?number from (\S+) to (\S+)", rule.cure):
+        number = read.getint(name) if told[1] else read.getfloat(name)
         assert math.isfinite(number)
-        assert rule.least <= number <= rule.most
-    elif isinstance(rule, Codes):
+        assert float(told[2]) <= number <= float(told[3])
+    elif rule.cure.startswith("give status codes"):
         assert all(100 <= int(code) <= 599 for code in read.getlist(name))
-    elif isinstance(rule, Choice):
-        assert taken in rule.words
+    elif " or " in rule.cure:
+        assert taken in re.split(", | or ", rule.cure.removeprefix("give "))
         assert name == "LOG_LEVEL" or read.getbool(name) in (True, False)
     else:
-        assert isinstance(rule, Text)
+        assert "printable" in rule.cure
         assert taken.isprintable()
         assert len(taken) <= VALUE_MAX

@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes import rbac
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
-from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run import Limits, Resources
@@ -96,7 +96,7 @@ def test_a_namespace_that_is_made_anew_has_none_of_its_old_tasks(day: Installati
     kwok_cluster.admin.delete(path, {})
     until(lambda: day.see(task).phase is Phase.ENDED, "its pod has ended, and is held", 150)
     until(
-        lambda: [held_pods.remove_finalizer(day.api, pod) for pod in held_pods.list_held(day.api)] == [],
+        lambda: [finalizers.remove_finalizer(day.api, pod) for pod in finalizers.list_held(day.api)] == [],
         "nothing is held",
         150,
     )

@@ -21,7 +21,7 @@ from crawler_lifecycle.cli.admin import cluster_tidy
 from crawler_lifecycle.cli.doctor.checks import component as place
 from crawler_lifecycle.cli.doctor.checks.cluster_objects import EXPENDABLE
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
-from crawler_lifecycle.clusters.kubernetes.jobs.quantities import resources_of
+from crawler_lifecycle.clusters.kubernetes.jobs.container import resources_of
 from crawler_lifecycle.compose import OBSERVER, ROLES
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from crawler_lifecycle.clusters.kind import KINDS, kind_of
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+from crawler_lifecycle.clusters.kubernetes.kind import api_of
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
-from crawler_lifecycle.compose import build_api, build_cluster, build_files, build_keeper, build_logs, build_observer
+from crawler_lifecycle.compose import build_bundles
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.settings import Settings
 from tests.support.kube_api import FakeApiServer
@@ -25,17 +27,18 @@ def settings(**cluster: Any) -> Settings:
 def test_everything_shares_one_client(tmp_path: Path) -> None:
     with FakeApiServer(tmp_path) as server:
         given = settings(kubeconfig=server.kubeconfig(), namespace=server.namespace)
-        api = build_api(given)
+        api, kind = api_of(given.cluster), kind_of(given.cluster)
         try:
-            assert build_api(settings(kubeconfig=server.kubeconfig(), namespace=server.namespace)) is api
-            cluster = build_cluster(given)
+            again = settings(kubeconfig=server.kubeconfig(), namespace=server.namespace)
+            assert api_of(again.cluster) is api
+            cluster = kind.cluster()
             assert isinstance(cluster, KubernetesCluster)
             assert cluster.inventory() == []
-            keeper = build_keeper(given)
+            keeper = kind.keeper()
             assert keeper is not None
             assert keeper.kept() == []
-            assert isinstance(build_logs(given), PodLogs)
-            assert isinstance(build_observer(given), KubernetesObserver)
+            assert isinstance(kind.logs(), PodLogs)
+            assert isinstance(kind.observer(), KubernetesObserver)
             assert {request.path.split("/")[-1] for request in server.requests} == {"jobs", "pods"}
         finally:
             api.close()
@@ -43,7 +46,7 @@ def test_everything_shares_one_client(tmp_path: Path) -> None:
 
 def test_a_local_cluster_keeps_nothing_for_evidence(tmp_path: Path) -> None:
     local = Settings.model_validate({"cluster": {"state_dir": tmp_path}})
-    assert build_keeper(local) is None
+    assert kind_of(local.cluster).keeper() is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_a_wrong_setting_is_named(tmp_path: Path, wrong: dict[str, Any], said: s
         server.kubeconfig()
         given = settings(**{**wrong, "kubeconfig": tmp_path / wrong["kubeconfig"]})
         with pytest.raises(InvalidRequest, match=said):
-            [build(given) for build in (build_files, build_cluster)]
+            [kind_of(given.cluster).files(build_bundles(given)), kind_of(given.cluster).cluster()]
 
 
 def test_nobody_loads_the_client_before_it_is_used() -> None:
@@ -71,3 +74,18 @@ def test_nobody_loads_the_client_before_it_is_used() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("docker", f"'docker' is no kind of cluster; give {', '.join(KINDS)}, or MODULE:CLASS"),
+        ("", "'' is no kind of cluster"),
+        ("no_such_package:Kind", "cannot be imported.*no_such_package"),
+        ("crawler_lifecycle.clusters.kind:Nothing", "cannot be imported"),
+        ("crawler_lifecycle.clusters.kind:kind_of", "is no ClusterKind"),
+    ],
+)
+def test_an_unknown_kind_is_refused_by_name(name: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"LIFECYCLE_CLUSTER__KIND: .*{said}"):
+        kind_of(settings(kind=name).cluster)

@@ -11,8 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from crawler_lifecycle import compose
-from crawler_lifecycle.clusters.kubernetes import rbac
+from crawler_lifecycle.clusters.kubernetes import kind, rbac
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.files.sources import BundleFiles, NoFiles, VolumeFiles
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
@@ -73,7 +72,7 @@ def test_the_others_need_no_way_to_the_cluster(tmp_path: Path, monkeypatch: pyte
     """In their pods there is neither a token nor a kubeconfig, and a client could not be made."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(compose, "build_api", lambda settings: pytest.fail("a client was made"))
+    monkeypatch.setattr(kind, "api_of", lambda settings: pytest.fail("a client was made"))
     parts = build_parts(settings(tmp_path), DIRECTORY, role)
     assert [source.missing is not None for source in parts.files.files(run_ref(7), [DEPLOYED])] == [True]
     with pytest.raises(RuntimeError, match=f"role '{role}' have no client of the cluster"):
@@ -96,8 +95,8 @@ def test_those_that_ask_get_a_client(tmp_path: Path) -> None:
             for role in ASKING:
                 assert isinstance(build_parts(given, DIRECTORY, role).cluster, KubernetesCluster)
         finally:
-            compose.build_api(given).close()
-            compose._api.cache_clear()
+            kind.api_of(given.cluster).close()
+            kind._api.cache_clear()
 
 
 def test_the_roles_are_the_same_on_a_local_cluster(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-    from crawler_lifecycle.clusters.kubernetes.jobs.held_pods import HeldPod
+    from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import HeldPod
 
 #: Patches at once, and how often a pod is tried when the server asks us to wait.
 THREADS, TRIES = 8, 5
@@ -131,11 +131,11 @@ class _Row:
 
 
 def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
-    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     try:
-        found = held_pods.list_held(api, run_id=run)
+        found = finalizers.list_held(api, run_id=run)
     except ClusterUnavailable as error:
         raise cluster_access.failed(error) from None
     return [_Row(pod) for pod in found if run is not None or everything or pod.waits]
@@ -151,12 +151,12 @@ def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
 
 def _let_go(api: Api, row: _Row) -> None:
     from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
-    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     for left in reversed(range(TRIES)):
         try:
-            row.released = held_pods.remove_finalizer(api, row.pod)
+            row.released = finalizers.remove_finalizer(api, row.pod)
         except ClusterUnavailable as error:
             row.trouble, row.status = str(error), error.status if isinstance(error, ApiError) else None
             if left == 0 or row.status in (400, 401, 403, 422):

@@ -89,17 +89,22 @@ def tidy(
 
 def _places(settings: Settings) -> list[FilesPlace]:
     from crawler_lifecycle import compose
+    from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
 
-    if settings.cluster.kind != "kubernetes":
+    if kind_of(settings.cluster).clears_itself:
         why = "the scheduler service clears a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
         cure = "LIFECYCLE_CLUSTER__KIND=kubernetes, with the settings of the workers"
         raise CommandFailed(Exit.USAGE, "this clears what crawl pods left", why, cure)
     try:
-        return compose.build_places(settings)
+        found = compose.build_places(settings)
     except InvalidRequest as error:
         what, _, cure = str(error).rpartition("; ")
         raise CommandFailed(Exit.USAGE, what, None, cure) from None
+    if not found:
+        what = "LIFECYCLE_CLUSTER__VOLUME_PATH, LIFECYCLE_CLUSTER__FILES_URL: none of them is set"
+        raise CommandFailed(Exit.USAGE, what, None, "name the place where crawl pods leave files")
+    return found
 
 
 def _store(settings: Settings) -> Store:

@@ -21,17 +21,13 @@ _S3 = (
     f"{_ADAPTERS}.archive.s3.archive",
     f"{_ADAPTERS}.archive.s3.upload",
 )
-_KUBERNETES = tuple(
-    f"{_ADAPTERS}.kubernetes.{name}"
-    for name in ("client.connection", "client.errors", "cluster", "jobs.held_pods", "looks.namespace_identity", "rbac")
-)
 
 
 def load(settings: Settings) -> None:
     """Import the packages of what these settings name."""
-    wanted = ["anyio", "h11", "httpcore"]
-    if settings.cluster.kind == "kubernetes":
-        wanted += _KUBERNETES
+    from crawler_lifecycle.clusters.kind import kind_of
+
+    wanted = ["anyio", "h11", "httpcore", *kind_of(settings.cluster).slow]
     if settings.archive.url.startswith("s3:") or settings.cluster.files_url is not None:
         wanted += _S3
     if settings.events.url.startswith("eventbridge:"):

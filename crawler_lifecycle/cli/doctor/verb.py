@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -16,6 +17,8 @@ from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import Session, current
 
 if TYPE_CHECKING:
+    from crawler_lifecycle.settings import Settings
+
     from .line import Line
     from .report import Check, Context
     from .sources import Setting
@@ -47,7 +50,7 @@ def doctor(
 
     context, in_force, problem = _prepare(session, fix, state_dir)
     lines: list[Line] = []
-    checks, where = _here(_checks(), context)
+    checks, where = _here(_checks(context.settings), context)
     if context.settings is not None:
         load(context.settings)
     for line in [*problem, *where, *run(checks, context)]:
@@ -69,6 +72,7 @@ def doctor(
 
 
 def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
+    from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.observability import redaction
     from crawler_lifecycle.settings import Settings
@@ -88,6 +92,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
     limit_s = session.timeout_s or LIMIT_S
     try:
         settings = Settings.load()
+        kind_of(settings.cluster)
     except InvalidRequest as error:
         wrong = Line("settings", "bad", redactor.text(str(error)), "set it right; what depends on it was not checked")
         return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
@@ -100,28 +105,18 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
     )
 
 
-def _checks() -> Sequence[Check]:
-    from .checks import (
-        cluster,
-        database,
-        files,
-        machine,
-        plans,
-        run_numbers,
-        schedules,
-        services,
-        temporal,
-        truth,
-        webhooks,
-    )
+def _checks(settings: Settings | None) -> Sequence[Check]:
+    from crawler_lifecycle.clusters.kind import kind_of
+
+    from .checks import database, machine, plans, run_numbers, schedules, services, temporal, truth, webhooks
     from .report import Check
     from .sources import check_variables
 
+    of_cluster = {} if settings is None else kind_of(settings.cluster).checks
     return (
         Check("environment", lambda context: check_variables(context.sources), needs_settings=False),
         Check("versions", machine.check_versions, needs_settings=False),
         Check("limits", machine.check_limits, needs_settings=False),
-        Check("task limits", machine.check_groups),
         Check("disk", machine.check_disks),
         Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
@@ -131,8 +126,7 @@ def _checks() -> Sequence[Check]:
         Check("webhooks", webhooks.check_webhooks),
         Check("schedules", schedules.check_schedules),
         Check("truth", truth.check_truth),
-        Check("cluster", cluster.check_cluster),
-        Check("files", files.check_files),
+        *(Check(name, resolve_name(function)) for name, function in of_cluster.items()),
         Check("catalogue", services.check_catalogue),
         Check("scheduler", services.check_scheduler),
         Check("tokens", services.check_tokens),
@@ -146,10 +140,14 @@ def _checks() -> Sequence[Check]:
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
     """The checks of what a component uses in its pod, or of a gateway that was named, and a line that says so;
     elsewhere all of them."""
+    from crawler_lifecycle.clusters.kind import kind_of
+
     from .checks import component
     from .line import Line
 
-    mine = component.component(context.settings) if context.settings is not None else None
+    mine = None
+    if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
+        mine = resolve_name(asked)(context.settings)
     if context.sources.alone:
         wanted, who = component.NAMED, "a gateway was named, and not its other parts: checked is what it tells"
     elif mine is not None:

@@ -7,9 +7,8 @@ list of what is harmless, not of what is known to be dangerous. A catalogue entr
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from crawler_lifecycle.domain.errors import InvalidRequest
@@ -23,87 +22,51 @@ LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number within bounds."""
+class Rule:
+    """The values that a setting takes, and what to give where one is none of them."""
 
-    least: float
-    most: float
-    whole: bool = True
-
-    def holds(self, text: str) -> bool:
-        """Whether the text is such a number, as Scrapy reads one."""
-        pattern = r"-?[0-9]{1,15}" if self.whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?"
-        value = float(text) if re.fullmatch(pattern, text) else math.nan
-        return self.least <= value <= self.most
-
-    @property
-    def cure(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        return f"give {kind} from {self.least:.0f} to {self.most:.0f}"
+    holds: Callable[[str], bool]
+    cure: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+def number(least: float, most: float, *, whole: bool = True) -> Rule:
+    """A number within bounds, as Scrapy reads one."""
+    pattern = re.compile(r"-?[0-9]{1,15}" if whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+    kind = "a whole number" if whole else "a number"
+    return Rule(
+        lambda value: pattern.fullmatch(value) is not None and least <= float(value) <= most,
+        f"give {kind} from {least:.0f} to {most:.0f}",
+    )
+
+
+def choice(*words: str) -> Rule:
     """One of these words."""
-
-    words: tuple[str, ...]
-
-    def holds(self, text: str) -> bool:
-        """Whether the text is one of them."""
-        return text in self.words
-
-    @property
-    def cure(self) -> str:
-        return f"give {', '.join(self.words[:-1])} or {self.words[-1]}"
+    return Rule(lambda value: value in words, f"give {', '.join(words[:-1])} or {words[-1]}")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+def text(most: int = VALUE_MAX) -> Rule:
     """A printable text on one line."""
-
-    most: int = VALUE_MAX
-
-    def holds(self, text: str) -> bool:
-        """Whether the text is one."""
-        return len(text) <= self.most and text.isprintable()
-
-    @property
-    def cure(self) -> str:
-        return f"give at most {self.most} printable characters"
+    return Rule(lambda value: len(value) <= most and value.isprintable(), f"give at most {most} printable characters")
 
 
-@dataclass(frozen=True, slots=True)
-class Codes:
-    """Status codes of HTTP, separated by commas."""
-
-    def holds(self, text: str) -> bool:
-        """Whether the text is such a list."""
-        return len(text) <= VALUE_MAX and re.fullmatch(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?", text) is not None
-
-    @property
-    def cure(self) -> str:
-        return "give status codes separated by commas, such as 500,502"
-
-
-Rule = Number | Choice | Text | Codes
-
-_SWITCH = Choice(SWITCH_VALUES)
-_COUNT = Number(0, 10**9)
-_AT_ONCE = Number(1, 1000)
-_SECONDS = Number(0, 86_400, whole=False)
-_BYTES = Number(0, 2**40)
+_CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
+_SWITCH = choice(*SWITCH_VALUES)
+_COUNT = number(0, 10**9)
+_AT_ONCE = number(1, 1000)
+_SECONDS = number(0, 86_400, whole=False)
+_BYTES = number(0, 2**40)
 
 #: What every request may set. Nothing here names a class, a path or an address.
 DEFAULT: Mapping[str, Rule] = {
     "AUTOTHROTTLE_ENABLED": _SWITCH,
     "AUTOTHROTTLE_MAX_DELAY": _SECONDS,
     "AUTOTHROTTLE_START_DELAY": _SECONDS,
-    "AUTOTHROTTLE_TARGET_CONCURRENCY": Number(0, 1000, whole=False),
+    "AUTOTHROTTLE_TARGET_CONCURRENCY": number(0, 1000, whole=False),
     "CLOSESPIDER_ERRORCOUNT": _COUNT,
     "CLOSESPIDER_ITEMCOUNT": _COUNT,
     "CLOSESPIDER_PAGECOUNT": _COUNT,
     "CLOSESPIDER_PAGECOUNT_NO_ITEM": _COUNT,
-    "CLOSESPIDER_TIMEOUT": Number(0, 10**9, whole=False),
+    "CLOSESPIDER_TIMEOUT": number(0, 10**9, whole=False),
     "CLOSESPIDER_TIMEOUT_NO_ITEM": _COUNT,
     "COMPRESSION_ENABLED": _SWITCH,
     "CONCURRENT_ITEMS": _AT_ONCE,
@@ -111,7 +74,7 @@ DEFAULT: Mapping[str, Rule] = {
     "CONCURRENT_REQUESTS_PER_DOMAIN": _AT_ONCE,
     "COOKIES_ENABLED": _SWITCH,
     "DEPTH_LIMIT": _COUNT,
-    "DEPTH_PRIORITY": Number(-1000, 1000),
+    "DEPTH_PRIORITY": number(-1000, 1000),
     "DNS_TIMEOUT": _SECONDS,
     "DOWNLOAD_DELAY": _SECONDS,
     "DOWNLOAD_FAIL_ON_DATALOSS": _SWITCH,
@@ -119,24 +82,27 @@ DEFAULT: Mapping[str, Rule] = {
     "DOWNLOAD_TIMEOUT": _SECONDS,
     "DOWNLOAD_WARNSIZE": _BYTES,
     "HTTPERROR_ALLOW_ALL": _SWITCH,
-    "LOG_LEVEL": Choice(LOG_LEVELS),
+    "LOG_LEVEL": choice(*LOG_LEVELS),
     "LOGSTATS_INTERVAL": _SECONDS,
     "METAREFRESH_ENABLED": _SWITCH,
     "METAREFRESH_MAXDELAY": _COUNT,
     "RANDOMIZE_DOWNLOAD_DELAY": _SWITCH,
     "REDIRECT_ENABLED": _SWITCH,
-    "REDIRECT_MAX_TIMES": Number(0, 1000),
+    "REDIRECT_MAX_TIMES": number(0, 1000),
     "REFERER_ENABLED": _SWITCH,
     "RETRY_ENABLED": _SWITCH,
-    "RETRY_HTTP_CODES": Codes(),
-    "RETRY_PRIORITY_ADJUST": Number(-1000, 1000),
-    "RETRY_TIMES": Number(0, 1000),
+    "RETRY_HTTP_CODES": Rule(
+        lambda value: len(value) <= VALUE_MAX and _CODES.fullmatch(value) is not None,
+        "give status codes separated by commas, such as 500,502",
+    ),
+    "RETRY_PRIORITY_ADJUST": number(-1000, 1000),
+    "RETRY_TIMES": number(0, 1000),
     "ROBOTSTXT_OBEY": _SWITCH,
-    "ROBOTSTXT_USER_AGENT": Text(200),
-    "URLLENGTH_LIMIT": Number(0, 100_000),
-    "USER_AGENT": Text(500),
+    "ROBOTSTXT_USER_AGENT": text(200),
+    "URLLENGTH_LIMIT": number(0, 100_000),
+    "USER_AGENT": text(500),
 }
-_ANY = Text()
+_ANY = text()
 
 
 def check_settings(settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from crawler_lifecycle import compose
 from crawler_lifecycle.cli.doctor.checks import cluster, cluster_objects, component
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks, _here
+from crawler_lifecycle.clusters.kubernetes import kind as kube
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
@@ -37,13 +37,13 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
     """A cluster on which everything is as ``deploy/`` makes it."""
     monkeypatch.chdir(tmp_path)
-    compose._api.cache_clear()
+    kube._api.cache_clear()
     with FakeApiServer(tmp_path) as server:
         server.store.update(NAMESPACES, ("", "crawls"), lambda found: found["metadata"].update(labels=RESTRICTED))
         put(server, ACCOUNTS, "crawl", automountServiceAccountToken=False)
         put(server, QUOTAS, "crawls", status={"hard": {"pods": "20"}, "used": {"pods": "3"}})
         yield server
-    compose._api.cache_clear()
+    kube._api.cache_clear()
 
 
 def put(api: FakeApiServer, kind: Kind, name: str, **content: Any) -> None:
@@ -69,11 +69,6 @@ def test_a_cluster_on_which_everything_is_right(api: FakeApiServer, snapshot: Sn
     assert [one.level for one in lines] == ["ok"] * len(lines)
     assert [(one.check, one.text) for one in lines if one.check != "clock"] == snapshot
     assert [one.check for one in lines].count("clock") == 1
-
-
-def test_the_local_cluster_is_not_asked_about(api: FakeApiServer) -> None:
-    assert look(api, kind="local") == []
-    assert api.requests == []
 
 
 def test_a_cluster_where_everything_is_wrong(api: FakeApiServer, snapshot: SnapshotAssertion) -> None:
@@ -145,8 +140,8 @@ class Off:
 
 @pytest.mark.parametrize(("off", "level"), [(0.0, "ok"), (-3.0, "warn"), (5.0, "bad")])
 def test_a_clock_that_is_off(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
-    build = compose.build_api
-    monkeypatch.setattr(compose, "build_api", lambda settings: Off(build(settings), off))
+    build = kube.api_of
+    monkeypatch.setattr(kube, "api_of", lambda settings: Off(build(settings), off))
     ((found, text),) = of(look(api), "clock")
     assert found == level
     assert "the Kubernetes API" in text
@@ -214,7 +209,7 @@ def test_in_a_components_pod_what_it_cannot_reach_is_not_checked(
     """Otherwise it would end badly in every pod: the network lets none of them reach everything."""
     in_the_pod_of(api, account, monkeypatch)
     known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig()}})
-    every = _checks()
+    every = _checks(known)
     chosen, (line,) = _here(every, Context(known, Sources({}), Redactor(set())))
     assert {check.name for check in chosen} == component.OWN | component.USES[account]
     assert {check.name for check in every} > {check.name for check in chosen}
@@ -235,7 +230,7 @@ def test_a_namespace_is_read_by_those_whose_role_says_so(
 def test_anywhere_else_everything_is_checked(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}})
     context = Context(known, Sources({}), Redactor(set()))
-    every = _checks()
+    every = _checks(known)
     assert _here(every, context) == (every, ())
     assert api.requests == [], "nobody is asked who we are"
     in_the_pod_of(api, "somebody-else", monkeypatch)

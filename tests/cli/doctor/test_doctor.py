@@ -30,6 +30,7 @@ from crawler_lifecycle.cli.doctor import loading, report, sources
 from crawler_lifecycle.cli.doctor.checks import clock, database, machine, plans, queues, services, temporal, webhooks
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Check, Context
+from crawler_lifecycle.clusters.kubernetes.kind import KubernetesKind
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -263,10 +264,12 @@ def test_empty_values_are_shown_as_they_are() -> None:
 
 LOADED_IN_THREADS = """
 import sys
+from crawler_lifecycle.clusters.kubernetes.kind import KubernetesKind
 from crawler_lifecycle.cli.doctor import loading, report, sources, verb
 from crawler_lifecycle.observability.redaction import Redactor
 from crawler_lifecycle.settings import Settings
-settings, checks = Settings.load(), verb._checks()
+settings = Settings.load()
+checks = verb._checks(settings)
 loading.load(settings)
 before = set(sys.modules)
 list(report.run(checks, report.Context(settings, sources.Sources({}), Redactor([]), limit_s=3.0)))
@@ -299,7 +302,7 @@ def test_packages_are_loaded_before_the_threads_of_checks_begin(
 
 
 def test_what_is_loaded_before_the_checks_exists() -> None:
-    assert [name for name in (*loading._S3, *loading._KUBERNETES) if importlib.util.find_spec(name) is None] == []
+    assert [name for name in (*loading._S3, *KubernetesKind.slow) if importlib.util.find_spec(name) is None] == []
 
 
 def test_a_folder_without_a_stack(doctor: Any, tmp_path: Path) -> None:

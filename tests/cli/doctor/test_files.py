@@ -47,12 +47,10 @@ def found(**cluster: Any) -> list[Line]:
 
 
 def test_it_is_one_of_the_checks() -> None:
-    assert files.check_files in [check.look for check in _checks()]
+    of = {kind: Settings.model_validate({"cluster": {"kind": kind}}) for kind in ("local", "kubernetes")}
+    looks = {kind: [check.look for check in _checks(one)] for kind, one in of.items()}
+    assert (files.check_files in looks["kubernetes"], files.check_files in looks["local"]) == (True, False)
     assert {name for name, uses in component.USES.items() if files.CHECK in uses} == {files.SIGNS, files.READS}
-
-
-def test_a_local_cluster_has_no_such_place(who: dict[str, str | None]) -> None:
-    assert look(kind="local", files_url="s3://nowhere/x") == []
 
 
 def test_no_place_at_all(who: dict[str, str | None]) -> None:

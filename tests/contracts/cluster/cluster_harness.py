@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
+from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
@@ -22,6 +23,7 @@ from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, TaskFiles
 from crawler_lifecycle.ports.protocols import KnowsRuns
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
+from crawler_lifecycle.settings import ClusterSettings
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.run_refs import run_ref
 
@@ -204,6 +206,17 @@ class LocalHarness(Harness):
         for index in range(4):
             for attempt in (1, 2):
                 self.cluster.kill(run_ref(RUN), self.ref(index, attempt))
+
+
+class SpoolHarness(LocalHarness):
+    """The kind of cluster in ``examples/``, put together as any process does it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = {"kind": "examples.spool.cluster:SpoolKind", "state_dir": folder / "state", "slots": 1}
+        kind = kind_of(ClusterSettings.model_validate(settings))
+        self.cluster = cast(Both, kind.deployer(None))
+        self.files, self.numbers = kind.files(None), kind.numbers()
 
 
 class FakeHarness(Harness):

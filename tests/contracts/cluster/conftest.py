@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalHarness
+from tests.contracts.cluster.cluster_harness import FakeHarness, Harness, LocalHarness, SpoolHarness
 from tests.contracts.cluster.kube_fake_harness import FakeKubernetesHarness
 
 
-@pytest.fixture(params=["fake", "local", "kubernetes"])
+@pytest.fixture(params=["fake", "local", "kubernetes", "spool"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     if request.param == "fake":
         yield FakeHarness(tmp_path)
@@ -19,6 +19,6 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
         yield kubernetes
         kubernetes.close()
         return
-    local = LocalHarness(tmp_path)
+    local = SpoolHarness(tmp_path) if request.param == "spool" else LocalHarness(tmp_path)
     yield local
     local.close()

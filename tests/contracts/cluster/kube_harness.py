@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.kubernetes.files.layout import files_path
 from crawler_lifecycle.clusters.kubernetes.files.sources import VolumeFiles
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.clusters.kubernetes.looks.run_records import KubernetesRuns
+from crawler_lifecycle.clusters.kubernetes.looks.inventory import KubernetesRuns
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Resources

@@ -13,6 +13,7 @@ from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.ports.cluster import TaskLogs
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
+from examples.spool.cluster import Spool
 from tests.support.fakes.logs import FakeLogs
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
@@ -74,6 +75,14 @@ class LocalHarness(Harness):
 
     def cut(self) -> None:
         (self.folder / "log").write_bytes(b"")
+
+
+class SpoolHarness(LocalHarness):
+    """The same names of files, as it happens."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self.logs = Spool(state, 1)
 
 
 class PodHarness(Harness):

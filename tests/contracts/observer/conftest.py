@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.observer.kubernetes_harness import FakeApiHarness
-from tests.contracts.observer.observer_harness import FakeHarness, Harness, LocalHarness
+from tests.contracts.observer.observer_harness import FakeHarness, Harness, LocalHarness, SpoolHarness
 
 
-@pytest.fixture(params=["fake", "local", "kubernetes"])
+@pytest.fixture(params=["fake", "local", "kubernetes", "spool"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """``kubernetes`` is the fake API server; tests/kubernetes has the same on the real one."""
     makers: dict[str, Callable[[], Harness]] = {
         "fake": FakeHarness,
         "local": lambda: LocalHarness(tmp_path),
+        "spool": lambda: SpoolHarness(tmp_path),
         "kubernetes": lambda: FakeApiHarness(tmp_path),
     }
     made = makers[request.param]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.cluster import Cluster, Observer
 from crawler_lifecycle.ports.runs import TaskRef
+from examples.spool.cluster import Spool, _processes
 from tests.clusters.local.local_bench import RUN, Bench, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.fakes.observer import FakeObserver
@@ -223,3 +225,52 @@ class LocalHarness(Harness):
 
     def close(self) -> None:
         self.bench.close()
+
+
+class SpoolHarness(Harness):
+    """The kind of cluster in ``examples/``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder / "state"
+        self._bench = Bench.__new__(Bench)
+        self.cluster = self._spool = Spool(self._state, 1)
+
+    def _folder(self, index: int) -> Path:
+        return self._state / "tasks" / str(RUN) / str(index) / "1"
+
+    def observer(self) -> Observer:
+        return Spool(self._state, 1)
+
+    def start(self, seconds: float = 3600, index: int = 0) -> None:
+        crawler = self._bench.crawler(_CRAWLER.format(seconds=seconds))
+        self._spool.deploy(self._bench.deployment(range(index, index + 1)), crawler)
+
+    def count(self, pages: int, index: int = 0) -> None:
+        said = {"pages": pages, "updated_at": datetime.now(UTC).isoformat()}
+        (self._folder(index) / "stats.json").write_text(json.dumps(said))
+
+    def finish(self, index: int = 0) -> None:
+        (self._folder(index) / "files/end").touch()
+
+    def slay(self, index: int = 0) -> None:
+        for pid in _processes()[str(self._folder(index))]:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: str(self._folder(index)) not in _processes())
+
+    def take_away(self, index: int = 0) -> None:
+        self.slay(index)
+        shutil.rmtree(self._folder(index))
+
+    def blind(self, observer: Observer) -> None:
+        os.rename(self._state / "tasks", self._state / "away")
+
+    def heal(self, observer: Observer) -> None:
+        os.rename(self._state / "away", self._state / "tasks")
+
+    def phase(self, index: int = 0) -> Phase:
+        uid = "known" if not self._folder(index).exists() else None
+        return self._spool.look(run_ref(RUN), [TaskRef(1000 + index, index, 1, uid)]).observations[0].phase
+
+    def close(self) -> None:
+        for index in (0, 1):
+            self._spool.kill(run_ref(RUN), TaskRef(1000 + index, index, 1))

@@ -11,7 +11,7 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from crawler_lifecycle.clusters.kubernetes.jobs.held_pods import list_held, remove_finalizer
+from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import list_held, remove_finalizer
 from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tools.soak.kubernetes.judge import Case, cases, evidence, judge_pods, judge_run, judge_task

@@ -28,15 +28,13 @@ DATE_S = 0.6
 def check_cluster(context: Context) -> Sequence[Line]:
     """Connection and version, namespace, rights, room, what pods refer to, clocks, leftovers."""
     settings = context.known
-    if settings.cluster.kind != "kubernetes":
-        return []
-    from crawler_lifecycle import compose
     from crawler_lifecycle.clusters.kubernetes.client.errors import Unauthorised
+    from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
     if (mine := component.tokenless(settings)) is not None:
         return [Line("cluster", "ok", f"{mine} asks the cluster nothing, and has no token for it")]
     try:
-        api = compose.build_api(settings)
+        api = api_of(settings.cluster)
         version = json.loads(api.get("/version"))
     except InvalidRequest as error:
         cure = "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config get-contexts"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli.doctor.line import Level, Line, counted
-from crawler_lifecycle.clusters.kubernetes.client.quantities import amount
+from crawler_lifecycle.clusters.kubernetes.client.odd_values import amount
 from crawler_lifecycle.domain.errors import ClusterUnavailable, LifecycleError
 
 if TYPE_CHECKING:
@@ -206,15 +206,15 @@ def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
 def left_over(api: Api) -> list[Line]:
     """Whether pods wait for our finalizer for longer than anything of ours takes."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
-    from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+    from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 
     try:
-        found = held_pods.list_held(api)
+        found = finalizers.list_held(api)
     except Refused:
         return []  # told as a right that is missing
     except ClusterUnavailable as error:
         return [Line("finalizers", "bad", str(error), ASK_AGAIN)]
-    old = held_pods.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
+    old = finalizers.waiting_longer_than(found, datetime.now(UTC), LEFT_OVER_S)
     if not old:
         return [
             Line(

@@ -47,16 +47,16 @@ def component(settings: Settings) -> str | None:
 
     By the API server's word; in a pod without a token by its name, which begins with that of its Deployment.
     """
-    if settings.cluster.kind != "kubernetes" or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     if not _can_ask(settings):
         return tokenless(settings)
-    from crawler_lifecycle import compose
     from crawler_lifecycle.clusters.kubernetes import rbac
+    from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
     soon = settings.cluster.model_copy(update={"connect_s": CONNECT_S, "read_s": READ_S})
     try:
-        me = rbac.who_am_i(compose.build_api(settings.model_copy(update={"cluster": soon})))
+        me = rbac.who_am_i(api_of(soon))
     except LifecycleError:
         return None  # told by the check of the cluster
     name = rbac.component(me)

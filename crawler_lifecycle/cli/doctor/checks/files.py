@@ -23,8 +23,6 @@ def check_files(context: Context) -> Sequence[Line]:
     """Whether bucket and volume can be used: in a component's pod as that component uses them, elsewhere in every way
     that any of ours does."""
     settings = context.known
-    if settings.cluster.kind != "kubernetes":
-        return []
     mine = component.component(settings)
     url, claim = settings.cluster.files_url, settings.cluster.volume_claim
     lines: list[Line] = []

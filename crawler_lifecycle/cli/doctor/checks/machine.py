@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.cli.doctor.line import Line
 from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.clusters.local.processes import cgroup
 from crawler_lifecycle.store import sqlite_file
 
@@ -107,7 +108,7 @@ def check_limits(context: Context) -> Sequence[Line]:
     """Open files, processes and memory, of this user and this control group."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = files_line(soft, hard)
-    alone = context.settings is not None and context.settings.cluster.kind == "kubernetes"
+    alone = context.settings is not None and not kind_of(context.settings.cluster).on_this_machine
     return [files, memory_line(*_memory(), alone=alone), *_processes()]
 
 
@@ -167,8 +168,6 @@ def _number(file: Path) -> int | None:
 def check_groups(context: Context) -> Sequence[Line]:
     """Whether the kernel can limit the tasks of a local cluster; proved by making a control group and removing it."""
     cluster = context.known.cluster
-    if cluster.kind != "local":
-        return []
     try:
         return [Line("task limits", "ok", f"by the kernel: {cgroup.find(cluster.cgroup).describe()}")]
     except cgroup.Unavailable as why:
@@ -185,7 +184,8 @@ def check_groups(context: Context) -> Sequence[Line]:
 def check_disks(context: Context) -> Sequence[Line]:
     """Room where the local cluster, the SQLite file, the archive folder and the file of events are."""
     settings = context.known
-    folders = {"state of the local cluster": settings.cluster.state_dir} if settings.cluster.kind == "local" else {}
+    beside_us = kind_of(settings.cluster).on_this_machine
+    folders = {"state of the local cluster": settings.cluster.state_dir} if beside_us else {}
     if (database := sqlite_file(settings.database.url)) is not None:
         folders["database"] = database.parent
     for name, url in (("archive", settings.archive.url), ("events", settings.events.url)):

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 from crawler_lifecycle.background import CHANCE
 
 from . import credentials
-from .errors import Asked, Expired, TooLarge, Unreadable, unreadable
+from .errors import Asked, Expired, TooLarge, unreadable
 from .objects import ListPage, decode_kind, decode_page
 from .transport import Wire
 from .watches import Watch, WatchEvent
@@ -30,8 +30,6 @@ __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 
 T = TypeVar("T")
 K = TypeVar("K")
-#: A page, and what is kept of it.
-_Decode = Callable[[bytes], tuple[ListPage[Any], Iterable[Any]]]
 
 #: Connections that are kept; more calls at once open more, which are closed afterwards.
 CONNECTIONS = 32
@@ -54,6 +52,17 @@ class Listing(Generic[T]):
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
     """Where a watch goes on from."""
+
+
+class Which(TypedDict, total=False):
+    """Which objects a list is of, and how it is read."""
+
+    labels: str | None
+    fields: str | None
+    limit: int
+    """Objects of one page, 500 by default."""
+    within_s: float | None
+    """Seconds that all pages may take together."""
 
 
 class Api:
@@ -165,81 +174,36 @@ class Api:
     # --- lists --------------------------------------------------------------------------------------------------------
 
     @overload
-    def listing(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-    ) -> Listing[T]: ...
+    def listing(self, path: str, kind: type[T], **which: Unpack[Which]) -> Listing[T]: ...
 
     @overload
-    def listing(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-        keep: Callable[[T], K],
-    ) -> Listing[K]: ...
+    def listing(self, path: str, kind: type[T], *, keep: Callable[[T], K], **which: Unpack[Which]) -> Listing[K]: ...
 
     def listing(
-        self,
-        path: str,
-        kind: type[Any],
-        *,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = 500,
-        within_s: float | None = None,
-        keep: Callable[[Any], Any] | None = None,
+        self, path: str, kind: type[Any], *, keep: Callable[[Any], Any] | None = None, **which: Unpack[Which]
     ) -> Listing[Any]:
         """All objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment, read at the newest version.
 
         Pages are decoded one after the other, and of each object what ``keep`` makes of it stays, so that a long list
-        needs little memory. ``within_s``: seconds that all pages may take together.
+        needs little memory.
         """
-
-        def items(data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
-            page = decode_page(kind, data)
-            return page, map(keep, page.items) if keep else page.items
-
-        return self._complete(path, labels, fields, limit, within_s or 2 * self._wire.whole_s, items)
-
-    def _complete(
-        self,
-        path: str,
-        labels: str | None,
-        fields: str | None,
-        limit: int,
-        within_s: float,
-        decode: _Decode,
-    ) -> Listing[Any]:
-        asked = Asked("GET", path)
-        query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit}
-        until = time.monotonic() + within_s
-        for start in range(LIST_STARTS):
+        asked, limit = Asked("GET", path), which.get("limit", 500)
+        query = {"labelSelector": which.get("labels"), "fieldSelector": which.get("fields"), "limit": limit}
+        until = time.monotonic() + (which.get("within_s") or 2 * self._wire.whole_s)
+        for _ in range(LIST_STARTS - 1):
             try:
-                return self._once(asked, query, decode, until)
-            except Expired:
-                # Its pages would be of two moments: an object can be in both of them, or in none.
-                if start + 1 == LIST_STARTS:
-                    raise
+                return self._once(asked, query, until, kind, keep)
+            except Expired:  # its pages would be of two moments: an object can be in both of them, or in none
                 time.sleep(CHANCE.uniform(0, 0.1))
-        raise AssertionError("unreachable")
+        return self._once(asked, query, until, kind, keep)
 
     def _once(
         self,
         asked: Asked,
         query: Mapping[str, object],
-        decode: _Decode,
         until: float,
+        kind: type[Any],
+        keep: Callable[[Any], Any] | None,
     ) -> Listing[Any]:
         """The pages of one list. Raises ``Expired`` when they do not belong together."""
         found: Listing[Any] = Listing()
@@ -249,9 +213,9 @@ class Api:
             data = self._page(asked, {**query, "continue": token}, until)
             if data is None:
                 continue
-            page, items = _of(asked, decode, data)
+            page = decode_page(kind, data, asked)
             _belongs(asked, found, page, names)
-            found.items.extend(items)
+            found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
                 if page.metadata.remaining_item_count:
                     raise unreadable(asked, f"{page.metadata.remaining_item_count} objects remain, and no page follows")
@@ -308,13 +272,6 @@ class Api:
         return Watch(asked, response, call, self._wire.ended)
 
 
-def _of(asked: Asked, decode: _Decode, data: bytes) -> tuple[ListPage[Any], Iterable[Any]]:
-    try:
-        return decode(data)
-    except Unreadable as error:
-        raise unreadable(asked, error.what) from error
-
-
 def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
     """Whether a page is of the same moment as those before it. Raises ``Expired``."""
     moment = page.metadata.resource_version or ""
@@ -334,8 +291,5 @@ def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[
 def _checked(asked: Asked, data: bytes) -> bytes:
     """The bytes when they are an object of the API, all of it. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
-        try:
-            decode_kind(data)
-        except Unreadable as error:
-            raise unreadable(asked, error.what) from error
+        decode_kind(data, asked)
     return data

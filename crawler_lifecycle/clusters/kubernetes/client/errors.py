@@ -102,9 +102,7 @@ class NoAnswer(ApiError):
 
 
 class Unreadable(ApiError):
-    """An answer came and is none: cut, no JSON, not what was asked for, or too long. ``what`` says which."""
-
-    what = ""
+    """An answer came and is none: cut, no JSON, not what was asked for, or too long."""
 
 
 class TooLarge(Unreadable):
@@ -176,6 +174,21 @@ _CLASSES: dict[int, type[ApiError]] = {
 }
 
 
+_REFUSED = "the Kubernetes API refuses this: {}"
+_SAID = {
+    400: _REFUSED,
+    401: "the Kubernetes API does not know us when we {}",
+    403: "the Kubernetes API does not allow us to {}",
+    404: "nothing there to {}",
+    405: _REFUSED,
+    409: "the Kubernetes API sees a conflict: {}",
+    410: "the Kubernetes API no longer knows where to go on: {}",
+    413: _REFUSED,
+    422: _REFUSED,
+    429: "the Kubernetes API asks us to slow down: {}",
+}
+
+
 def from_answer(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error that an answer with a status other than 2xx is."""
     return from_status(asked, status, decode_status(body), retry_after(headers.get("Retry-After")))
@@ -211,26 +224,14 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
 
 
 def _human(asked: Asked, status: int, words: str, retry_after_s: float | None) -> str:
-    if status == 401:
-        return f"the Kubernetes API does not know us when we {asked.gesture} (401)"
-    if status == 403:
-        if _NO_RIGHT.search(words):
-            return f"the Kubernetes API refuses us: needs permission to {asked.gesture} (403)"
-        return f"the Kubernetes API does not allow us to {asked.gesture} (403)"
-    if status == 404:
-        return f"nothing there to {asked.gesture} (404)"
-    if status == 409:
-        return f"the Kubernetes API sees a conflict: {asked.gesture} (409)"
-    if status == 410:
-        return f"the Kubernetes API no longer knows where to go on: {asked.gesture} (410)"
-    if status == 429:
-        wait = f"asks us to wait {retry_after_s:g} s" if retry_after_s else "asks us to slow down"
-        return f"the Kubernetes API {wait}: {asked.gesture} (429)"
-    if status in (400, 405, 413, 422):
-        return f"the Kubernetes API refuses this: {asked.gesture} ({status})"
-    if status >= 500:
-        return f"the Kubernetes API cannot {asked.gesture} now ({status})"
-    return f"the Kubernetes API answered {status}: {asked.gesture}"
+    said = _SAID.get(
+        status, "the Kubernetes API cannot {} now" if status >= 500 else "the Kubernetes API gives no known answer: {}"
+    )
+    if status == 403 and _NO_RIGHT.search(words):
+        said = "the Kubernetes API refuses us: needs permission to {}"
+    if status == 429 and retry_after_s:
+        said = f"the Kubernetes API asks us to wait {retry_after_s:g} s: {{}}"
+    return f"{said.format(asked.gesture)} ({status})"
 
 
 def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
@@ -248,12 +249,8 @@ def too_large(asked: Asked, limit: int) -> Unreadable:
 def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadable) -> Unreadable:
     """The error for an answer that is none."""
     subject = f": {asked.gesture}" if asked else ""
-    error = kind(
-        f"the answer of the Kubernetes API cannot be used{subject}: {what}",
-        effect_unknown=asked is not None and asked.writes,
-    )
-    error.what = what
-    return error
+    text = f"the answer of the Kubernetes API cannot be used{subject}: {what}"
+    return kind(text, effect_unknown=asked is not None and asked.writes)
 
 
 def retry_after(value: str | None, now: datetime | None = None) -> float | None:

@@ -1,28 +1,28 @@
 """Jobs, pods and events, decoded from JSON: only the few fields that are read.
 
-Unknown fields are passed over, ``null`` counts as missing (Go writes empty slices that way). What identity rests on is
-required: an object without name and uid, or a list without items, is no answer. Other odd values are bounded or left
-out (``odd_values``).
+Unknown fields are passed over. What identity rests on is required: an object without name and uid, or a list without
+items, is no answer. Other odd values, ``null`` in place of a list too, are bounded or left out (``odd_values``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from crawler_lifecycle.domain import bounds
 
-from .errors import ApiError, Unreadable, unreadable
+from .errors import Asked, Unreadable, unreadable
 from .odd_values import Grace, Number, known_time, mended
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 T = TypeVar("T")
 
-_NO_STRINGS: Mapping[str, str] = {}
+_NO_STRINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -45,26 +45,10 @@ class ObjectMeta(_Struct, frozen=True):
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: Grace | None = None
-    labels_: Mapping[str, str] | None = msgspec.field(name="labels", default=None)
-    annotations_: Mapping[str, str] | None = msgspec.field(name="annotations", default=None)
-    finalizers_: Sequence[str] | None = msgspec.field(name="finalizers", default=None)
-    owner_references_: Sequence[OwnerReference] | None = msgspec.field(name="ownerReferences", default=None)
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self.labels_ or _NO_STRINGS
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        return self.annotations_ or _NO_STRINGS
-
-    @property
-    def finalizers(self) -> Sequence[str]:
-        return self.finalizers_ or ()
-
-    @property
-    def owner_references(self) -> Sequence[OwnerReference]:
-        return self.owner_references_ or ()
+    labels: Mapping[str, str] = _NO_STRINGS
+    annotations: Mapping[str, str] = _NO_STRINGS
+    finalizers: Sequence[str] = ()
+    owner_references: Sequence[OwnerReference] = ()
 
     @property
     def controller_uid(self) -> str | None:
@@ -105,30 +89,15 @@ class JobStatus(_Struct, frozen=True):
     succeeded: Number | None = None
     failed: Number | None = None
     terminating: Number | None = None
-    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
-
-    @property
-    def conditions(self) -> Sequence[Condition]:
-        return self.conditions_ or ()
-
-
-_NO_JOB_SPEC, _NO_JOB_STATUS = JobSpec(), JobStatus()
+    conditions: Sequence[Condition] = ()
 
 
 class Job(_Struct, frozen=True):
     """A batch/v1 Job."""
 
     metadata: ObjectMeta
-    spec_: JobSpec | None = msgspec.field(name="spec", default=None)
-    status_: JobStatus | None = msgspec.field(name="status", default=None)
-
-    @property
-    def spec(self) -> JobSpec:
-        return self.spec_ or _NO_JOB_SPEC
-
-    @property
-    def status(self) -> JobStatus:
-        return self.status_ or _NO_JOB_STATUS
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
 
     @property
     def other_controller(self) -> str | None:
@@ -138,15 +107,14 @@ class Job(_Struct, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
-        return _holding(self.status_, kind)
+        return _holding(self.status, kind)
 
 
-def _holding(status: JobStatus | PodStatus | None, kind: str) -> Condition | None:
+def _holding(status: JobStatus | PodStatus, kind: str) -> Condition | None:
     # Asked nine times for each of 10,000 tasks of a look: properties and a generator would take longer than a loop.
-    if status is not None and status.conditions_ is not None:
-        for condition in status.conditions_:
-            if condition.type == kind and condition.status == "True":
-                return condition
+    for condition in status.conditions:
+        if condition.type == kind and condition.status == "True":
+            return condition
     return None
 
 
@@ -179,23 +147,12 @@ class ContainerState(_Struct, frozen=True):
     terminated: Terminated | None = None
 
 
-_NO_STATE = ContainerState()
-
-
 class ContainerStatus(_Struct, frozen=True):
     name: str
     started: bool | None = None
     restart_count: Number | None = None
-    state_: ContainerState | None = msgspec.field(name="state", default=None)
-    last_state_: ContainerState | None = msgspec.field(name="lastState", default=None)
-
-    @property
-    def state(self) -> ContainerState:
-        return self.state_ or _NO_STATE
-
-    @property
-    def last_state(self) -> ContainerState:
-        return self.last_state_ or _NO_STATE
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class ContainerLimits(_Struct, frozen=True):
@@ -250,21 +207,9 @@ class PodSpec(_Struct, frozen=True):
     node_name: str | None = None
     restart_policy: str | None = None
     termination_grace_period_seconds: Grace | None = None
-    containers_: Sequence[Container] | None = msgspec.field(name="containers", default=None)
-    init_containers_: Sequence[Container] | None = msgspec.field(name="initContainers", default=None)
-    scheduling_gates_: Sequence[SchedulingGate] | None = msgspec.field(name="schedulingGates", default=None)
-
-    @property
-    def containers(self) -> Sequence[Container]:
-        return self.containers_ or ()
-
-    @property
-    def init_containers(self) -> Sequence[Container]:
-        return self.init_containers_ or ()
-
-    @property
-    def scheduling_gates(self) -> Sequence[SchedulingGate]:
-        return self.scheduling_gates_ or ()
+    containers: Sequence[Container] = ()
+    init_containers: Sequence[Container] = ()
+    scheduling_gates: Sequence[SchedulingGate] = ()
 
 
 class PodStatus(_Struct, frozen=True):
@@ -272,46 +217,21 @@ class PodStatus(_Struct, frozen=True):
     reason: str | None = None
     message: str | None = None
     start_time: Time | None = None
-    conditions_: Sequence[Condition] | None = msgspec.field(name="conditions", default=None)
-    container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(name="containerStatuses", default=None)
-    init_container_statuses_: Sequence[ContainerStatus] | None = msgspec.field(
-        name="initContainerStatuses", default=None
-    )
-
-    @property
-    def conditions(self) -> Sequence[Condition]:
-        return self.conditions_ or ()
-
-    @property
-    def container_statuses(self) -> Sequence[ContainerStatus]:
-        return self.container_statuses_ or ()
-
-    @property
-    def init_container_statuses(self) -> Sequence[ContainerStatus]:
-        return self.init_container_statuses_ or ()
-
-
-_NO_POD_SPEC, _NO_POD_STATUS = PodSpec(), PodStatus()
+    conditions: Sequence[Condition] = ()
+    container_statuses: Sequence[ContainerStatus] = ()
+    init_container_statuses: Sequence[ContainerStatus] = ()
 
 
 class Pod(_Struct, frozen=True):
     """A core/v1 pod."""
 
     metadata: ObjectMeta
-    spec_: PodSpec | None = msgspec.field(name="spec", default=None)
-    status_: PodStatus | None = msgspec.field(name="status", default=None)
-
-    @property
-    def spec(self) -> PodSpec:
-        return self.spec_ or _NO_POD_SPEC
-
-    @property
-    def status(self) -> PodStatus:
-        return self.status_ or _NO_POD_STATUS
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type when it is true."""
-        return _holding(self.status_, kind)
+        return _holding(self.status, kind)
 
     def denied(self, kind: str) -> Condition | None:
         """The condition of that type when it is on the pod and not true: false, or nobody knows."""
@@ -319,11 +239,7 @@ class Pod(_Struct, frozen=True):
 
     def container(self, name: str) -> ContainerStatus | None:
         """What the kubelet said about the container of that name."""
-        if self.status_ is not None and self.status_.container_statuses_ is not None:  # asked as often
-            for status in self.status_.container_statuses_:
-                if status.name == name:
-                    return status
-        return None
+        return next((status for status in self.status.container_statuses if status.name == name), None)
 
 
 class Involved(_Struct, frozen=True):
@@ -407,6 +323,7 @@ _KINDS: dict[type, str] = {Job: "Job", Pod: "Pod", Event: "Event"}
 _RAW_PAGE = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _KIND = msgspec.json.Decoder(_Kind)
 _TYPED = msgspec.json.Decoder(_Typed)
+_NO_OBJECT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
@@ -415,20 +332,20 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
         if kind in _KINDS and (told := _KIND.decode(data).kind) != _KINDS[kind]:
             raise unreadable(None, f"it is a {told[:60]}, not a {_KINDS[kind]}")
         found: T = _decoded(kind, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data) from error
     return found
 
 
-def decode_page(kind: type[T], data: bytes) -> ListPage[T]:
+def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListPage[T]:
     """One page of a list of them. Raises ``Unreadable``."""
     try:
         page: ListPage[T] = _decoded_page(kind, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded(kind.__name__, error, data) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded(kind.__name__, error, data, asked) from error
     expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
     if not page.kind.endswith(expected):
-        raise unreadable(None, f"it is a {page.kind[:60]}, not a {expected}")
+        raise unreadable(asked, f"it is a {page.kind[:60]}, not a {expected}")
     return page
 
 
@@ -449,21 +366,21 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
     return found
 
 
-def decode_event(line: bytes) -> tuple[str, msgspec.Raw]:
+def decode_event(line: bytes, asked: Asked | None = None) -> tuple[str, msgspec.Raw]:
     """One line of a watch: its type, and its object as it came. Raises ``Unreadable``."""
     try:
         told = _TYPED.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded("an event of a watch", error, line) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded("an event of a watch", error, line, asked) from error
     return told.type, told.object
 
 
-def decode_kind(data: bytes) -> str:
+def decode_kind(data: bytes, asked: Asked | None = None) -> str:
     """The kind of an object, after reading all of it. Raises ``Unreadable``."""
     try:
         return _KIND.decode(data).kind
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_decoded("an object", error, data) from error
+    except _NO_OBJECT as error:
+        raise _not_decoded("an object", error, data, asked) from error
 
 
 def decode_job(data: bytes) -> Job:
@@ -471,7 +388,6 @@ def decode_job(data: bytes) -> Job:
     return decode(Job, data)
 
 
-def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw) -> ApiError:
+def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: Asked | None = None) -> Unreadable:
     begins = bytes(memoryview(data)[:60]).decode(errors="replace")
-    told: Unreadable = unreadable(None, f"{what}: {error} (it begins {begins!r})")
-    return told
+    return unreadable(asked, f"{what}: {error} (it begins {begins!r})")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from crawler_lifecycle.domain import bounds
-
-from .errors import unreadable
 
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
 #: Seconds of a grace, about three years: no clock counts as far as some.
@@ -37,14 +36,14 @@ def known_time(at: datetime | None) -> datetime | None:
 
 
 def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
-    """The object, each odd value of it mended. Raises ``Unreadable`` and ``MsgspecError``."""
+    """The object, each odd value of it mended. Raises ``MsgspecError``."""
     said = msgspec.json.decode(data)
     for _ in range(MENDED_MAX):
         try:
             return msgspec.convert(said, kind)
         except msgspec.ValidationError as error:
             _mend(said, error)
-    raise unreadable(None, f"more than {MENDED_MAX} values of it are none")
+    raise msgspec.ValidationError(f"more than {MENDED_MAX} values of it are none")
 
 
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
@@ -61,3 +60,21 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
         said[last] = NO_TIME.isoformat()
     else:
         del said[last]
+
+
+_UNITS = {
+    **{"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")},
+    **{letter: Decimal(1000**n) for n, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Decimal(1024**n) for n, letter in enumerate("KMGTPE", 1)},
+}
+
+
+def amount(quantity: str) -> Decimal | None:
+    """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for what is no quantity of Kubernetes."""
+    number = quantity.rstrip("numkKMGTPEi")
+    unit = _UNITS.get(quantity[len(number) :])
+    try:
+        value = Decimal(number) * unit if unit is not None else None
+    except ArithmeticError:  # no number, or one that no Decimal holds
+        return None
+    return value if value is not None and value.is_finite() else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +37,19 @@ JSON = "application/json"
 _READ = 256 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request as it is sent, and what it may take, in seconds."""
+
+    asked: Asked
+    target: str
+    headers: dict[str, str]
+    payload: bytes | None
+    silence_s: float
+    whole_s: float
+    left_s: Callable[[], float] | None = None
+
+
 class Wire:
     """The connections of one client. Thread-safe. Every method but ``close`` raises ``ApiError``."""
 
@@ -44,7 +58,7 @@ class Wire:
         self._connect_s, self._read_s = connect_s, read_s
         self._calls = Calls()
         self.answer_max = ANSWER_MAX
-        self._agent = f"crawler-lifecycle/{_version()}"
+        self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
         self.skew_s: float | None = None
         """The server's clock minus ours at the last answer, in seconds; the server tells whole ones."""
 
@@ -79,45 +93,32 @@ class Wire:
             whole_s = min(whole_s, until - time.monotonic())
             if whole_s <= 0:
                 raise errors.no_answer(asked, "its pages took too long", effect_unknown=False)
-        call, response = self._answered(asked, query, body, content, accept, self._read_s, whole_s, left_s)
+        headers, payload = {"Accept": accept}, None
+        if body is not None:
+            headers["Content-Type"], payload = content, msgspec.json.encode(body)
+        sent = _Request(asked, _target(asked.path, query), headers, payload, self._read_s, whole_s, left_s)
+        call, response = self._answered(sent)
         return self._body(asked, call, response)
 
     def stream(
         self, asked: Asked, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
         """An answer that is read as it comes; whoever reads it calls ``ended`` and closes it."""
-        return self._answered(asked, query, None, "", JSON, silence_s, whole_s)
+        return self._answered(_Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s))
 
     def ended(self, call: Call) -> None:
         self._calls.end(call)
 
-    def _answered(
-        self,
-        asked: Asked,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
-        accept: str,
-        silence_s: float,
-        whole_s: float,
-        left_s: Callable[[], float] | None = None,
-    ) -> tuple[Call, BaseHTTPResponse]:
+    def _answered(self, sent: _Request) -> tuple[Call, BaseHTTPResponse]:
         """The head of an answer with status 2xx; whoever gets it ends the call."""
-        target = _target(asked.path, query)
-        payload = None if body is None else msgspec.json.encode(body)
-        headers = {"Accept": accept, "User-Agent": self._agent}
-        if payload is not None:
-            headers["Content-Type"] = content
         for renewed in (False, True):
             asked_at = time.monotonic()
-            who, authorization = self._who(asked)
-            if authorization:
-                headers["Authorization"] = authorization
-            call, response = self._send(asked, who, target, payload, headers, silence_s, whole_s, left_s)
+            who, authorization = self._who(sent.asked)
+            call, response = self._send(sent, who, authorization)
             if 200 <= response.status < 300:
                 return call, response
-            told = self._body(asked, call, response, limit=1024 * 1024)
-            error = errors.from_answer(asked, response.status, response.headers, told)
+            told = self._body(sent.asked, call, response, limit=1024 * 1024)
+            error = errors.from_answer(sent.asked, response.status, response.headers, told)
             if not isinstance(error, Unauthorised):
                 raise error
             if renewed or not self._renewed(error, who, authorization, asked_at):
@@ -145,31 +146,23 @@ class Wire:
         )
 
     def _send(
-        self,
-        asked: Asked,
-        who: credentials.Identity,
-        target: str,
-        payload: bytes | None,
-        headers: Mapping[str, str],
-        silence_s: float,
-        whole_s: float,
-        left_s: Callable[[], float] | None,
+        self, sent: _Request, who: credentials.Identity, authorization: str | None
     ) -> tuple[Call, BaseHTTPResponse]:
-        call = self._calls.begin(whole_s, left_s)
+        call = self._calls.begin(sent.whole_s, sent.left_s)
         try:
             response = who.pools.urlopen(
-                asked.method,
-                who.host + target,
+                sent.asked.method,
+                who.host + sent.target,
                 redirect=False,
                 retries=False,
                 preload_content=False,
-                body=payload,
-                headers=dict(headers),
-                timeout=urllib3.Timeout(connect=self._connect_s, read=min(silence_s, whole_s)),
+                body=sent.payload,
+                headers=sent.headers | ({"Authorization": authorization} if authorization else {}) | self._agent,
+                timeout=urllib3.Timeout(connect=self._connect_s, read=min(sent.silence_s, sent.whole_s)),
             )
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             self._calls.end(call)
-            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=call.sent) from error
+            raise errors.no_answer(sent.asked, self._trouble(call, error), effect_unknown=call.sent) from error
         except BaseException:
             self._calls.end(call)
             raise

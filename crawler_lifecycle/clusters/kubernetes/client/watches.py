@@ -12,7 +12,7 @@ import urllib3
 
 from . import errors
 from .deadlines import Call
-from .errors import Asked, Unreadable, unreadable
+from .errors import Asked, unreadable
 from .objects import decode_event
 
 if TYPE_CHECKING:
@@ -124,10 +124,7 @@ class Watch:
             raise errors.no_answer(self._asked, what, effect_unknown=False) from error
 
     def _event(self, line: bytes) -> WatchEvent:
-        try:
-            kind, data = decode_event(line)
-        except Unreadable as error:
-            raise unreadable(self._asked, error.what) from error
+        kind, data = decode_event(line, self._asked)
         if kind == "ERROR":
             told = errors.decode_status(data)
             code = told.code or (410 if told.reason in ("Expired", "Gone") else 500)

@@ -37,7 +37,10 @@ class Deletion:
         self._api = api
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Once: what is being deleted already is not asked again."""
+        """Delete the Job in the foreground: no new pods, one SIGTERM, and it is gone after its last pod.
+
+        What is being deleted already is not asked again.
+        """
         job = self._job(run, task)
         if job is not None:
             self._delete_job(job)
@@ -52,7 +55,13 @@ class Deletion:
             self._check_place(task, ())
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
+        """Delete its pods with a grace of a second. What that does is for looks to find out.
+
+        A node that has begun a longer grace, after a plain stop, finishes that one first; our runner learns of the
+        force from the gateway and ends it. A pod's record is never removed by force: on a node that does not answer,
+        the crawler may still execute.
+
+        Its pods before its Job: a kubelet keeps the grace that it began with, and that of a pod whose Job is deleted
         is the long one. Then the Job, and any pod that it made meanwhile.
 
         No second pod comes for one that is killed first: ours have no retries (``backoffLimit`` 0).

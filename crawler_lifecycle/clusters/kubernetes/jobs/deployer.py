@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound, Refused, TooLate
@@ -23,8 +24,9 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
+from crawler_lifecycle.settings import ClusterSettings
 
-from .manifest import JobSettings, identity_of, job_for, name_of, secret_for, spec_hash
+from .manifest import identity_of, job_for, name_of, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +38,6 @@ TRIES = 3
 PATIENCE = 8
 #: Of what the task's environment holds, these are no secrets.
 PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
-
-TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
 
 _DENIED = re.compile(r"denied (the )?request")
 
@@ -76,7 +76,7 @@ class KubernetesDeployer:
     def __init__(
         self,
         api: Api,
-        settings: JobSettings,
+        settings: ClusterSettings,
         *,
         task_environment: TaskEnvironment | None = None,
         clock: Callable[[], datetime] = _now,

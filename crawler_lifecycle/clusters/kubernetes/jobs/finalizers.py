@@ -10,6 +10,9 @@ The crawler's end is the task's, whatever else is left of it, and what is left h
 - a Job that was suspended under its pod: whoever resumes it (a queue does) would start a second pod, and it would never
   be over. It is taken out of its queue, made a Job for no pods, and given a deadline as well;
 - a pod that a suspension took back before it had a node: nothing ran, and its Job, which goes on, waits for it to go.
+
+``HeldPod`` is for an administrator, when our services will not remove it any more: they are gone, the namespace shall
+go, or their right to patch pods went first.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -40,6 +44,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     deleted_before_scheduling,
     ended,
     ended_at,
+    number,
     owner_of,
     sidecar_still_runs,
     suspended_before_scheduling,
@@ -47,8 +52,6 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import KeptEnd
 from crawler_lifecycle.ports.runs import TaskRef
-
-from .held_pods import removal_patch
 
 logger = logging.getLogger(__name__)
 
@@ -195,3 +198,91 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
             ran = at is not None and not deleted_before_scheduling(pod)
             found.append(KeptEnd(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """A pod with our finalizer."""
+
+    name: str
+    uid: str
+    run_id: int | None
+    task_index: int | None
+    attempt: int | None
+    phase: str
+    node: str | None
+    ended_at: datetime | None
+    deleted_at: datetime | None
+    """When its deletion was asked for (with the grace that it got)."""
+    over: bool
+    """Whether the crawler in it has ended."""
+    outlived: bool
+    """Whether a container beside the crawler runs on all the same."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
+        return self.over or self.deleted_at is not None
+
+    def since(self) -> datetime | None:
+        """Since when it waits, as far as the cluster tells."""
+        return self.ended_at or self.deleted_at
+
+
+def list_held(api: Api, *, run_id: int | None = None) -> list[HeldPod]:
+    """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
+
+    Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
+    ``ApiError``.
+    """
+    selector = None if run_id is None else labels.of_run(run_id, settled=None)
+    found = [_held(pod) for pod in api.listing(api.pods_path(), Pod, labels=selector).items if _ours_or_none(pod)]
+    return sorted(found, key=lambda h: (h.run_id or 0, h.task_index or 0, h.attempt or 0, h.name))
+
+
+def _held(pod: Pod) -> HeldPod:
+    meta = pod.metadata
+    return HeldPod(
+        name=meta.name,
+        uid=meta.uid,
+        run_id=number(meta.labels.get(labels.RUN)),
+        task_index=number(meta.labels.get(labels.TASK)),
+        attempt=number(meta.labels.get(labels.ATTEMPT)),
+        phase=pod.status.phase or "Unknown",
+        node=pod.spec.node_name,
+        ended_at=ended_at(pod),
+        deleted_at=meta.deletion_timestamp,
+        over=ended(pod),
+        outlived=sidecar_still_runs(pod),
+    )
+
+
+def remove_finalizer(api: Api, pod: HeldPod) -> bool:
+    """Take our finalizer from this pod and leave those of others; whether it was still there. What outlived its crawler
+    is ended.
+
+    Another pod under the name is left alone. Raises ``ApiError``.
+    """
+    try:
+        api.patch(api.pods_path(pod.name), removal_patch(pod.uid, end=pod.outlived), kind="strategic")
+    except (NotFound, Conflict):
+        return False
+    return True
+
+
+def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
+    """The strategic patch by which our finalizer leaves the pod with this uid, and those of others stay.
+
+    ``end``: and by which its node ends it, with its own grace. Unlike a deletion that leaves its record and log.
+    """
+    meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
+    return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
+
+
+def waiting_longer_than(pods: Sequence[HeldPod], now: datetime, longer_than_s: float) -> list[HeldPod]:
+    """Those that wait for longer than this: somebody should have let go of them."""
+    return [
+        pod
+        for pod in pods
+        if pod.waits and (since := pod.since()) is not None and (now - since).total_seconds() > longer_than_s
+    ]

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.files import layout
@@ -17,9 +17,9 @@ from crawler_lifecycle.domain.crawlers.pod import Owned
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import CRAWLER_NAME, cluster_name
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
+from crawler_lifecycle.settings import ClusterSettings
 
-from .environment import Given, escaped, variables
-from .quantities import resources_of, scratch_of
+from .container import Given, escaped, resources_of, scratch_of, variables
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
 NAME_MAX = 52
@@ -39,32 +39,11 @@ _MAIN_CONTAINER = "kubectl.kubernetes.io/default-container"
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\Z")
 
 
-class JobSettings(Protocol):
-    """What an installation says about all its Jobs (``LIFECYCLE_CLUSTER__…``)."""
-
-    @property
-    def service_account(self) -> str: ...
-    @property
-    def image(self) -> str | None: ...
-    @property
-    def pull_secrets(self) -> Sequence[str]: ...
-    @property
-    def volume_claim(self) -> str | None: ...
-    @property
-    def files_url(self) -> str | None: ...
-    @property
-    def job_ttl_s(self) -> int: ...
-    @property
-    def scheduled_priority_class(self) -> str | None: ...
-    @property
-    def onetime_priority_class(self) -> str | None: ...
-
-
 def job_for(
     deployment: Deployment,
     crawler: CrawlerDefinition,
     task: QueuedTask,
-    settings: JobSettings,
+    settings: ClusterSettings,
     *,
     public: Mapping[str, str] = MappingProxyType({}),
     secret_names: Sequence[str] = (),
@@ -110,7 +89,7 @@ def job_for(
     return job
 
 
-def _rules(deployment: Deployment, settings: JobSettings) -> dict[str, object]:
+def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:
     """How the Job controller treats the one pod: never a second one, whatever becomes of the first.
 
     There is no ``podFailurePolicy``: with one, a pod that the cluster took away could be passed over and made anew,
@@ -203,7 +182,7 @@ def identity_of(deployment: Deployment, crawler: CrawlerDefinition, task: Queued
 
 
 def _pod(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: JobSettings, given: Given
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings, given: Given
 ) -> dict[str, object]:
     """The pod's spec, which Pod Security "restricted" takes as it is."""
     options = crawler.kubernetes
@@ -249,7 +228,7 @@ def _pod(
     return pod
 
 
-def _program(crawler: CrawlerDefinition, settings: JobSettings) -> dict[str, object]:
+def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
     """What the container executes, from which image."""
     image, folder = crawler.image or settings.image, crawler.kubernetes.project
     if image is None:
@@ -269,7 +248,7 @@ def _longest(deployment: Deployment) -> float | None:
     return None if limits.run_timeout_s is None else limits.run_timeout_s + limits.stop_grace_s + BACKSTOP_S
 
 
-def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: JobSettings) -> dict[str, object]:
+def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
     """Where it may execute and with which precedence; what nobody asked for is left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
@@ -319,7 +298,7 @@ def _pull_policy(image: str) -> str:
 
 
 def _volumes(
-    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: JobSettings
+    deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """The pod's volumes and their places in the container: files, state, /tmp, and what the catalogue adds."""
     scratch = scratch_of(crawler)

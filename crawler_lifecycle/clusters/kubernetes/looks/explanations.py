@@ -124,7 +124,7 @@ def _state(namespace: CurrentNamespace) -> str | None:
     """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
     name = namespace.name
     try:
-        found = namespace.read()
+        found = namespace.found
     except ApiError as error:
         logger.info("the state of namespace %s is not read: %s", name, error)
         return None

@@ -8,17 +8,19 @@ when somebody took a label of ours off them, they are asked for by the uid of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from msgspec.structs import force_setattr
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .interning import Interner
 from .predicates import CONTROLLER_UID, JOB_NAME, number, owner_of, verdict
 
 #: Values in one selector: an address has to stay below some kilobytes.
@@ -198,3 +200,51 @@ def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
 def job_is_over(job: Job) -> bool:
     """Whether the controller has passed its verdict: there is nothing left to be stopped."""
     return verdict(job, final=False) is not None
+
+
+H = TypeVar("H", bound=Hashable)
+
+
+class Interner:
+    """Equal parts of the objects of one reading become one object in memory. Forget it afterwards; not thread-safe.
+
+    The pods of a run differ by little more than their names: 10,000 Jobs and their pods take 59 MiB as they are
+    decoded, and 26 MiB so. Nobody changes an object afterwards. What each pod has for itself is left alone.
+    """
+
+    def __init__(self) -> None:
+        known: dict[Any, Any] = {}
+        # Bound once and called by ``map``: no Python is executed for the millions of strings of a large run.
+        self._one = known.setdefault
+
+    def job(self, job: Job) -> Job:
+        """The same Job."""
+        self._metadata(job.metadata)
+        self._conditions(job.status)
+        return job
+
+    def pod(self, pod: Pod) -> Pod:
+        """The same pod."""
+        self._metadata(pod.metadata)
+        self._conditions(pod.status)
+        if pod.spec.containers:
+            force_setattr(pod.spec, "containers", self._each(pod.spec.containers))
+        return pod
+
+    def _metadata(self, meta: ObjectMeta) -> None:
+        if meta.labels:
+            force_setattr(meta, "labels", self._strings(meta.labels))
+        if meta.annotations:
+            force_setattr(meta, "annotations", self._strings(meta.annotations))
+        if meta.finalizers:
+            force_setattr(meta, "finalizers", self._each(meta.finalizers))
+
+    def _conditions(self, status: JobStatus | PodStatus) -> None:
+        if status.conditions:
+            force_setattr(status, "conditions", self._each(status.conditions))
+
+    def _strings(self, of: Mapping[str, str]) -> Mapping[str, str]:
+        return dict(zip(map(self._one, of, of), map(self._one, of.values(), of.values()), strict=True))
+
+    def _each(self, parts: Sequence[H]) -> tuple[H, ...]:
+        return tuple(map(self._one, parts, parts))

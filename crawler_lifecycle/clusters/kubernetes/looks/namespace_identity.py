@@ -11,6 +11,7 @@ identity as well (OpenTelemetry's ``k8s.cluster.uid``). Who may not read it need
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -125,22 +126,18 @@ class CurrentNamespace:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._is_read = False
-        self._found: Namespace | None = None
 
     @property
     def name(self) -> str:
         return self._api.namespace
 
-    def read(self) -> Namespace | None:
-        """The namespace as it is now; ``None`` when there is none. Raises ``ApiError``."""
-        if not self._is_read:
-            try:
-                self._found = read_namespace(self._api)
-            except NotFound:
-                self._found = None
-            self._is_read = True
-        return self._found
+    @functools.cached_property
+    def found(self) -> Namespace | None:
+        """The namespace as it was then; ``None`` when there is none. Raises ``ApiError``."""
+        try:
+            return read_namespace(self._api)
+        except NotFound:
+            return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
         """Of these places those that are gone for certain; in the others what is missing here is missing there.
@@ -158,7 +155,7 @@ class CurrentNamespace:
                 f"it was put onto another kind of cluster ({recorded}): set LIFECYCLE_CLUSTER__KIND back"
             )
         try:
-            found = self.read()
+            found = self.found
         except Refused as error:
             raise ClusterUnavailable(
                 f"what is missing in namespace {self._api.namespace} cannot be proved to be gone, because we may not "

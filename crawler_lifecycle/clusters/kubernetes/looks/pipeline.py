@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 from . import proof_of_absence
 from .details.log_tails import LogTails
-from .details.progress import with_progress
+from .details.termination_message import with_progress
 from .explanations import Events, read_events, with_namespace
 from .listing import Objects, TaskObjects, is_of, name_of, read_objects, run_uid_of, task_id_of
 from .namespace_identity import CurrentNamespace

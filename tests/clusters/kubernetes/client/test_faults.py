@@ -79,8 +79,8 @@ FAULTS: list[tuple[str, Fault, type[ApiError], str]] = [
     ("500", Answer(500, "etcdserver: request timed out"), ApiError, "now (500): etcdserver: request timed out"),
     ("503", Answer(503, "apiserver is shutting down"), ApiError, "now (503): apiserver is shutting down"),
     ("504", Answer(504), ApiError, "(504)"),
-    ("redirect", Answer(302, headers={"Location": "http://127.0.0.1:1/"}), ApiError, "answered 302"),
-    ("an odd status", Answer(299 + 1), ApiError, "answered 300"),
+    ("redirect", Answer(302, headers={"Location": "http://127.0.0.1:1/"}), ApiError, "(302)"),
+    ("an odd status", Answer(299 + 1), ApiError, "(300)"),
 ]
 
 

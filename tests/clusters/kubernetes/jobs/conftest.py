@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,11 @@ class Bench:
         self.server.faults.add("POST", r"/jobs(\?|$)", fault)
         send, silent = self.api._wire._send, iter([True])
 
-        def sent(*args: Any, **more: Any) -> Any:
-            if args[0].method != "POST" or not next(silent, False):
-                return send(*args, **more)
-            asked, who, target, payload, headers, _, whole_s, left_s = args
+        def sent(request: Any, *who: Any) -> Any:
+            if request.asked.method != "POST" or not next(silent, False):
+                return send(request, *who)
             try:
-                return send(asked, who, target, payload, headers, 0.3, whole_s, left_s)
+                return send(replace(request, silence_s=0.3), *who)
             finally:  # nobody knows that the server has come so far, but it has
                 wait_until(lambda: self.server.store.find(JOBS) if fault.after_effect else self.server.requests)
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refused
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
-from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.looks.details import log_tails
-from crawler_lifecycle.clusters.kubernetes.looks.details.memory import to_bytes
-from crawler_lifecycle.clusters.kubernetes.looks.details.progress import split_statistics
+from crawler_lifecycle.clusters.kubernetes.looks.details.reader import to_bytes
+from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import split_statistics
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -375,7 +375,7 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     _crawler_ends(world)
     assert world.see().phase is Phase.ENDED
     assert world.kept() == [(RUN, 0, 1)]
-    [held] = [pod for pod in held_pods.list_held(world.api) if pod.waits]
+    [held] = [pod for pod in finalizers.list_held(world.api) if pod.waits]
     assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
     world.finalizers.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
@@ -410,8 +410,8 @@ def test_what_runs_is_listed_now_and_then_and_not_forgotten_in_between(world: Wo
 def test_an_administrator_finds_and_ends_what_outlived_its_crawler(world: World) -> None:
     world.deploy()
     _crawler_ends(world)
-    [held] = held_pods.list_held(world.api)
-    assert held_pods.remove_finalizer(world.api, held)
+    [held] = finalizers.list_held(world.api)
+    assert finalizers.remove_finalizer(world.api, held)
     assert world.server.pods(world.name())[0]["spec"]["activeDeadlineSeconds"] == 1
 
 
@@ -562,7 +562,7 @@ def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
             status["state"]["terminated"]["finishedAt"] = "1970-01-01T00:00:00Z"
 
     world.server.store.update(PODS, (world.server.namespace, pod["metadata"]["name"]), forget)
-    [kept], [held] = world.finalizers.kept(), held_pods.list_held(world.api)
+    [kept], [held] = world.finalizers.kept(), finalizers.list_held(world.api)
     assert (kept.ended_at, kept.ran) == (None, False)
     assert (held.ended_at, held.waits) == (None, True)
-    assert held_pods.waiting_longer_than([held], world.now(), 60) == []
+    assert finalizers.waiting_longer_than([held], world.now(), 60) == []

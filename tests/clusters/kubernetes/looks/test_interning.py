@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler_lifecycle.clusters.kubernetes.looks.interning import Interner
+from crawler_lifecycle.clusters.kubernetes.looks.listing import Interner
 from tests.support.kubernetes_conditions import RECORDED, load
 
 

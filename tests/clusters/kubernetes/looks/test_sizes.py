@@ -11,7 +11,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import TooLarge
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
-from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
+from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.looks import proof_of_absence
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
@@ -78,7 +78,7 @@ def _released(world: World) -> int:
 READERS: dict[str, Callable[[World], int]] = {
     "audit": lambda world: len(world.cluster.inventory()),
     "release": _released,
-    "crawlctl cluster release": lambda world: len(held_pods.list_held(world.api)),
+    "crawlctl cluster release": lambda world: len(finalizers.list_held(world.api)),
     "observer": _observed,
 }
 

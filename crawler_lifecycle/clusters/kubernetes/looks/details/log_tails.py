@@ -21,7 +21,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Pod
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, log_tail
 
-from .progress import Progress, last_progress, split_statistics
+from .termination_message import Progress, last_progress, split_statistics
 
 logger = logging.getLogger(__name__)
 

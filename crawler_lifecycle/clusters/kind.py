@@ -1,0 +1,107 @@
+"""Kinds of clusters: one record for each says all that such a cluster is made of; it is chosen once, by its name.
+
+Nothing here knows an implementation. A kind imports its own when a method is called: some take long to load, and no
+process needs all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import ClassVar
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, LiveFiles, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
+from crawler_lifecycle.ports.runs import Deployment, QueuedTask
+from crawler_lifecycle.settings import ClusterSettings
+
+#: What only one task may know, such as the gateway's address and a token for it: variables of its environment.
+TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
+
+#: Name of a kind -> its class. ``LIFECYCLE_CLUSTER__KIND`` may name any other class in the same way.
+KINDS: Mapping[str, str] = {
+    "local": "crawler_lifecycle.clusters.local.kind:LocalKind",
+    "kubernetes": "crawler_lifecycle.clusters.kubernetes.kind:KubernetesKind",
+}
+
+
+class ClusterKind(ABC):
+    """One kind of cluster: everything that our processes need of it (docs/clusters.md).
+
+    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest`` that names the setting and the
+    cure. What a method that is not abstract answers here is right for a cluster that has nothing of the sort.
+    """
+
+    on_this_machine: ClassVar[bool] = False
+    """Whether crawls take memory and disk of the machine of our own processes."""
+    clears_itself: ClassVar[bool] = False
+    """Whether its deployer removes what old runs left (``remove_old``), asked by the scheduler service each hour."""
+    uploads: ClassVar[bool] = False
+    """Whether tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, where that is set."""
+    checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Checks of ``crawlctl doctor``, which alone imports them: name -> ``module:function``."""
+    component: ClassVar[str | None] = None
+    """``module:function`` that tells the doctor in which component's place it is, from the settings."""
+    slow: ClassVar[Sequence[str]] = ()
+    """Modules that those checks need and that take long to import."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
+        """What starts tasks, for the scheduler service."""
+
+    @abstractmethod
+    def cluster(self) -> Cluster:
+        """What looks at tasks and ends them, for the roles that ask the cluster."""
+
+    @abstractmethod
+    def files(self, bundles: TaskBundles | None) -> TaskFiles:
+        """Where archives find the files of tasks, without a way to the cluster. ``bundles``: what tasks uploaded."""
+
+    @abstractmethod
+    def numbers(self) -> KnowsRuns:
+        """What knows the numbers of runs that the cluster holds."""
+
+    def observer(self) -> Observer | None:
+        """What notices changes at once; without one they are found by the looks that are due."""
+        return None
+
+    def logs(self) -> TaskLogs | None:
+        """What tasks print, for the gateway."""
+        return None
+
+    def live_files(self) -> LiveFiles | None:
+        """What tasks leave while they execute, for the gateway."""
+        return None
+
+    def files_elsewhere(self) -> str | None:
+        """In words, where tasks leave files that are no ``live_files``."""
+        return None
+
+    def keeper(self) -> EvidenceKeeper | None:
+        """What keeps ends of tasks until they are on record."""
+        return None
+
+    def volume(self) -> FilesPlace | None:
+        """A volume on which tasks leave files, if it is mounted here."""
+        return None
+
+
+def kind_of(settings: ClusterSettings) -> ClusterKind:
+    """The kind that the settings name. Raises ``InvalidRequest`` for one that there is not."""
+    name = settings.kind
+    found, wrong = None, f"LIFECYCLE_CLUSTER__KIND: {name!r:.200}"
+    if name not in KINDS and ":" not in name:
+        raise InvalidRequest(f"{wrong} is no kind of cluster; give {', '.join(KINDS)}, or MODULE:CLASS of your own")
+    try:
+        found = resolve_name(KINDS.get(name, name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequest(f"{wrong} cannot be imported ({error}); install it beside this package") from error
+    if not (isinstance(found, type) and issubclass(found, ClusterKind)):
+        raise InvalidRequest(f"{wrong} is no ClusterKind; derive the class from {__name__}.ClusterKind")
+    return found(settings)

@@ -1,0 +1,90 @@
+"""Kubernetes, as our processes put it together. What takes long to load is imported where it is used."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
+from crawler_lifecycle.ports.cluster import Cluster, Deployer, EvidenceKeeper, Observer, TaskFiles, TaskLogs
+from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
+from crawler_lifecycle.settings import ClusterSettings
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+
+_HERE = __package__
+_DOCTOR = "crawler_lifecycle.cli.doctor.checks"
+
+
+class KubernetesKind(ClusterKind):
+    """Jobs of one namespace, each with one pod."""
+
+    uploads = True
+    checks: ClassVar = {"cluster": f"{_DOCTOR}.cluster:check_cluster", "files": f"{_DOCTOR}.files:check_files"}
+    component = f"{_DOCTOR}.component:component"
+    slow = tuple(
+        f"{_HERE}.{name}"
+        for name in ("client.connection", "cluster", "jobs.finalizers", "looks.namespace_identity", "rbac")
+    )
+
+    def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
+        from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
+
+        return KubernetesDeployer(api_of(self.settings), self.settings, task_environment=task_environment)
+
+    def cluster(self) -> Cluster:
+        from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
+
+        return KubernetesCluster(api_of(self.settings))
+
+    def files(self, bundles: TaskBundles | None) -> TaskFiles:
+        from crawler_lifecycle.clusters.kubernetes.files.sources import task_files
+
+        return task_files(self.settings.volume_claim, self.settings.volume_path, bundles)
+
+    def numbers(self) -> KnowsRuns:
+        from crawler_lifecycle.clusters.kubernetes.looks.inventory import KubernetesRuns
+
+        return KubernetesRuns(api_of(self.settings))
+
+    def observer(self) -> Observer:
+        from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
+
+        return KubernetesObserver(api_of(self.settings))
+
+    def logs(self) -> TaskLogs:
+        from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
+
+        return PodLogs(api_of(self.settings))
+
+    def files_elsewhere(self) -> str:
+        c = self.settings
+        if c.files_url is not None:
+            return f"they lie in the pods of its tasks, which upload them to {c.files_url} when they end"
+        if c.volume_claim is not None:
+            return f"they lie on the volume of the claim {c.volume_claim}, which this gateway does not have"
+        return "its tasks leave none: neither LIFECYCLE_CLUSTER__FILES_URL nor LIFECYCLE_CLUSTER__VOLUME_CLAIM is set"
+
+    def keeper(self) -> EvidenceKeeper:
+        from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
+
+        return Finalizers(api_of(self.settings))
+
+    def volume(self) -> FilesPlace | None:
+        from crawler_lifecycle.clusters.kubernetes.files.volume import VolumePlace
+
+        return None if self.settings.volume_path is None else VolumePlace(self.settings.volume_path)
+
+
+def api_of(c: ClusterSettings) -> Api:
+    """The Kubernetes API of these settings: one for the whole process. Raises ``InvalidRequest``."""
+    return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
+
+
+@functools.cache
+def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
+    from crawler_lifecycle.clusters.kubernetes.client.connection import Api
+
+    return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)

@@ -1,0 +1,44 @@
+"""The local cluster, as our processes put it together."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
+from crawler_lifecycle.clusters.local.cluster import LocalCluster
+from crawler_lifecycle.clusters.local.folders.inventory import LocalRuns
+from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
+from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
+from crawler_lifecycle.clusters.local.observer import LocalObserver
+from crawler_lifecycle.ports.protocols import TaskBundles
+
+
+class LocalKind(ClusterKind):
+    """Processes of this machine."""
+
+    on_this_machine = clears_itself = True
+    checks: ClassVar = {"task limits": "crawler_lifecycle.cli.doctor.checks.machine:check_groups"}
+
+    def deployer(self, task_environment: TaskEnvironment | None) -> LocalCluster:
+        c = self.settings
+        return LocalCluster(
+            c.state_dir, c.slots, task_environment=task_environment, cgroup_setting=c.cgroup, run_as=c.run_as
+        )
+
+    def cluster(self) -> LocalCluster:
+        return LocalCluster(self.settings.state_dir, self.settings.slots)
+
+    def files(self, bundles: TaskBundles | None) -> LocalFiles:
+        return LocalFiles(self.settings.state_dir)
+
+    def numbers(self) -> LocalRuns:
+        return LocalRuns(self.settings.state_dir)
+
+    def observer(self) -> LocalObserver:
+        return LocalObserver(self.settings.state_dir)
+
+    def logs(self) -> LocalLogs:
+        return LocalLogs(self.settings.state_dir)
+
+    def live_files(self) -> LocalFiles:
+        return LocalFiles(self.settings.state_dir)

@@ -1,0 +1,390 @@
+"""The spool as a cluster: ``tasks/RUN/INDEX/ATTEMPT`` holds all that is known about a task.
+
+Whoever looks reads folders and locks, and remembers nothing: any number of processes may use one spool at a time. It
+sets no limits of memory, and trusts its crawlers not to write into their own task's folder; ``clusters/local`` does
+better.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from crawler_lifecycle import ports, runner
+from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
+from crawler_lifecycle.domain import bounds
+from crawler_lifecycle.domain.audits.audit import ClusterTask
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
+from crawler_lifecycle.domain.names import cluster_name, files_prefix
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, own_exit
+from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.process_contract import contract_of
+
+from . import keeper
+
+_RUNNER = str(Path(runner.__file__).parent)
+_OWNER = "run-uid"
+#: Seconds that a kill may take, that its keeper has for it, and between two readings of an observer.
+KILL_S, KEEPER_S, WATCH_S = 10.0, 2.0, 0.1
+
+
+class SpoolKind(ClusterKind):
+    """``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings ``STATE_DIR`` and ``SLOTS``."""
+
+    on_this_machine = True
+
+    def deployer(self, task_environment: TaskEnvironment | None) -> Spool:
+        return Spool(self.settings.state_dir, self.settings.slots, task_environment)
+
+    def cluster(self) -> Spool:
+        return Spool(self.settings.state_dir, self.settings.slots)
+
+    def files(self, bundles: ports.TaskBundles | None) -> Spool:
+        return self.cluster()
+
+    numbers = observer = logs = cluster
+
+
+class Spool:
+    """Implements ``Deployer``, ``Cluster``, ``TaskFiles``, ``TaskLogs``, ``Observer`` and ``KnowsRuns``."""
+
+    kind = "spool"
+    log_fades = False
+
+    def __init__(self, root: Path, slots: int, task_environment: TaskEnvironment | None = None) -> None:
+        self._root, self._slots, self._task_environment = root.absolute(), slots, task_environment
+        self._tasks = self._root / "tasks"
+        self._health = ports.ObserverHealth(False, "it does not watch")
+        for name in ("tasks", "state", "slots"):
+            (self._root / name).mkdir(parents=True, exist_ok=True)
+
+    # --- Deployer
+
+    def deploy(self, deployment: ports.Deployment, crawler: CrawlerDefinition) -> list[ports.Deployed]:
+        self.place([deployment.place] if deployment.place is not None else [])
+        with self._reading():
+            return [self._deploy(deployment, crawler, task) for task in deployment.tasks]
+
+    def _deploy(
+        self, deployment: ports.Deployment, crawler: CrawlerDefinition, task: ports.QueuedTask
+    ) -> ports.Deployed:
+        run, name = deployment.run, cluster_name(deployment.run_id, task.index, deployment.attempt)
+        folder = self._folder(run.run_id, task.index, deployment.attempt)
+        expired = DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
+        if (foreign := self._foreign(run)) is not None:
+            return ports.Deployed(task.index, "deferred", name, reason=foreign)
+        state = "existing"
+        if not (folder / keeper.SPEC).exists():
+            try:
+                spec = self._spec(deployment, crawler, task, folder)
+            except InvalidRequest as why:
+                return ports.Deployed(task.index, "refused", name, reason=str(why))
+            if datetime.now(UTC) >= deployment.expires_at:
+                raise expired
+            (folder / "files").mkdir(parents=True, exist_ok=True)
+            Path(spec["env"]["CRAWL_STATE_DIR"]).mkdir(parents=True, exist_ok=True)
+            _place_whole(self._tasks / str(run.run_id) / _OWNER, run.uid)
+            state = "created" if _place_whole(folder / keeper.SPEC, json.dumps(spec)) else "existing"
+        if not (folder / keeper.BEGUN).exists():
+            more = {} if self._task_environment is None else self._task_environment(deployment, task)
+            secrets = {key: os.environ[text.removeprefix("env:")] for key, text in crawler.secrets.items()}
+            passed = {key: os.environ[key] for key in {"PATH", "HOME", "LANG"} & set(os.environ)}
+            command = [sys.executable, keeper.__file__, str(folder), str(deployment.expires_at.timestamp())]
+            environment = {**passed, **crawler.env, **secrets, **more, "CRAWL_FILES_DIR": str(folder / "files")}
+            nothing = subprocess.DEVNULL
+            code = subprocess.call(command, env=environment, stdin=nothing, stdout=nothing, stderr=nothing, timeout=30)
+            if code == keeper.EXPIRED:
+                raise expired
+            if code:
+                raise ClusterUnavailable(f"the keeper of {folder} did not start (exit {code})")
+        return ports.Deployed(task.index, state, name, (_read(folder / keeper.SPEC) or {})["uid"])
+
+    def _spec(
+        self, deployment: ports.Deployment, crawler: CrawlerDefinition, task: ports.QueuedTask, folder: Path
+    ) -> dict[str, Any]:
+        """All that the keeper needs. Raises ``InvalidRequest`` for what can never work."""
+        project = Path(crawler.project or ".").absolute()
+        for key, text in crawler.secrets.items():
+            if text.removeprefix("env:") not in os.environ:
+                raise InvalidRequest(f"secrets.{key}: {text!r} cannot be resolved here; give env:NAME")
+        if crawler.kind is CrawlerKind.SCRAPY:
+            argv = ["scrapy", "--project", str(project), "--spider", crawler.spider_name]
+        else:
+            if (program := shutil.which(crawler.command[0])) is None:
+                raise InvalidRequest(f"command: {crawler.command[0]!r} is not an executable that can be found")
+            argv = ["command", "--", program, *crawler.command[1:]]
+        env = contract_of(deployment, crawler, task) | {
+            "CRAWL_FILES_DIR": str(folder / "files"),
+            "CRAWL_STATE_DIR": str(self._root / "state" / str(deployment.run) / str(task.index)),
+            "CRAWL_STATS_FILE": str(folder / "stats.json"),
+            "CRAWL_SUMMARY_FILE": str(folder / "summary.json"),
+            "CRAWL_LOG_FILE": str(folder / "log"),
+        }
+        return {
+            "uid": str(uuid.uuid4()),
+            "argv": [sys.executable, "-I", "-S", _RUNNER, *argv],
+            "cwd": str(project),
+            "env": env,
+            "slots": self._slots,
+            "slots_dir": str(self._root / "slots"),
+            "record": dict(deployment.record),
+        }
+
+    # --- Cluster
+
+    def place(self, beside: Collection[str] = ()) -> None:
+        for other in beside:
+            raise OtherPlace(f"this is a spool, and the place of the task is {other}: set LIFECYCLE_CLUSTER__KIND back")
+
+    def look(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> ports.Look:
+        began, now = time.monotonic(), datetime.now(UTC)
+        self.place([task.place for task in tasks if task.place is not None])
+        with self._reading():
+            alive = _processes()
+            seen = [self._observe(run, task, now, alive) for task in tasks]
+        return ports.Look(now, time.monotonic() - began, seen)
+
+    def _observe(self, run: RunRef, task: ports.TaskRef, now: datetime, alive: Collection[str]) -> Observation:
+        folder = self._folder(run.run_id, task.index, task.attempt)
+        spec, foreign = _read(folder / keeper.SPEC), self._foreign(run)
+        if spec is None and str(folder) in alive:
+            raise ClusterUnavailable(f"{folder} was removed, and processes of it live")
+        if spec is None or foreign is not None or task.uid not in (None, spec["uid"]):
+            phase = Phase.ABSENT if task.uid is None else Phase.GONE
+            return Observation(task.index, task.attempt, phase, now, reason=foreign)
+        phase, end = self._phase(folder, alive)
+        started, waiting = _read(folder / keeper.STARTED) or {}, _read(folder / keeper.WAITING) or {}
+        counters, at = _counters(folder)
+        changed = {Phase.ENDED: end, Phase.EXECUTING: started}.get(phase, waiting)
+        return Observation(
+            *(task.index, task.attempt, phase, datetime.now(UTC)),
+            name=cluster_name(run.run_id, task.index, task.attempt),
+            uid=spec["uid"],
+            node=os.uname().nodename,
+            reason=waiting.get("reason", "starting") if phase is Phase.WAITING else None,
+            changed_at=bounds.moment(changed.get("at")) or now,
+            started_at=bounds.moment(started.get("at")),
+            counters=counters,
+            progress_at=at,
+            end=_end(end, _read(folder / "summary.json") or {}) if phase is Phase.ENDED else None,
+        )
+
+    def _phase(self, folder: Path, alive: Collection[str]) -> tuple[Phase, dict[str, Any]]:
+        """How far a task has come, and its end where it has one; ``alive`` was asked before."""
+        if (end := _read(folder / keeper.END)) is not None:
+            return Phase.ENDED, end
+        if str(folder) in alive:
+            return (Phase.EXECUTING if (folder / keeper.STARTED).exists() else Phase.WAITING), {}
+        return (Phase.GONE if (folder / keeper.BEGUN).exists() else Phase.ABSENT), {}
+
+    def details(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> list[ports.Details]:
+        found = []
+        for task in tasks if self._foreign(run) is None else ():
+            folder = self._folder(run.run_id, task.index, task.attempt)
+            with suppress(OSError):
+                if (folder / keeper.SPEC).exists():
+                    said = (_read(folder / "stats.json") or {}).get("scrapystats")
+                    part = self.read(run, task, None, LOG_TAIL_BYTES)
+                    tail = log_tail(part.data) if part is not None else None
+                    statistics = None if said is None else bounds.statistics(said)
+                    found.append(ports.Details(task.task_id, tail, _counters(folder)[0], statistics=statistics))
+        return found
+
+    def stop(self, run: RunRef, task: ports.TaskRef) -> None:
+        if (folder := self._ours(run, task)) is not None:
+            keeper.create(folder / keeper.STOP)
+
+    def kill(self, run: RunRef, task: ports.TaskRef) -> None:
+        folder, began = self._ours(run, task), time.monotonic()
+        if folder is None:
+            return
+        keeper.create(folder / keeper.KILL)
+        while pids := _processes().get(str(folder)):
+            if time.monotonic() > began + KILL_S:
+                raise ClusterUnavailable(f"something of {folder} still runs after {KILL_S:g} s")
+            for pid in pids if time.monotonic() > began + KEEPER_S else ():  # its keeper is dead, or hangs
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def _ours(self, run: RunRef, task: ports.TaskRef) -> Path | None:
+        """The folder of a task that can still be ended; ``None`` when there is none, or another object is there."""
+        self.place([task.place] if task.place is not None else [])
+        with self._reading():
+            folder = self._folder(run.run_id, task.index, task.attempt)
+            spec = _read(folder / keeper.SPEC)
+            over = spec is None or (folder / keeper.END).exists() or self._foreign(run) is not None
+            return None if over or spec is None or task.uid not in (None, spec["uid"]) else folder
+
+    def inventory(
+        self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
+    ) -> list[ClusterTask]:
+        found = []
+        with self._reading():
+            alive = _processes()
+            for key, folder in self._all():
+                phase = self._phase(folder, alive)[0]
+                if run_id in (None, key[0]) and phase in (Phase.WAITING, Phase.EXECUTING):
+                    spec, started = _read(folder / keeper.SPEC) or {}, _read(folder / keeper.STARTED) or {}
+                    env, at = spec["env"], bounds.moment(started.get("at"))
+                    task_id, node, executing = int(env["CRAWL_TASK_ID"]), os.uname().nodename, phase is Phase.EXECUTING
+                    found.append(ClusterTask(*key, executing, task_id, spec["uid"], at, node, env["CRAWL_RUN_UID"]))
+        return [task for task in found if after is None or task.key > after][:limit]
+
+    def task_records(self, run: RunRef) -> list[ports.TaskRecord]:
+        with self._reading():
+            mine = ((key, at) for key, at in self._all() if key[0] == run.run_id and self._foreign(run) is None)
+            latest = {key[1]: (key, _read(at / keeper.SPEC) or {}) for key, at in mine}
+        return [_record(key, spec, spec["env"]) for key, spec in latest.values()]
+
+    # --- TaskFiles, TaskLogs, KnowsRuns
+
+    def files(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> list[ports.FileSource]:
+        with self._reading():
+            if self._foreign(run) is not None:
+                return []
+            found = [(t, self._folder(run.run_id, t.index, t.attempt) / "files") for t in tasks]
+            return [FileSource(files_prefix(t.index, t.attempt), at, root=self._root) for t, at in found if at.is_dir()]
+
+    def read(self, run: RunRef, task: ports.TaskRef, after: int | None, limit: int) -> ports.LogPart | None:
+        folder = self._folder(run.run_id, task.index, task.attempt)
+        with self._reading():
+            over = self._phase(folder, _processes())[0] in (
+                Phase.ENDED,
+                Phase.GONE,
+            )  # first: what is printed meanwhile is then read
+            try:
+                handle = os.open(folder / "log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return ports.LogPart(b"", 0, True) if over else None
+            with open(handle, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                place = max(0, size - limit) if after is None else after if after <= size else 0
+                data = os.pread(file.fileno(), limit, place)
+        return ports.LogPart(data, place + len(data), over and place + len(data) >= size)
+
+    def highest_run(self, above: int = 0) -> int:
+        with self._reading():
+            return max([above, *(int(name) for name in os.listdir(self._tasks) if name.isdecimal())])
+
+    # --- Observer
+
+    def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
+        """Compare all tasks with what they were a moment ago."""
+        before: dict[tuple[int, int, int], Phase] = {}
+        while not over.is_set():
+            try:
+                with self._reading():
+                    found = _processes()
+                    now = {key: self._phase(folder, found)[0] for key, folder in self._all()}
+            except ClusterUnavailable as error:
+                self._health = ports.ObserverHealth(False, str(error))
+            else:
+                self._health = ports.ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
+                for run_id in {key[0] for key in {*before, *now} if before.get(key) is not now.get(key)}:
+                    changed(run_id, datetime.now(UTC))
+                before = now
+            over.wait(WATCH_S)
+        self._health = ports.ObserverHealth(False, "it does not watch")
+
+    def health(self) -> ports.ObserverHealth:
+        return self._health
+
+    def counted(self) -> list[ports.Counted]:
+        said = [(task, _counters(self._folder(*task.key))) for task in self.inventory()]
+        return [ports.Counted(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
+
+    # --- folders
+
+    def _folder(self, run_id: int, index: int, attempt: int) -> Path:
+        return self._tasks / str(run_id) / str(index) / str(attempt)
+
+    def _all(self) -> Iterator[tuple[tuple[int, int, int], Path]]:
+        found = [path.parent for path in self._tasks.glob(f"*/*/*/{keeper.SPEC}")]
+        yield from sorted((tuple(map(int, at.parts[-3:])), at) for at in found)  # type: ignore[misc]
+
+    def _foreign(self, run: RunRef) -> str | None:
+        """Words about tasks of another run that had this number."""
+        path = self._tasks / str(run.run_id) / _OWNER
+        owner = path.read_text() if path.exists() else run.uid
+        return None if run.owns(owner) else run.foreign(f"the folder {path.parent}", owner)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise ``ClusterUnavailable`` for whatever cannot be read or written."""
+        try:
+            os.listdir(self._tasks)  # a disk that is not mounted is no empty spool
+            yield
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise ClusterUnavailable(f"the spool {self._root} cannot be used: {error}") from error
+
+
+def _place_whole(path: Path, text: str) -> bool:
+    """Write a file that nobody ever sees half; whether it was not there before."""
+    fresh = path.with_name(f".{uuid.uuid4().hex}")
+    fresh.write_text(text)
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return False
+    finally:
+        fresh.unlink()
+    return True
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _processes() -> dict[str, list[int]]:
+    """Every process of a task, its keeper too, by the task's folder: all of them have it in their environment."""
+    found: dict[str, list[int]] = {}
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            mine = re.search(rb"(?:^|\0)CRAWL_FILES_DIR=([^\0]*)/files\0", Path("/proc", entry, "environ").read_bytes())
+            if mine is not None:
+                found.setdefault(os.fsdecode(mine[1]), []).append(int(entry))
+    return found
+
+
+def _record(key: tuple[int, int, int], spec: dict[str, Any], env: dict[str, str]) -> ports.TaskRecord:
+    args, settings = json.loads(env["CRAWL_ARGS"]), json.loads(env["CRAWL_SETTINGS"])
+    told = (int(env["CRAWL_TASK_ID"]), env["CRAWL_CRAWLER"], args, settings, cluster_name(*key), spec["uid"])
+    return ports.TaskRecord(key[1], key[2], *told, record=spec["record"])
+
+
+def _counters(folder: Path) -> tuple[Counters, datetime | None]:
+    said = _read(folder / "stats.json") or {}
+    counts = (bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))
+    return Counters(*counts), bounds.moment(said.get("updated_at"))
+
+
+def _end(told: dict[str, Any], summary: dict[str, Any]) -> End:
+    finish = bounds.words(summary.get("finish_reason"), 100)
+    return End(
+        exit_code=own_exit(told.get("exit_code"), finish, bounds.exit_code(summary.get("own_exit"))),
+        signal=told.get("signal"),
+        reason=told.get("reason"),
+        message=told.get("message") or bounds.words(summary.get("message"), bounds.TEXT_MAX),
+        finished_at=bounds.moment(told.get("at")),
+        finish_reason=finish,
+    )
