@@ -19,6 +19,8 @@ from crawler_lifecycle.domain.managers.jobs import options_of
 from crawler_lifecycle.managers.base import BaseLoopScript
 from crawler_lifecycle.managers.driver import parser_of
 
+from .wire import TEXT_MAX
+
 _OURS = "crawler_lifecycle"
 #: Source files that a plan is watched by.
 FILES_MAX = 500
@@ -91,7 +93,7 @@ def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
     try:
         described["options"] = options(cls)
     except (Exception, SystemExit) as error:
-        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"
+        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
     return described
 
 
