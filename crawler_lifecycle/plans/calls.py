@@ -118,7 +118,8 @@ def loaded(reply: object) -> Loaded:
 
 def outcomes(reply: object) -> frozenset[str]:
     """The failed outcomes of an object. Raises ``Nonsense``."""
-    return frozenset(_checked(_OUTCOMES, reply, "failed_outcomes"))
+    told = _checked(_OUTCOMES, reply, "failed_outcomes")
+    return frozenset(told)
 
 
 def page(reply: object, after: int) -> Page:

@@ -172,7 +172,9 @@ class HostProcess:
         return PlanFailed(told, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let it end by itself, for a moment, then see to it."""
+        """Let it end by itself, for a moment, then see to it. While no call is under way in another thread."""
+        if self._gone is not None:
+            return
         with contextlib.suppress(OSError):
             os.write(self._out, encode({"call": "end"}))
         self._wait_for_end(POLITE_S)
