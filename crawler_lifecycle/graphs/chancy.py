@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, TextIO, TypeVar
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 
-from .asking import answer, current, use
+from .asking import asked, current, use
 from .job import time_of
 from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
@@ -313,65 +313,53 @@ class WorkflowPlugin:
         self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
         self.pruning_rule = pruning_rule
 
-    @classmethod
-    def push(cls, chancy: Chancy, workflow: Workflow) -> Any:
+    @staticmethod
+    @asked
+    def push(chancy: Chancy, workflow: Workflow) -> str:
         """Start a workflow, or add to the one with this id the steps that it does not have; the id. Raises
         ``InvalidRequest`` for a dependency that is no step, and for a cycle."""
-
-        def push() -> str:
-            platform = current()
-            if platform.find(states=(), keys=[workflow.id], limit=1):
-                more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
-                if more.steps:
-                    platform.append(workflow.id, more)
-            else:
-                platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
-            found = _fetched(workflow.id)
-            workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
-            return workflow.id
-
-        return answer(push)
-
-    @classmethod
-    def fetch_workflow(cls, chancy: Chancy, id_: str) -> Any:
-        """``Workflow`` as it is now; ``None`` when there is none."""
-
-        def fetch() -> Workflow | None:
-            try:
-                return _fetched(id_)
-            except KeyError:
-                return None
-
-        return answer(fetch)
+        platform = current()
+        if platform.find(states=(), keys=[workflow.id], limit=1):
+            more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
+            if more.steps:
+                platform.append(workflow.id, more)
+        else:
+            platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
+        found = _fetched(workflow.id)
+        workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
+        return workflow.id
 
     @staticmethod
+    @asked
+    def fetch_workflow(chancy: Chancy, id_: str) -> Workflow | None:
+        """``Workflow`` as it is now; ``None`` when there is none."""
+        try:
+            return _fetched(id_)
+        except KeyError:
+            return None
+
+    @staticmethod
+    @asked
     def fetch_workflows(
         chancy: Chancy, *, states: Collection[str] | None = None, ids: abc.Sequence[str] | None = None, limit: int = 100
-    ) -> Any:
+    ) -> list[Workflow]:
         """List of ``Workflow``, newest first, in one of these states and with one of these ids."""
         wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
+        if ids is not None and not ids:
+            return []
+        ours = {one for state in wanted for one in _GRAPH_STATES[state]}
+        rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
+        found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
+        return [one for _, one in zip(range(limit), found, strict=False)]
 
-        def fetch() -> list[Workflow]:
-            if ids is not None and not ids:
-                return []
-            ours = {one for state in wanted for one in _GRAPH_STATES[state]}
-            rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
-            found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
-            return [one for _, one in zip(range(limit), found, strict=False)]
-
-        return answer(fetch)
-
-    @classmethod
+    @staticmethod
+    @asked
     def wait_for_workflow(
-        cls, chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
-    ) -> Any:
+        chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
+    ) -> Workflow:
         """``Workflow`` once it has ended, also by a failure. Raises ``KeyError`` and ``TimeoutError``."""
-
-        def wait() -> Workflow:
-            current().wait(workflow_id, timeout)
-            return _fetched(workflow_id)
-
-        return answer(wait)
+        current().wait(workflow_id, timeout)
+        return _fetched(workflow_id)
 
     @staticmethod
     def generate_dot(workflow: Workflow, output: TextIO) -> None:

@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from importlib import import_module
 from inspect import cleandoc
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -37,7 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.managers.window import Rules
 
 from .cycle import TURN, Cycle, Turn, platform_of_new_objects
-from .options import OptionParser, parse
+from .options import OptionParser, parse, start_from_here
 from .platform import OwnedQuery, Platform
 from .stats import Stats
 from .types import JobDict, JobKey, JobMeta
@@ -148,7 +147,7 @@ class BaseScript:
 
     def run(self) -> Any:
         """Start the manager through the gateway, show it to its end, and exit with the code of ``crawlctl wait``."""
-        return import_module("crawler_lifecycle.managers.script").run_script(self)
+        start_from_here(type(self), self.name, self.flow_id)
 
     def append_flow_tag(self, tag: str) -> None:
         """Give this tag to the manager itself and to all jobs from now on (S-08)."""

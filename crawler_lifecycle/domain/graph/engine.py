@@ -16,9 +16,8 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .checks import Link, check_cycle, check_pools, link, shown
-from .picking import Picking, Room
+from .picking import Picking, Room, waiting
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
-from .reasons import waiting
 from .rows import Batch, Picked, Step, StepEnd
 from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
 

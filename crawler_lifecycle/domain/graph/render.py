@@ -30,8 +30,8 @@ _COLOURS: Mapping[str, str] = {
 _ELSE = "lightblue"
 
 
-class Drawn(Protocol):
-    """What is needed of a step: a ``StepSpec`` has it, and a row."""
+class Named(Protocol):
+    """What every form of a step has: a ``StepSpec``, and rows."""
 
     @property
     def path(self) -> str: ...
@@ -39,6 +39,11 @@ class Drawn(Protocol):
     def kind(self) -> StepKind | str: ...
     @property
     def job(self) -> Mapping[str, Any]: ...
+
+
+class Drawn(Named, Protocol):
+    """What is needed of a step to draw it."""
+
     @property
     def deps(self) -> Sequence[str]: ...
 
