@@ -170,7 +170,26 @@ class WorkflowStep:
 
 @dataclass
 class Workflow:
-    """A graph of steps, as built or as fetched."""
+    """A graph of steps, as built or as fetched.
+
+    >>> import asyncio
+    >>> from crawler_lifecycle.graphs.chancy import Chancy, Workflow, WorkflowPlugin, job
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> @job(max_attempts=3)
+    ... def fetch(page):
+    ...     print("page", page)
+    >>> async def main():
+    ...     workflow = Workflow("pages").add("one", fetch.job.with_kwargs(page=1))
+    ...     workflow.add("two", fetch.job.with_kwargs(page=2), ["one"])
+    ...     async with Chancy() as chancy:
+    ...         id = await WorkflowPlugin.push(chancy, workflow)
+    ...         return (await WorkflowPlugin.wait_for_workflow(chancy, id)).state
+    >>> with in_memory():
+    ...     asyncio.run(main())
+    page 1
+    page 2
+    <State.COMPLETED: 'completed'>
+    """
 
     class State(Enum):
         PENDING = "pending"

@@ -34,7 +34,16 @@ _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_dis
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a graph, or a graph within it, has come."""
+    """How far a graph, or a graph within it, has come.
+
+    >>> from statistics import mean
+    >>> from crawler_lifecycle.graphs import Workflow
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> with in_memory():
+    ...     status = Workflow("prices").add("mean", mean, args={"data": [1, 3]}).start().wait()
+    >>> status.name, status.state, status.total, status.counts
+    ('prices', 'completed', 1, {'completed': 1})
+    """
 
     id: str
     name: str | None
@@ -53,7 +62,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps and dependencies as they were built."""
+    """Steps and dependencies as they were built.
+
+    >>> from crawler_lifecycle.graphs import Workflow, crawl
+    >>> graph = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop").to_graph()
+    >>> graph.vertices, graph.edges
+    ({'shop': 'shop.com', 'feed': 'feed'}, [('shop', 'feed')])
+    """
 
     vertices: Mapping[str, str | Graph]
     """Name -> what it does (worker, function, crawler); a sub-graph is a ``Graph``."""
@@ -70,7 +85,18 @@ class _Step:
 
 
 class Workflow:
-    """A graph of steps. ``id`` says which one it is: sent again under the same id, the same graph is found."""
+    """A graph of steps: built here, started, and asked about.
+
+    >>> from crawler_lifecycle.graphs import Workflow, crawl
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def report(context):
+    ...     return f"{context['shop']['items']} items in {context['currency']}"
+    >>> workflow = Workflow("prices").add_context({"currency": "EUR"})
+    >>> workflow = workflow.add("shop", crawl("shop.com", args={"country": "de"})).add_cascade("report", report, "shop")
+    >>> with in_memory(crawls={"shop.com": {"outcome": "finished", "items": 7}}):
+    ...     print(workflow.start().wait().state, workflow.get_recorded("report"))
+    completed 7 items in EUR
+    """
 
     #: What a job gets that says nothing about it, and what ``retry_jobs`` does that is told nothing.
     _defaults: ClassVar[Mapping[str, Any]] = {}
@@ -91,9 +117,14 @@ class Workflow:
         pools: Mapping[str, Any] | None = None,
         tags: Sequence[str] = (),
     ) -> None:
-        """``check_deps``: each dependency must be there when it is named; else it may be appended later. ``ignore_*``:
-        a cancelled (discarded) dependency counts as completed. ``fail_fast``: nothing more starts once a step was
-        discarded. ``pools``: how much there is of each resource."""
+        """Begin a graph.
+
+        ``name``: for people. ``id``: which graph it is; sent again under the same id, the same graph is found.
+        ``check_deps``: each dependency must be there when it is named; else it may be appended later.
+        ``ignore_cancelled``, ``ignore_discarded``: such a dependency counts as completed, for all steps that say
+        nothing else. ``fail_fast``: nothing more starts once a step was discarded. ``max_parallel``: most steps that
+        may execute at once. ``pools``: how much there is of each resource. ``tags``: to find it by.
+        """
         self.id = new_id() if id is None else id
         check_name(self.id, "id")
         self.name = name
@@ -110,9 +141,14 @@ class Workflow:
     def add(
         self, name: str, job: Any, deps: Names = None, *, args: Mapping[str, Any] | None = None, **options: Any
     ) -> Self:
-        """Add a step: a function (called with ``args``), a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
-        ``Workflow``. As everywhere, ``dependencies`` means the same as ``deps``, and ``replace=True``: instead of the
-        step that has this name. Raises ``InvalidRequest``, ``NoValue``."""
+        """Add a step. Raises ``InvalidRequest``, ``NoValue``.
+
+        ``name``: unique in its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
+        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for. ``args``: those of the
+        function, by name. ``options``: ``replace=True`` puts it in place of the step that has this name;
+        ``ignore_cancelled``, ``ignore_discarded``; and those of a job (``timeout_s``, ``max_attempts``, ``backoff_s``,
+        ``priority``, ``not_before``, ``queue``, ``resources``).
+        """
         if isinstance(job, Workflow):
             return self.add_workflow(name, job, deps, **options)
         return self._add(name, job, deps, options, args)

@@ -213,7 +213,12 @@ class BaseScript:
         job_settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> JobKey | None:
-        """Schedule a job of this spider; ``arguments`` are those of the spider, like ``spider_args``."""
+        """Schedule a job of this spider; its key.
+
+        ``tags``: its own, beside those of the manager. ``units``: as which it is sized (docs/managers.md).
+        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; the former go
+        first. ``job_settings``: its settings. Raises ``InvalidRequest``.
+        """
         override = {
             **arguments,
             "tags": list(tags or []),
@@ -309,7 +314,18 @@ def option_parser(script: BaseScript, hosted: bool) -> OptionParser:
 
 
 class BaseLoopScript(BaseScript):
-    """A script that works in cycles."""
+    """A script that works in cycles.
+
+    >>> from crawler_lifecycle.managers import BaseLoopScript
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Daily(BaseLoopScript):
+    ...     name, default_project_id = "daily", "shops"
+    ...     def workflow_loop(self):
+    ...         self.schedule_spider("shop.com", country="de")
+    ...         return False
+    >>> [(job.spider, job.spider_args, job.project_id) for job in simulate(Daily).scheduled]
+    [('shop.com', {'country': 'de'}, 'shops')]
+    """
 
     #: Seconds between two cycles at the latest; 0: one cycle and no more.
     loop_mode: int = 0
@@ -368,7 +384,21 @@ class BaseLoopScript(BaseScript):
 
 
 class WorkFlowManager(BaseLoopScript):
-    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed."""
+    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed.
+
+    >>> from crawler_lifecycle.managers import WorkFlowManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Two(WorkFlowManager):
+    ...     name, loop_mode = "two", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider(spider) for spider in ("shop.com", "shop.org")]
+    ...     def workflow_loop(self):
+    ...         return any(self.is_running(key) for key in self.keys)
+    ...     def on_close(self):
+    ...         self.state["ends"] = [self.is_finished(key) for key in self.keys]
+    >>> simulate(Two, outcomes=["finished", "banned"]).state
+    {'ends': ['finished', 'banned']}
+    """
 
     #: Most live jobs, where ``--max-running-jobs`` says nothing.
     default_max_jobs: float = 1000
@@ -426,9 +456,11 @@ class WorkFlowManager(BaseLoopScript):
     # --- the jobs of this manager ------------------------------------------------------------------------------------
 
     def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
-        """Jobs of this manager: its flow and its name. ``state`` is required: a list of pending, running, finished.
+        """Jobs of this manager: its flow and its name.
 
-        Further filters: ``spider``, ``lacks_tag``, ``count``; ``meta`` may be given, and every job has it all.
+        ``project_id``: those of one project. ``state``, which is required: a list of pending, running, finished.
+        ``spider``: those of this spider. ``lacks_tag``: those without any of these tags. ``count``: so many at most.
+        ``meta`` may be given, and every job has it all.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name")
@@ -475,8 +507,10 @@ class WorkFlowManager(BaseLoopScript):
         timeout: float = float("inf"),
         heartbeat: float | None = None,
     ) -> bool:
-        """Wait until these jobs have ended, and say whether they have. It sleeps first, and asks every ``interval``
-        seconds; every ``heartbeat`` seconds it logs that it waits.
+        """Wait until these jobs have ended, and say whether they have.
+
+        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each question. ``timeout``: seconds
+        after which it gives up. ``heartbeat``: how often it logs that it waits, in seconds.
 
         A call of a manager may not take long: what takes longer belongs into later cycles (``is_running``). Raises
         ``TimeoutError`` when it would take longer than the call may.
@@ -539,7 +573,19 @@ class WorkFlowManager(BaseLoopScript):
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):
-    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27)."""
+    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27).
+
+    >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Many(CachedFinishedJobsMixin):
+    ...     name, loop_mode = "many", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider("shop.com", page=page) for page in range(3)]
+    ...     def workflow_loop(self):
+    ...         return not all(self.is_finished(key) for key in self.keys)
+    >>> simulate(Many, seconds=90).seconds
+    90.0
+    """
 
     def __init__(self) -> None:
         self._finished: dict[str, tuple[str | None, int | None]] = {}

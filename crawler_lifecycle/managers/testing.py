@@ -422,9 +422,18 @@ def simulate(
 ) -> Record:
     """Drive a class in memory to its end, or for so many cycles.
 
-    ``outcomes``: how jobs end (one word for all, a list in the order of scheduling, words by number, or a function of
-    the job); ``seconds``: how long each runs; ``stats``: the ``scrapystats`` of each; ``tags``: the manager's own.
-    Raises ``ClassError`` for what the class does wrong outside of its hooks.
+    ``argv``: the words of its command line. ``outcomes``: how jobs end: one word for all, a list in the order of
+    scheduling, words by number, or a function of the job. ``seconds``: how long each runs. ``stats``: the
+    ``scrapystats`` of each. ``tags``: the manager's own. ``cycles``: after so many it stops. Raises ``ClassError`` for
+    what the class does wrong outside of its hooks.
+
+    >>> from crawler_lifecycle.managers import PeriodicCrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Hourly(PeriodicCrawlManager):
+    ...     name, spider, loop_mode = "hourly", "shop.com", 3600
+    >>> record = simulate(Hourly, cycles=5)
+    >>> record.over, len(record.scheduled)
+    (False, 3)
     """
     simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags)
     return simulation.run(cycles)

@@ -55,7 +55,21 @@ class JobDict(TypedDict, total=False):
 
 
 class StopRetry(Exception):
-    """Raised by ``get_retry_override``: this job is not tried again."""
+    """Raised by ``get_retry_override``: this job is not tried again.
+
+    >>> from crawler_lifecycle.managers import GeneratorCrawlManager, StopRetry
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shops(GeneratorCrawlManager):
+    ...     name, spider, loop_mode, MAX_RETRIES = "shops", "shop.com", 60, 5
+    ...     def set_parameters_gen(self):
+    ...         yield {"country": "de"}
+    ...     def get_retry_override(self, spider, outcome, job_args_override, jobkey):
+    ...         if outcome == "banned":
+    ...             raise StopRetry("another try would be banned as well")
+    ...         return {"spider_args": {"slow": "true"}}
+    >>> simulate(Shops, outcomes=["timed_out", "banned"]).args
+    [{'country': 'de'}, {'country': 'de', 'retry_num': '1', 'slow': 'true'}]
+    """
 
 
 class ClassError(Exception):
