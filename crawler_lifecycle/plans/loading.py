@@ -49,24 +49,6 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def function(name: str) -> Any:
-    """What ``module:qualname`` names: a function, or a class. Raises ``NotUsable``, and whatever the module raises.
-
-    Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
-    not all that it imports.
-    """
-    module_name, _, qualname = name.partition(":")
-    found: Any = module(module_name)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise NotUsable(f"{name}: the module has nothing of this name now; bring it back, or send another graph")
-    place = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
-    if place != (module_name, qualname) or not callable(found):
-        raise NotUsable(f"{name}: it is no function or class that this module defines; name it where it is defined")
-    return found
-
-
 def find(module_name: str) -> dict[str, Any]:
     """Every manager that is defined in this module, as ``PlanRow`` has it; the files that it is made of, and what tells
     them from others."""
