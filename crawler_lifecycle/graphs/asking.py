@@ -1,4 +1,4 @@
-"""Whom a handle asks, and how: each question can be awaited and can be a plain call.
+"""The platform that a handle asks: each question can be awaited and can be a plain call.
 
 One rule decides (``asked``): where an event loop runs in this thread, a question is a coroutine, and another thread
 asks; elsewhere it is the answer.

@@ -26,7 +26,8 @@ Meant = Cancel | Snooze | Record | Workflow | None
 def execute(
     name: str, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]], *, graft: bool
 ) -> Meant:
-    """What is meant by what the code of this name returns, which is called as the job of its spec (``what``) says.
+    """Return what is meant by what the code of this name returns, which is called as the job of its spec (``what``)
+    says.
 
     ``context`` gives what a cascade gets. ``graft``: whether it may return a graph. Raises ``NotCallable``, what the
     code raises, and ``TypeError`` for an answer that makes no sense.
@@ -39,7 +40,8 @@ def execute(
 
 
 def function(name: str) -> Any:
-    """What ``module:qualname`` names: a function, or a class. Raises ``NotCallable``, and whatever the module raises.
+    """Return what ``module:qualname`` names: a function, or a class. Raises ``NotCallable``, and whatever the module
+    raises.
 
     Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
     not all that it imports.
@@ -57,7 +59,8 @@ def function(name: str) -> Any:
 
 
 def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
-    """What the code returns, when it is called as the job of its spec (``what``) says; async code is run to its end.
+    """Return what the code returns, when it is called as the job of its spec (``what``) says; async code is run to its
+    end.
 
     Raises ``NotCallable``, and what the code raises.
     """
@@ -86,7 +89,7 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
 
 
 def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Meant:
-    """What is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
+    """Return what is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
     if inspect.iscoroutine(found):
         found.close()
         raise TypeError(f"{name} returned a coroutine, of which nothing was executed; await it")

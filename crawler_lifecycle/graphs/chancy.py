@@ -73,7 +73,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Job:
-    """What a step calls, with its options."""
+    """The function of a step, with its options."""
 
     func: Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -286,7 +286,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which ended workflows were to be removed. Here it is only read: the installation prunes."""
+    """A rule for removing ended workflows. Here it is only read: the installation prunes."""
 
     text: str
 
@@ -318,7 +318,7 @@ class WorkflowPlugin:
     """Workflows of a gateway. Every method that is awaited there can be a plain call here as well."""
 
     class Rules:
-        """What a ``pruning_rule`` is made of."""
+        """The parts of a ``pruning_rule``."""
 
         Age: ClassVar[type[Age]] = Age
 

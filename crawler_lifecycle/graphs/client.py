@@ -178,7 +178,7 @@ class Gateway:
         raise AssertionError  # the last turn returns or raises
 
     def _document(self, answer: httpx.Response) -> Document:
-        """What it answered. Raises the error that a ``Platform`` raises for such a problem."""
+        """Return what it answered. Raises the error that a ``Platform`` raises for such a problem."""
         try:
             found = answer.json() if answer.content else {}
         except ValueError:
@@ -224,7 +224,7 @@ def found() -> tuple[str, str | None]:
 
 
 def _user() -> str:
-    """Who calls, for the record."""
+    """Say who calls, for the record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name
@@ -240,7 +240,7 @@ def _named(paths: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Whether a step is one of these or in one of these."""
+    """Say whether a step is one of these or in one of these."""
     if paths is None:
         return lambda path: True
     chosen = set(paths)

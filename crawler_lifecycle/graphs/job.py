@@ -92,7 +92,8 @@ class Job:
         return hashlib.sha256(self.id.encode()).hexdigest()[:32]
 
     def cancelled(self) -> bool:
-        """Whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a loop."""
+        """Say whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a
+        loop."""
         asked_at, answer = self._asked
         now = time.monotonic()
         if not answer and (asked_at == 0.0 or now - asked_at >= ASKED_S):

@@ -1,4 +1,4 @@
-"""What a step does: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
+"""The work of a step: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a step is to do, with options of the step that were said with it.
+    """The work of a step, with options of the step that were said with it.
 
     >>> from crawler_lifecycle.graphs import crawl
     >>> crawl("shop.com").having(max_attempts=3).options

@@ -71,7 +71,7 @@ class Workflow(_Workflow):
 
     @staticmethod
     def apply_graft(job: Job, sub_workflow: _Workflow) -> Graft:
-        """What ``enqueue_many`` attaches below the running job."""
+        """Return what ``enqueue_many`` attaches below the running job."""
         return Graft(job, sub_workflow)
 
 

@@ -1,4 +1,4 @@
-"""What a function or a worker may return beside a value, and results as those see them who ask for several."""
+"""Answers of a function or a worker beside a value, and results as those see them who ask for several."""
 
 from __future__ import annotations
 

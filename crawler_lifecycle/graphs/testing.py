@@ -56,7 +56,7 @@ class _Row:
 
     @property
     def gave(self) -> bool:
-        """Whether those get something of it that depend on it."""
+        """Say whether those get something of it that depend on it."""
         return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
 
     def value(self) -> Any:

@@ -34,7 +34,7 @@ _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_dis
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a graph, or a graph within it, has come.
+    """The progress of a graph, or of a graph within it.
 
     >>> from statistics import mean
     >>> from crawler_lifecycle.graphs import Workflow
@@ -302,11 +302,11 @@ class Workflow:
         return Graph(vertices, [(dep, name) for name, s in self._steps.items() for dep in s.spec.deps])
 
     def to_dot(self) -> str:
-        """What was built here for Graphviz."""
+        """Return what was built here for Graphviz."""
         return render.to_dot(self.spec().steps, name=self.name)
 
     def to_mermaid(self) -> str:
-        """What was built here as a Mermaid flowchart."""
+        """Return what was built here as a Mermaid flowchart."""
         return render.to_mermaid(self.spec().steps)
 
     # --- asking ----------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class Workflow:
 
     @asked
     def status(self) -> Status:
-        """How far it has come; of a graph that nobody knows the state is ``unknown``."""
+        """Its progress; of a graph that nobody knows the state is ``unknown``."""
         found = current().status(self.id)
         for name in self._level.split("/") if self._level else ():
             found = (found or {}).get("subs", {}).get(name)
@@ -353,7 +353,7 @@ class Workflow:
 
     @asked
     def get_recorded(self, name: str) -> Any:
-        """What this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
+        """Return what this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
 
@@ -452,7 +452,7 @@ def new_id() -> str:
 
 @contextmanager
 def _at(name: str) -> Iterator[None]:
-    """What is refused is said of this step."""
+    """Name this step in every refusal."""
     check_name(name, "step")
     try:
         yield

@@ -85,7 +85,7 @@ class BaseScript:
 
     @property
     def description(self) -> str:
-        """What the script is for, in its help."""
+        """The purpose of the script, for its help."""
         return cleandoc(type(self).__doc__ or "")
 
     # --- options -----------------------------------------------------------------------------------------------------
@@ -118,7 +118,8 @@ class BaseScript:
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
-        """What is on record of a manager that has started goes before options and attributes (S-05, S-06)."""
+        """Set flow id and name: the record of a manager that has started goes before options and attributes (S-05,
+        S-06)."""
         self.flow_id = self._start.flow_id or args.flow_id
         if args.program and args.flow_id not in (None, self.flow_id):
             cure = f"whoever starts it names it beside the program: crawlctl manager start --flow {args.flow_id}"
@@ -178,11 +179,11 @@ class BaseScript:
 
     @staticmethod
     def get_metadata_key(metadata: JobMeta, key: str) -> Any:
-        """What the metadata of a job has under this key; ``None``: nothing."""
+        """Return what the metadata of a job has under this key; ``None``: nothing."""
         return metadata.get(key)
 
     def is_running(self, jobkey: JobKey) -> bool:
-        """Whether the job is pending or running (S-14)."""
+        """Say whether the job is pending or running (S-14)."""
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
 
     def is_finished(self, jobkey: JobKey) -> str | None:
@@ -195,7 +196,7 @@ class BaseScript:
         return self.close_reason
 
     def set_close_reason(self, close_reason: str | None) -> None:
-        """What the manager ends with. It may be set again."""
+        """Set the reason that the manager ends with. It may be set again."""
         if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= REASON_MAX):
             raise refusal("close reason", close_reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = close_reason
@@ -230,7 +231,7 @@ class BaseScript:
         return self._schedule(merged(override, spider, self._defaults()))
 
     def _defaults(self) -> JobDefaults:
-        """What the options say about every job."""
+        """Return what the options say about every job."""
         return JobDefaults(project_id=self.project_id, tags=self._given_tags())
 
     def _given_tags(self) -> list[str]:
@@ -273,7 +274,7 @@ class BaseScript:
         return waiting
 
     def _known(self, job: Job) -> bool:
-        """Whether some job of the manager has these arguments."""
+        """Say whether some job of the manager has these arguments."""
         identity = job.identity
         if any(added.unique and added.job.identity == identity for added in self._cycle.window.added):
             return True
@@ -561,7 +562,7 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Whether a user's class has its own: without one nothing needs to be read for it."""
+        """Say whether a user's class has its own: without one nothing needs to be read for it."""
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 

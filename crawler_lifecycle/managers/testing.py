@@ -55,7 +55,7 @@ class Scheduled(Job):
 
 @dataclass(slots=True)
 class Record:
-    """What happened, in its order."""
+    """The events of a simulation, in their order."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
@@ -215,7 +215,7 @@ class Simulation:
         self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
 
     def facts(self) -> Facts:
-        """What a cycle begins with."""
+        """Return what a cycle begins with."""
         ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
         told, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}

@@ -15,7 +15,7 @@ ScheduleArgs = dict[str, Any]
 
 
 class JobParams(TypedDict, total=False):
-    """What a job may be given beside its spider."""
+    """Parameters of a job beside its spider."""
 
     units: int
     tags: list[str]
@@ -73,4 +73,4 @@ class StopRetry(Exception):
 
 
 class ClassError(Exception):
-    """What a user's class did wrong; the text says where, what, and the cure."""
+    """An error of a user's class; the text says where, what, and the cure."""

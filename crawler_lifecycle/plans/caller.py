@@ -32,7 +32,7 @@ class Caller:
         self._worker, self._folder = _Worker(pipes, given, result), os.getcwd()
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """What the execution of a step led to."""
+        """Return what the execution of a step led to."""
         me = os.getpid()
         os.chdir(self._folder)  # wherever the function before has gone
         job = Job.of(message["graph"], message["job"])

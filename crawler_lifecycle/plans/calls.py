@@ -1,4 +1,4 @@
-"""What a host process replied, checked: form, sizes and texts. Nothing of it is believed before."""
+"""Replies of a host process, checked: form, sizes and texts. Nothing of it is believed before."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _DECISION = TypeAdapter(Decision)
 
 
 def found(reply: object) -> FoundModule:
-    """What a module has. Raises ``Nonsense``."""
+    """Return what a module has. Raises ``Nonsense``."""
     module = _checked(_FOUND, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
@@ -108,7 +108,7 @@ def found(reply: object) -> FoundModule:
 
 
 def loaded(reply: object) -> Loaded:
-    """What was loaded. Raises ``Nonsense``."""
+    """Return what was loaded. Raises ``Nonsense``."""
     one = _checked(_LOADED, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
@@ -142,7 +142,7 @@ def _item(item: SourceItem) -> SourceItem:
 
 
 def decision(reply: object) -> Decision:
-    """What a cycle decided. Raises ``Nonsense``."""
+    """Return what a cycle decided. Raises ``Nonsense``."""
     one = _checked(_DECISION, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
         raise Nonsense(f"more ends than the {CYCLE_ENDS} that a cycle gets")
@@ -166,7 +166,7 @@ def decision(reply: object) -> Decision:
 
 
 def job_problem(job: Job) -> str | None:
-    """Why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
+    """Say why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
     try:
         check_text("spider", job.spider, SPIDER_MAX, needed=True)
         check_tags("tags", job.tags)
@@ -225,5 +225,5 @@ def _size(name: str, value: Mapping[str, Any]) -> int:
 
 
 def _is_text(value: str) -> bool:
-    """Whether every database takes it."""
+    """Say whether every database takes it."""
     return "\0" not in value and value.encode(errors="replace").decode() == value

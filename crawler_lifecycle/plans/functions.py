@@ -105,7 +105,7 @@ class FunctionProcess(Pooled):
         return self._calls < CALLS_MAX and super().usable() and self.process.resident() < self._rules.memory // 2
 
     def fits(self, graph: str) -> bool:
-        """Whether it may be called for this graph. What a function has left in it stays with its own: what runs and
+        """Say whether it may be called for this graph. What a function has left in it stays with its own: what runs and
         prints, a timer, a variable."""
         return not self._left or self.graph == graph
 
@@ -130,7 +130,8 @@ class FunctionProcess(Pooled):
         self._imported.add(module)
 
     def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
-        """What it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a failure."""
+        """Return what it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a
+        failure."""
         kind, self._left = reply["kind"], self._left or reply["left"] is not False
         if kind == "failed":
             raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
@@ -189,5 +190,5 @@ class Functions:
 
 
 def _text(text: object) -> str:
-    """What users' code says, as every database and terminal takes it."""
+    """Return what users' code says, as every database and terminal takes it."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

@@ -28,7 +28,7 @@ _DESCRIPTION_MAX, _HELP_MAX = 500, 300
 
 
 class NotUsable(Exception):
-    """What was named cannot be used; the text says why, and the cure."""
+    """Something that was named cannot be used; the text says why, and the cure."""
 
 
 def load(plan: str) -> type[BaseLoopScript]:
@@ -87,7 +87,7 @@ def _description(cls: type[BaseLoopScript]) -> str:
 
 
 def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
-    """What the command line of the class takes."""
+    """Return what the command line of the class takes."""
     found = []
     for action in parser_of(cls)._actions:
         if action.dest == "help":

@@ -36,7 +36,7 @@ class Pooled:
     """Whether the source of its code has changed since."""
 
     def usable(self) -> bool:
-        """Whether it may be called again."""
+        """Say whether it may be called again."""
         return not self.outdated and self.process.lives()
 
     def kill(self) -> None:

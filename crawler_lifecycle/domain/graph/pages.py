@@ -127,7 +127,8 @@ def decode_page(number: int, data: bytes) -> list[StepSpec]:
 
 
 def fingerprint(spec: GraphSpec) -> str:
-    """What tells this graph from another one: the same for the same steps in the same order, options and context."""
+    """Return what tells this graph from another one: the same for the same steps in the same order, options and
+    context."""
     found = hashlib.sha256()
     for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
         found.update(_dump(one) + b"\n")

@@ -1,5 +1,5 @@
-"""What starts now: by priority and number, within resources and caps, in calls that one process works off; and what a
-step waits for that does not."""
+"""The choice of what starts now: by priority and number, within resources and caps, in calls that one process works
+off; and what a step waits for that does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Holder = tuple[str, int]
 
 
 class Room:
-    """What is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
+    """The room that is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread
@@ -95,7 +95,7 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 
 
 def executes(step: Step) -> bool:
-    """Whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
+    """Say whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
     if step.kind is StepKind.GRAPH:
         return False
     return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
@@ -130,7 +130,7 @@ class Picking:
     _begin: list[int] = field(default_factory=list)
 
     def run(self) -> Picked:
-        """What starts now."""
+        """Return what starts now."""
         again_at = self._due()
         steps = self.spread.steps
         ready = [step for step in steps if step.state is StepState.AVAILABLE and step.batch is None]
@@ -245,8 +245,8 @@ _SHOWN = 3
 
 
 def waiting(spread: Propagation, room: Room, number: int) -> str | None:
-    """What this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose run
-    has ended, what its end says."""
+    """Return what this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose
+    run has ended, what its end says."""
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable

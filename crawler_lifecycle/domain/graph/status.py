@@ -1,4 +1,4 @@
-"""How far a graph has come, with the graphs within it: one document, made of the rows of its steps."""
+"""The progress of a graph, with the graphs within it: one document, made of the rows of its steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)
 
 
 class Row(Named, Protocol):
-    """What is needed of the row of a step."""
+    """The fields that are needed of the row of a step."""
 
     @property
     def state(self) -> StepState | str: ...
