@@ -82,7 +82,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "isal": ("adapters/archive",),
     "yaml": ("adapters/catalogue.py", "cli"),
     "scrapy": ("generic", "runner/inject"),
-    "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli"),
+    "httpx": ("adapters/scheduler.py", "adapters/pusher.py", "adapters/webhooks.py", "cli", "graphs/client.py"),
     "pusher": ("adapters/pusher.py",),
     "urllib3": ("clusters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),

@@ -305,31 +305,18 @@ def cell(value: Any) -> str | None:
         return None
     if isinstance(value, str):
         return visible(value)
-    text = ""
-    for piece in _written(value, 0):
-        text += piece
-        if len(text) > CELL_MAX:
-            break
-    return visible(text)
+    return visible(_written(value, 0))
 
 
-def _written(value: Any, depth: int) -> Iterator[str]:
-    """JSON in pieces, so that nobody writes more of it than is shown."""
+def _written(value: Any, depth: int) -> str:
+    """JSON, in which numbers keep their digits."""
     if isinstance(value, Number):
-        yield value
-    elif isinstance(value, str):
-        yield json.dumps(value[: CELL_MAX + 1], ensure_ascii=False)
-    elif isinstance(value, Mapping | list):
-        if depth == _DEPTH_MAX:
-            yield "…"
-            return
-        is_list = isinstance(value, list)
-        yield "[" if is_list else "{"
-        for n, one in enumerate(value):
-            yield ", " if n else ""
-            if not is_list:
-                yield json.dumps(one[: CELL_MAX + 1], ensure_ascii=False) + ": "
-            yield from _written(one if is_list else value[one], depth + 1)
-        yield "]" if is_list else "}"
-    else:
-        yield {None: "null", True: "true", False: "false"}[value]
+        return value
+    if not isinstance(value, Mapping | list):
+        return json.dumps(value, ensure_ascii=False)
+    if depth == _DEPTH_MAX:
+        return "…"
+    if isinstance(value, list):
+        return f"[{', '.join(_written(one, depth + 1) for one in value)}]"
+    pairs = (f"{json.dumps(name, ensure_ascii=False)}: {_written(one, depth + 1)}" for name, one in value.items())
+    return f"{{{', '.join(pairs)}}}"

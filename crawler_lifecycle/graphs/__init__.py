@@ -1,4 +1,4 @@
-"""Graphs: what users import. It needs nothing beside the standard library and ``domain``.
+"""Graphs: what users import. Nothing beside the standard library is loaded before a gateway is asked.
 
 ``graphs.oban`` and ``graphs.chancy`` have the same under the names of Oban Pro and Chancy; ``graphs.testing`` runs it
 in memory.

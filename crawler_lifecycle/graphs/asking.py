@@ -1,20 +1,21 @@
-"""Whom a handle asks, and how: each question can be awaited and can be a plain call.
+"""The platform that a handle asks: each question can be awaited and can be a plain call.
 
-One rule decides (``answer``): where an event loop runs in this thread, a question is a coroutine, and another thread
+One rule decides (``asked``): where an event loop runs in this thread, a question is a coroutine, and another thread
 asks; elsewhere it is the answer.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec
 
 from crawler_lifecycle.domain.crawlers.importable import check_program
 
 from .platform import Platform
 
-T = TypeVar("T")
+Q = ParamSpec("Q")
 
 _current: list[Platform] = []
 
@@ -37,9 +38,15 @@ def current() -> Platform:
     return _current[0]
 
 
-def answer(ask: Callable[[], T]) -> Any:
-    """The answer; within a running event loop a coroutine that gives it, which holds up nothing else there."""
-    asyncio: Any = sys.modules.get("asyncio")  # whoever runs a loop has it; others need not load it
-    if asyncio is None or asyncio._get_running_loop() is None:
-        return ask()
-    return asyncio.to_thread(ask)
+def asked(ask: Callable[Q, object]) -> Callable[Q, Any]:
+    """The same as a question: its answer; within a running event loop a coroutine that gives it, which holds up nothing
+    else there."""
+
+    @functools.wraps(ask)
+    def question(*args: Q.args, **kwargs: Q.kwargs) -> Any:
+        asyncio: Any = sys.modules.get("asyncio")  # whoever runs a loop has it; others need not load it
+        if asyncio is None or asyncio._get_running_loop() is None:
+            return ask(*args, **kwargs)
+        return asyncio.to_thread(ask, *args, **kwargs)
+
+    return question

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import of_json
 
-from .job import Job, current_job
+from .job import Job, current_job, executing
 from .results import Cancel, Record, Snooze
 from .workflow import Workflow
 
@@ -22,8 +23,44 @@ class NotCallable(InvalidRequest):
 Meant = Cancel | Snooze | Record | Workflow | None
 
 
+def execute(
+    name: str, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]], *, graft: bool
+) -> Meant:
+    """Return what is meant by what the code of this name returns, which is called as the job of its spec (``what``)
+    says.
+
+    ``context`` gives what a cascade gets. ``graft``: whether it may return a graph. Raises ``NotCallable``, what the
+    code raises, and ``TypeError`` for an answer that makes no sense.
+    """
+    executing(job)
+    try:
+        return read(name, call(name, function(name), what, job, context), what, graft=graft)
+    finally:
+        executing(None)
+
+
+def function(name: str) -> Any:
+    """Return what ``module:qualname`` names: a function, or a class. Raises ``NotCallable``, and whatever the module
+    raises.
+
+    Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
+    not all that it imports.
+    """
+    module_name, _, qualname = name.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise NotCallable(f"{name}: the module has nothing of this name now; bring it back, or send another graph")
+    place = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
+    if place != (module_name, qualname) or not callable(found):
+        raise NotCallable(f"{name}: it is no function or class that this module defines; name it where it is defined")
+    return found
+
+
 def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]) -> object:
-    """What the code returns, when it is called as the job of its spec (``what``) says; async code is run to its end.
+    """Return what the code returns, when it is called as the job of its spec (``what``) says; async code is run to its
+    end.
 
     Raises ``NotCallable``, and what the code raises.
     """
@@ -52,7 +89,7 @@ def call(name: str, code: Any, what: Mapping[str, Any], job: Job, context: Calla
 
 
 def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> Meant:
-    """What is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
+    """Return what is meant by what the code returned. Raises ``TypeError`` for what makes no sense."""
     if inspect.iscoroutine(found):
         found.close()
         raise TypeError(f"{name} returned a coroutine, of which nothing was executed; await it")

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, TextIO, TypeVar
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 
-from .asking import answer, current, use
+from .asking import asked, current, use
 from .job import time_of
 from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
@@ -73,7 +73,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Job:
-    """What a step calls, with its options."""
+    """The function of a step, with its options."""
 
     func: Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -170,7 +170,26 @@ class WorkflowStep:
 
 @dataclass
 class Workflow:
-    """A graph of steps, as built or as fetched."""
+    """A graph of steps, as built or as fetched.
+
+    >>> import asyncio
+    >>> from crawler_lifecycle.graphs.chancy import Chancy, Workflow, WorkflowPlugin, job
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> @job(max_attempts=3)
+    ... def fetch(page):
+    ...     print("page", page)
+    >>> async def main():
+    ...     workflow = Workflow("pages").add("one", fetch.job.with_kwargs(page=1))
+    ...     workflow.add("two", fetch.job.with_kwargs(page=2), ["one"])
+    ...     async with Chancy() as chancy:
+    ...         id = await WorkflowPlugin.push(chancy, workflow)
+    ...         return (await WorkflowPlugin.wait_for_workflow(chancy, id)).state
+    >>> with in_memory():
+    ...     asyncio.run(main())
+    page 1
+    page 2
+    <State.COMPLETED: 'completed'>
+    """
 
     class State(Enum):
         PENDING = "pending"
@@ -267,7 +286,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which ended workflows were to be removed. Here it is only read: the installation prunes."""
+    """A rule for removing ended workflows. Here it is only read: the installation prunes."""
 
     text: str
 
@@ -299,7 +318,7 @@ class WorkflowPlugin:
     """Workflows of a gateway. Every method that is awaited there can be a plain call here as well."""
 
     class Rules:
-        """What a ``pruning_rule`` is made of."""
+        """The parts of a ``pruning_rule``."""
 
         Age: ClassVar[type[Age]] = Age
 
@@ -313,65 +332,53 @@ class WorkflowPlugin:
         self.polling_interval, self.max_workflows_per_run = polling_interval, max_workflows_per_run
         self.pruning_rule = pruning_rule
 
-    @classmethod
-    def push(cls, chancy: Chancy, workflow: Workflow) -> Any:
+    @staticmethod
+    @asked
+    def push(chancy: Chancy, workflow: Workflow) -> str:
         """Start a workflow, or add to the one with this id the steps that it does not have; the id. Raises
         ``InvalidRequest`` for a dependency that is no step, and for a cycle."""
-
-        def push() -> str:
-            platform = current()
-            if platform.find(states=(), keys=[workflow.id], limit=1):
-                more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
-                if more.steps:
-                    platform.append(workflow.id, more)
-            else:
-                platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
-            found = _fetched(workflow.id)
-            workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
-            return workflow.id
-
-        return answer(push)
-
-    @classmethod
-    def fetch_workflow(cls, chancy: Chancy, id_: str) -> Any:
-        """``Workflow`` as it is now; ``None`` when there is none."""
-
-        def fetch() -> Workflow | None:
-            try:
-                return _fetched(id_)
-            except KeyError:
-                return None
-
-        return answer(fetch)
+        platform = current()
+        if platform.find(states=(), keys=[workflow.id], limit=1):
+            more = workflow.spec({one["path"] for one in platform.jobs(workflow.id, None)})
+            if more.steps:
+                platform.append(workflow.id, more)
+        else:
+            platform.send(workflow.id, workflow.spec(), name=workflow.name, tags=())
+        found = _fetched(workflow.id)
+        workflow.state, workflow.created_at, workflow.updated_at = found.state, found.created_at, found.updated_at
+        return workflow.id
 
     @staticmethod
+    @asked
+    def fetch_workflow(chancy: Chancy, id_: str) -> Workflow | None:
+        """``Workflow`` as it is now; ``None`` when there is none."""
+        try:
+            return _fetched(id_)
+        except KeyError:
+            return None
+
+    @staticmethod
+    @asked
     def fetch_workflows(
         chancy: Chancy, *, states: Collection[str] | None = None, ids: abc.Sequence[str] | None = None, limit: int = 100
-    ) -> Any:
+    ) -> list[Workflow]:
         """List of ``Workflow``, newest first, in one of these states and with one of these ids."""
         wanted = {str(getattr(state, "value", state)) for state in states or Workflow.State}
+        if ids is not None and not ids:
+            return []
+        ours = {one for state in wanted for one in _GRAPH_STATES[state]}
+        rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
+        found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
+        return [one for _, one in zip(range(limit), found, strict=False)]
 
-        def fetch() -> list[Workflow]:
-            if ids is not None and not ids:
-                return []
-            ours = {one for state in wanted for one in _GRAPH_STATES[state]}
-            rows = current().find(states=ours, keys=ids or (), limit=10 * limit)
-            found = (one for row in rows if (one := _workflow(row)).state.value in wanted)
-            return [one for _, one in zip(range(limit), found, strict=False)]
-
-        return answer(fetch)
-
-    @classmethod
+    @staticmethod
+    @asked
     def wait_for_workflow(
-        cls, chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
-    ) -> Any:
+        chancy: Chancy, workflow_id: str, *, interval: int = 1, timeout: float | None = None
+    ) -> Workflow:
         """``Workflow`` once it has ended, also by a failure. Raises ``KeyError`` and ``TimeoutError``."""
-
-        def wait() -> Workflow:
-            current().wait(workflow_id, timeout)
-            return _fetched(workflow_id)
-
-        return answer(wait)
+        current().wait(workflow_id, timeout)
+        return _fetched(workflow_id)
 
     @staticmethod
     def generate_dot(workflow: Workflow, output: TextIO) -> None:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.parse import quote, urlsplit
+
+import httpx
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, LifecycleError, NotInThisState
@@ -58,11 +58,15 @@ class Gateway:
         if address.scheme not in ("http", "https") or not address.hostname:
             raise PlatformUnavailable(f"{url!r} is no address of a gateway; give one such as http://127.0.0.1:8500")
         self.url = url.rstrip("/")
-        self._headers = {"User-Agent": "crawler-lifecycle-graphs"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-        here = [ProxyHandler({})] if leads_here(url) else []  # no proxy leads to this machine
-        self._opener: OpenerDirector = build_opener(_NoRedirects, *here)
+        # Certificates take time that plain HTTP does not need, and no proxy leads to this machine.
+        allowed = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(
+            headers={"User-Agent": "crawler-lifecycle-graphs"} | allowed,
+            timeout=REQUEST_TIMEOUT_S + WAIT_S,
+            verify=address.scheme == "https",
+            trust_env=not leads_here(url),
+            limits=httpx.Limits(keepalive_expiry=2.0),
+        )
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = encode_pages(spec)
@@ -155,37 +159,41 @@ class Gateway:
             more = {"page_token": page["next_page_token"]}
 
     def _call(self, method: str, path: str, body: Document | bytes | None = None, /, **params: Any) -> Document:
-        query = urlencode({name: one for name, one in params.items() if one not in (None, [])}, doseq=True)
+        query = {name: one for name, one in params.items() if one not in (None, [])}
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        headers = dict(self._headers)
+        headers = {} if data is None else {"Content-Type": "application/json"}
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex  # the same in every try of this call
-        if data is not None:
-            headers["Content-Type"] = "application/json"
-        elif method != "GET":
-            data = b""
-        url = f"{self.url}{path}{f'?{query}' if query else ''}"
         for pause in (*PAUSES_S, None):
             try:
-                request = Request(url, data, headers, method=method)  # noqa: S310 - the scheme was checked
-                with self._opener.open(request, timeout=REQUEST_TIMEOUT_S + WAIT_S) as answer:
-                    content = answer.read()
-            except HTTPError as error:
-                with error:
-                    problem = _problem(error)
-                if error.code not in (429, 502, 503, 504) or pause is None:
-                    raise _refused(error.code, problem, f"{method} {path}") from None
-            except (URLError, OSError) as error:
+                answer = self._http.request(method, self.url + path, params=query, content=data, headers=headers)
+            except httpx.TransportError as why:
                 if pause is None:
-                    why = getattr(error, "reason", error)
-                    text = (
-                        f"the gateway at {self.url} cannot be reached: {why}; start it, or set LIFECYCLE_GATEWAY__URL"
-                    )
-                    raise PlatformUnavailable(text) from None
+                    cure = "start it, or set LIFECYCLE_GATEWAY__URL"
+                    raise PlatformUnavailable(f"the gateway at {self.url} cannot be reached: {why}; {cure}") from None
             else:
-                return _document(content, self.url)
+                if answer.status_code not in (429, 502, 503, 504) or pause is None:
+                    return self._document(answer)
             time.sleep(pause)
         raise AssertionError  # the last turn returns or raises
+
+    def _document(self, answer: httpx.Response) -> Document:
+        """Return what it answered. Raises the error that a ``Platform`` raises for such a problem."""
+        try:
+            found = answer.json() if answer.content else {}
+        except ValueError:
+            found = None
+        if answer.is_success and isinstance(found, dict):
+            return found
+        if answer.is_success:
+            raise PlatformUnavailable(f"{self.url} is no gateway of ours; check LIFECYCLE_GATEWAY__URL")
+        problem, status = found if isinstance(found, dict) else {}, answer.status_code
+        what = f"{answer.request.method} {answer.request.url.path}: HTTP {status}"
+        text = str(problem.get("detail") or problem.get("title") or what)
+        if status == 404:
+            raise KeyError(text)
+        refused = 400 <= status < 500 and status not in (401, 403, 408, 429)
+        raise _ERRORS.get(str(problem.get("code")), InvalidRequest if refused else PlatformUnavailable)(text)
 
 
 def _settings() -> tuple[str | None, str | None]:
@@ -216,18 +224,11 @@ def found() -> tuple[str, str | None]:
 
 
 def _user() -> str:
-    """Who calls, for the record."""
+    """Say who calls, for the record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name
         return f"uid {os.getuid()}"
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """The token goes to the address that was named and to no other."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def _graph(key: str) -> str:
@@ -239,38 +240,8 @@ def _named(paths: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Whether a step is one of these or in one of these."""
+    """Say whether a step is one of these or in one of these."""
     if paths is None:
         return lambda path: True
     chosen = set(paths)
     return lambda path: not chosen.isdisjoint(with_above(path))
-
-
-def _document(content: bytes, url: str) -> Document:
-    try:
-        found = json.loads(content) if content else {}
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise PlatformUnavailable(f"{url} is no gateway of ours; check LIFECYCLE_GATEWAY__URL")
-    return found
-
-
-def _problem(error: HTTPError) -> Document:
-    try:
-        found = json.loads(error.read(1024 * 1024))
-    except (OSError, ValueError):
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
-def _refused(status: int, problem: Document, what: str) -> Exception:
-    """The problem document of an answer as the error that a ``Platform`` raises."""
-    text = str(problem.get("detail") or problem.get("title") or f"{what}: HTTP {status}")
-    if status == 404:
-        return KeyError(text)
-    if kind := _ERRORS.get(str(problem.get("code"))):
-        return kind(text)
-    if 400 <= status < 500 and status not in (401, 403, 408, 429):
-        return InvalidRequest(text)
-    return PlatformUnavailable(text)

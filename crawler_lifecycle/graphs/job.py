@@ -20,7 +20,17 @@ ASKED_S = 0.5
 
 @dataclass
 class Job:
-    """A step of a graph. What it says is of the moment when it was asked for."""
+    """A step of a graph. What it says is of the moment when it was asked for.
+
+    >>> from crawler_lifecycle.graphs import Workflow, crawl
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> with in_memory(crawls={"shop.com": "banned"}):
+    ...     workflow = Workflow().add("shop", crawl("shop.com")).start()
+    ...     _ = workflow.wait()
+    ...     job = workflow.get_job("shop")
+    >>> job.name, job.kind, job.state, job.outcome, job.attempt
+    ('shop', 'crawl', 'discarded', 'banned', 1)
+    """
 
     graph: str
     """The id of the graph; ``path``: the step's name after the names of the graphs that it is in."""
@@ -82,7 +92,8 @@ class Job:
         return hashlib.sha256(self.id.encode()).hexdigest()[:32]
 
     def cancelled(self) -> bool:
-        """Whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a loop."""
+        """Say whether this execution is to end, because the step was cancelled. Cheap enough for every turn of a
+        loop."""
         asked_at, answer = self._asked
         now = time.monotonic()
         if not answer and (asked_at == 0.0 or now - asked_at >= ASKED_S):
@@ -96,7 +107,18 @@ _current: list[Job] = []
 
 
 def current_job() -> Job:
-    """The job of the function that is executed. Raises ``RuntimeError`` anywhere else."""
+    """The job of the function that is executed. Raises ``RuntimeError`` anywhere else.
+
+    >>> from crawler_lifecycle.graphs import Workflow, current_job
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def send(text):
+    ...     return f"{text}, once for {current_job().name}"
+    >>> with in_memory():
+    ...     workflow = Workflow().add("mail", send, args={"text": "hello"}).start()
+    ...     _ = workflow.wait()
+    ...     print(workflow.get_recorded("mail"))
+    hello, once for mail
+    """
     if not _current:
         raise RuntimeError("no step of a graph is executed here; ask in a function or a worker of a graph")
     return _current[-1]

@@ -1,4 +1,4 @@
-"""What a step does: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
+"""The work of a step: a function, a worker, a crawl or a manager, as users write it and as a spec has it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ C = TypeVar("C", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a step is to do, with options of the step that were said with it."""
+    """The work of a step, with options of the step that were said with it.
+
+    >>> from crawler_lifecycle.graphs import crawl
+    >>> crawl("shop.com").having(max_attempts=3).options
+    {'max_attempts': 3}
+    """
 
     kind: StepKind
     job: Mapping[str, Any]
@@ -43,10 +48,15 @@ class NewJob:
 
 
 def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
-    """A run of a crawler, with the fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority``, …).
+    """A run of a crawler. Raises ``InvalidRequest``.
 
-    ``limits``, ``resources`` and ``tasks`` may be dictionaries. Arguments may be numbers; ``None`` leaves one out.
-    Raises ``InvalidRequest``.
+    ``name``: the crawler. ``args``: its arguments, which may be numbers; ``None`` leaves one out. ``request``: further
+    fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``, ``priority`` …); ``limits``, ``resources`` and
+    ``tasks`` may be dictionaries.
+
+    >>> from crawler_lifecycle.graphs import crawl
+    >>> crawl("shop.com", args={"page": 7}, limits={"run_timeout_s": 3600.0}).job
+    {'crawler': 'shop.com', 'limits': {'run_timeout_s': 3600.0}, 'args': {'page': '7'}}
     """
     for one in request:
         if one in _OF_THE_GRAPH:
@@ -74,7 +84,15 @@ def manager(
     flow_id: str | None = None,
     tags: Sequence[str] = (),
 ) -> NewJob:
-    """A crawl manager: its class or ``module:Class``, and the words of its command line."""
+    """A crawl manager as a step.
+
+    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``, ``flow_id``: what it is
+    known by, where the class and the graph shall not say it. ``tags``: its own.
+
+    >>> from crawler_lifecycle.graphs import manager
+    >>> manager("shops.managers:Shops", argv=["--country", "de"], flow_id="2026-11").job
+    {'plan': 'shops.managers:Shops', 'options': {'argv': ['--country', 'de']}, 'flow_id': '2026-11'}
+    """
     words: dict[str, Any] = {"name": name, "flow_id": flow_id, "tags": list(tags)}
     job = {
         "plan": plan if isinstance(plan, str) else importable_name(plan),
@@ -110,6 +128,18 @@ def worker(**options: Any) -> Callable[[C], C]:
 
     ``options`` hold for each job unless that says otherwise: those of a step, ``scheduled_at``, ``schedule_in``
     (seconds), ``meta``.
+
+    >>> from crawler_lifecycle.graphs import Record, Workflow, worker
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> @worker(max_attempts=3)
+    ... class Double:
+    ...     def process(self, job):
+    ...         return Record(2 * job.args["n"])
+    >>> with in_memory():
+    ...     workflow = Workflow().add("twice", Double.new({"n": 21})).start()
+    ...     _ = workflow.wait()
+    ...     print(workflow.get_recorded("twice"))
+    42
     """
     step_options({name: value for name, value in options.items() if name != "meta"})
 

@@ -33,7 +33,20 @@ __all__ = [
 
 
 class Workflow(_Workflow):
-    """A graph as Oban's users write it."""
+    """A graph as Oban's users write it.
+
+    >>> from crawler_lifecycle.graphs.oban import Record, Workflow, enqueue_many, worker
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> @worker()
+    ... class Fetch:
+    ...     def process(self, job):
+    ...         return Record(job.args["page"])
+    >>> with in_memory():
+    ...     workflow = Workflow(name="pages").add("one", Fetch.new({"page": 1}))
+    ...     _ = enqueue_many(workflow.add("two", Fetch.new({"page": 2}), "one"))
+    ...     print(workflow.wait().counts, workflow.all_recorded())
+    {'completed': 2} {'one': 1, 'two': 2}
+    """
 
     _defaults: ClassVar[Mapping[str, Any]] = {"max_attempts": 20, "backoff_s": 15.0}
     _cascade: ClassVar[bool] = False
@@ -58,7 +71,7 @@ class Workflow(_Workflow):
 
     @staticmethod
     def apply_graft(job: Job, sub_workflow: _Workflow) -> Graft:
-        """What ``enqueue_many`` attaches below the running job."""
+        """Return what ``enqueue_many`` attaches below the running job."""
         return Graft(job, sub_workflow)
 
 

@@ -1,4 +1,4 @@
-"""What a handle asks and has done. The gateway answers, or the worker around a function, or a test's memory."""
+"""Questions and commands of a handle. The gateway answers, or the worker around a function, or a test's memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Platform(Protocol):
         ...
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
-        """What the cascades in the graph of this path (``""``: the whole) get; ``None`` when nothing was ever set."""
+        """Return what the cascades in the graph of this path (``""``: the whole) get; ``None`` when nothing was ever
+        set."""
         ...
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
@@ -57,7 +58,7 @@ class Platform(Protocol):
         ...
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        """Whether this attempt of a step, which executes, is to end."""
+        """Say whether this attempt of a step, which executes, is to end."""
         ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:

@@ -1,4 +1,4 @@
-"""What a function or a worker may return beside a value, and results as those see them who ask for several."""
+"""Answers of a function or a worker beside a value, and results as those see them who ask for several."""
 
 from __future__ import annotations
 
@@ -14,16 +14,38 @@ RECORD_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The step is cancelled; what depends on it is too, unless it ignores that."""
+    """The step is cancelled; what depends on it is too, unless it ignores that.
+
+    >>> from crawler_lifecycle.graphs import Cancel, Workflow
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def check():
+    ...     return Cancel("nothing is new")
+    >>> with in_memory():
+    ...     workflow = Workflow().add("check", check).start()
+    ...     print(workflow.wait().state, workflow.get_job("check").reason)
+    cancelled nothing is new
+    """
 
     reason: str = "it returned Cancel"
+    """For people: why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """The step is tried again after so many seconds, and this time does not count."""
+    """The step is tried again after so many seconds, and this time does not count.
+
+    >>> from crawler_lifecycle.graphs import Snooze, Workflow, current_job
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def check():
+    ...     return Snooze(60) if current_job().attempt < 3 else "ready"
+    >>> with in_memory():
+    ...     status = Workflow().add("check", check).start().wait()
+    >>> status.state, status.duration
+    ('completed', datetime.timedelta(seconds=120))
+    """
 
     seconds: float
+    """At most a year of them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds <= YEAR_S:
@@ -32,9 +54,15 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A worker's result. (A function's result is recorded without it.)"""
+    """A worker's result. (A function's result is recorded without it.)
+
+    >>> from crawler_lifecycle.graphs import Record
+    >>> Record({"items": 7}, limit=1_000_000)
+    Record(value={'items': 7}, limit=1000000)
+    """
 
     value: Any
+    """What JSON can hold, and dates, times, decimals, UUIDs and bytes."""
     limit: int = RECORD_MAX
     """Most bytes of it; a larger one fails the try."""
 

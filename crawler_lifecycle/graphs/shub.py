@@ -119,7 +119,18 @@ class SpiderTask(BaseTask):
 
 
 class GraphManager:
-    """Derive from it: ``configure_workflow`` makes the tasks and answers the roots."""
+    """Derive from it: ``configure_workflow`` makes the tasks and answers the roots.
+
+    >>> from crawler_lifecycle.graphs.shub import GraphManager, SpiderTask
+    >>> class Nightly(GraphManager):
+    ...     name = "nightly"
+    ...     def configure_workflow(self):
+    ...         shop = SpiderTask("shop", "shop.com", country="de")
+    ...         shop.add_next_task(SpiderTask("feed", "feed.com"))
+    ...         return [shop]
+    >>> Nightly(["--root-jobs"]).workflow().to_graph().edges
+    [('shop', 'feed')]
+    """
 
     name: str | None = None
     default_max_jobs = 1000

@@ -9,13 +9,11 @@ Crawls and managers are not started: they end at once as ``crawls`` says. ``wait
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from typing import Any
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
@@ -28,8 +26,8 @@ from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
-from .calling import Meant, NotCallable, call, read
-from .job import Job, executing
+from .calling import Meant, NotCallable, execute
+from .job import Job
 from .platform import Document
 from .results import Cancel, Record, Snooze, nested, with_above
 
@@ -58,7 +56,7 @@ class _Row:
 
     @property
     def gave(self) -> bool:
-        """Whether those get something of it that depend on it."""
+        """Say whether those get something of it that depend on it."""
         return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
 
     def value(self) -> Any:
@@ -225,18 +223,14 @@ class Memory:
     def _execute(self, graph: _Graph, row: _Row) -> StepEnd:
         step, job = row.step, Job.of(graph.key, _document(row))
         self._began(row)
-        executing(job)
         try:
-            name = row.job["call"]
-            found = call(name, _imported(name), row.job, job, lambda: self._given(graph, row))
-            return self._judged(graph, row, read(name, found, row.job, graft=step.graft))
+            found = execute(row.job["call"], row.job, job, lambda: self._given(graph, row), graft=step.graft)
+            return self._judged(graph, row, found)
         except NotCallable as error:
             return self._failed(row, str(error), for_good=True)
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             return self._failed(row, f"{type(error).__name__}: {error}")
-        finally:
-            executing(None)
 
     def _judged(self, graph: _Graph, row: _Row, returned: Meant) -> StepEnd:
         step = row.step
@@ -304,11 +298,6 @@ class Memory:
             if gave:
                 context[dep] = nested(gave, path)
         return context
-
-
-def _imported(name: str) -> Any:
-    module, _, qualname = name.partition(":")
-    return attrgetter(qualname)(importlib.import_module(module))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """``Workflow``: builds a graph, and is a handle on one that runs or has ended.
 
 Building is plain and chainable. Every question and command is awaited in async code, and is a plain call elsewhere
-(``platform.answer``).
+(``asking.asked``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.graph.checks import check, check_name, shown
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphOptions, GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.domain.values import NoValue, to_json
 
-from .asking import answer, current
+from .asking import asked, current
 from .job import Job, time_of
 from .jobs import NewJob, amount, function, job_of, step_options
 from .platform import Document
@@ -34,7 +34,16 @@ _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_dis
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a graph, or a graph within it, has come."""
+    """The progress of a graph, or of a graph within it.
+
+    >>> from statistics import mean
+    >>> from crawler_lifecycle.graphs import Workflow
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> with in_memory():
+    ...     status = Workflow("prices").add("mean", mean, args={"data": [1, 3]}).start().wait()
+    >>> status.name, status.state, status.total, status.counts
+    ('prices', 'completed', 1, {'completed': 1})
+    """
 
     id: str
     name: str | None
@@ -53,7 +62,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps and dependencies as they were built."""
+    """Steps and dependencies as they were built.
+
+    >>> from crawler_lifecycle.graphs import Workflow, crawl
+    >>> graph = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop").to_graph()
+    >>> graph.vertices, graph.edges
+    ({'shop': 'shop.com', 'feed': 'feed'}, [('shop', 'feed')])
+    """
 
     vertices: Mapping[str, str | Graph]
     """Name -> what it does (worker, function, crawler); a sub-graph is a ``Graph``."""
@@ -70,7 +85,18 @@ class _Step:
 
 
 class Workflow:
-    """A graph of steps. ``id`` says which one it is: sent again under the same id, the same graph is found."""
+    """A graph of steps: built here, started, and asked about.
+
+    >>> from crawler_lifecycle.graphs import Workflow, crawl
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def report(context):
+    ...     return f"{context['shop']['items']} items in {context['currency']}"
+    >>> workflow = Workflow("prices").add_context({"currency": "EUR"})
+    >>> workflow = workflow.add("shop", crawl("shop.com", args={"country": "de"})).add_cascade("report", report, "shop")
+    >>> with in_memory(crawls={"shop.com": {"outcome": "finished", "items": 7}}):
+    ...     print(workflow.start().wait().state, workflow.get_recorded("report"))
+    completed 7 items in EUR
+    """
 
     #: What a job gets that says nothing about it, and what ``retry_jobs`` does that is told nothing.
     _defaults: ClassVar[Mapping[str, Any]] = {}
@@ -91,9 +117,14 @@ class Workflow:
         pools: Mapping[str, Any] | None = None,
         tags: Sequence[str] = (),
     ) -> None:
-        """``check_deps``: each dependency must be there when it is named; else it may be appended later. ``ignore_*``:
-        a cancelled (discarded) dependency counts as completed. ``fail_fast``: nothing more starts once a step was
-        discarded. ``pools``: how much there is of each resource."""
+        """Begin a graph.
+
+        ``name``: for people. ``id``: which graph it is; sent again under the same id, the same graph is found.
+        ``check_deps``: each dependency must be there when it is named; else it may be appended later.
+        ``ignore_cancelled``, ``ignore_discarded``: such a dependency counts as completed, for all steps that say
+        nothing else. ``fail_fast``: nothing more starts once a step was discarded. ``max_parallel``: most steps that
+        may execute at once. ``pools``: how much there is of each resource. ``tags``: to find it by.
+        """
         self.id = new_id() if id is None else id
         check_name(self.id, "id")
         self.name = name
@@ -110,9 +141,14 @@ class Workflow:
     def add(
         self, name: str, job: Any, deps: Names = None, *, args: Mapping[str, Any] | None = None, **options: Any
     ) -> Self:
-        """Add a step: a function (called with ``args``), a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
-        ``Workflow``. As everywhere, ``dependencies`` means the same as ``deps``, and ``replace=True``: instead of the
-        step that has this name. Raises ``InvalidRequest``, ``NoValue``."""
+        """Add a step. Raises ``InvalidRequest``, ``NoValue``.
+
+        ``name``: unique in its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
+        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for. ``args``: those of the
+        function, by name. ``options``: ``replace=True`` puts it in place of the step that has this name;
+        ``ignore_cancelled``, ``ignore_discarded``; and those of a job (``timeout_s``, ``max_attempts``, ``backoff_s``,
+        ``priority``, ``not_before``, ``queue``, ``resources``).
+        """
         if isinstance(job, Workflow):
             return self.add_workflow(name, job, deps, **options)
         return self._add(name, job, deps, options, args)
@@ -266,11 +302,11 @@ class Workflow:
         return Graph(vertices, [(dep, name) for name, s in self._steps.items() for dep in s.spec.deps])
 
     def to_dot(self) -> str:
-        """What was built here for Graphviz."""
+        """Return what was built here for Graphviz."""
         return render.to_dot(self.spec().steps, name=self.name)
 
     def to_mermaid(self) -> str:
-        """What was built here as a Mermaid flowchart."""
+        """Return what was built here as a Mermaid flowchart."""
         return render.to_mermaid(self.spec().steps)
 
     # --- asking ----------------------------------------------------------------------------------------------------
@@ -288,95 +324,92 @@ class Workflow:
         found._level = self._path(name)
         return found
 
-    def start(self) -> Any:
+    @asked
+    def start(self) -> Workflow:
         """Start this graph, once for its id. Answers the workflow. Raises ``DuplicateRequest`` for another graph under
         an id that is taken."""
-        spec, platform = self.spec(), current()
+        spec = self.spec()
+        current().send(self.id, spec, name=self.name, tags=self.tags)
+        return self
 
-        def start() -> Any:
-            platform.send(self.id, spec, name=self.name, tags=self.tags)
-            return self
+    @asked
+    def status(self) -> Status:
+        """Its progress; of a graph that nobody knows the state is ``unknown``."""
+        found = current().status(self.id)
+        for name in self._level.split("/") if self._level else ():
+            found = (found or {}).get("subs", {}).get(name)
+        return Status(self.id, None, "unknown") if found is None else _status(self.id, found)
 
-        return answer(start)
-
-    def status(self) -> Any:
-        """``Status``; of a graph that nobody knows its state is ``unknown``."""
-        return answer(self._status)
-
-    def get_job(self, name: str) -> Any:
+    @asked
+    def get_job(self, name: str) -> Job | None:
         """``Job`` of this name, or ``None``."""
-        path = self._path(name)
-        return answer(lambda: next((one for one in self._jobs([path]) if one.path == path), None))
+        return self._job(self._path(name))
 
-    def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> Any:
+    @asked
+    def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> list[Job]:
         """List of ``Job``, in the order in which they were added, those of sub-graphs included. The name of a sub-graph
         stands for all jobs in it."""
-        return answer(lambda: self._jobs(self._chosen(names, deps_of)))
+        return self._jobs(self._chosen(names, deps_of))
 
+    @asked
     def get_recorded(self, name: str) -> Any:
-        """What this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
+        """Return what this step recorded, of a sub-graph a dict, of a crawl how it ended; ``None`` if nothing."""
         path = self._path(name)
-        return answer(lambda: nested(current().recorded(self.id, [path]), path))
+        return nested(current().recorded(self.id, [path]), path)
 
-    def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> Any:
+    @asked
+    def all_recorded(self, *, names: Names = None, deps_of: Job | str | None = None) -> dict[str, Any]:
         """Dict of what was recorded by name; sub-graphs are dicts in it."""
+        paths = self._chosen(names, deps_of)
+        return {} if paths == [] else nested(current().recorded(self.id, paths), self._level) or {}
 
-        def recorded() -> Any:
-            paths = self._chosen(names, deps_of)
-            return {} if paths == [] else nested(current().recorded(self.id, paths), self._level) or {}
-
-        return answer(recorded)
-
-    def get_context(self) -> Any:
+    @asked
+    def get_context(self) -> dict[str, Any] | None:
         """Dict of what ``add_context`` was given, here and in the graphs around; ``None`` when it was never called."""
-        return answer(lambda: current().context(self.id, self._level))
+        return current().context(self.id, self._level)
 
-    def wait(self, timeout: float | None = None) -> Any:
+    @asked
+    def wait(self, timeout: float | None = None) -> Status:
         """``Status`` of the whole graph once it has ended, however that was. Raises ``KeyError`` for one that nobody
         knows and ``TimeoutError`` after ``timeout`` seconds."""
-        return answer(lambda: _status(self.id, current().wait(self.id, timeout)))
+        return _status(self.id, current().wait(self.id, timeout))
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
-    def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> Any:
+    @asked
+    def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:
         """Cancel jobs, and what depends on them: how many had not ended. One that executes is cancelled at once and
         asked to end."""
         paths = self._chosen(names)
-        return answer(lambda: current().cancel(self.id, paths, reason) if paths != [] else 0)
+        return current().cancel(self.id, paths, reason) if paths != [] else 0
 
-    def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> Any:
+    @asked
+    def retry_jobs(self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False) -> int:
         """Let discarded, cancelled and waiting jobs begin anew (completed ones only by name): how many. ``cascade``:
         with dependents that were cancelled because of them. ``fresh``: a crawl gets a new run and is not resumed."""
         with_dependents = self._cascade if cascade is None else cascade
-
         paths = self._chosen(names)
+        return current().retry(self.id, paths, cascade=with_dependents, fresh=fresh) if paths != [] else 0
 
-        def retry() -> int:
-            return current().retry(self.id, paths, cascade=with_dependents, fresh=fresh) if paths != [] else 0
-
-        return answer(retry)
-
-    def append(self, more: Workflow) -> Any:
+    @asked
+    def append(self, more: Workflow) -> int:
         """Add the steps of ``more`` to this graph, which runs or has ended: how many. What they depend on may be here;
         build ``more`` with ``check_deps=False`` then."""
         spec = more.part("append")
         if spec.context:
             raise InvalidRequest("append: steps that are appended get the context that is there; leave add_context out")
-        return answer(lambda: current().append(self.id, spec))
+        return current().append(self.id, spec)
 
     @staticmethod
-    def apply_graft(job: Job, sub: Workflow) -> Any:
+    @asked
+    def apply_graft(job: Job, sub: Workflow) -> Workflow:
         """Attach a graph below the running job that grafts, once an attempt; again the same changes nothing. Answers
         ``sub``. Raises ``InvalidRequest``, ``DuplicateRequest`` for a second graph, ``Fenced`` for another job."""
         if sub.id == job.graph:
             raise refusal("sub", sub.id, "give a new Workflow: this is the graph that the job is in")
         spec = sub.part(f"graft of step {shown(job.path)}")
-
-        def graft() -> Workflow:
-            current().graft(job.graph, job.path, job.attempt, spec)
-            return sub
-
-        return answer(graft)
+        current().graft(job.graph, job.path, job.attempt, spec)
+        return sub
 
     # --- behind them -----------------------------------------------------------------------------------------------
 
@@ -390,7 +423,7 @@ class Workflow:
                 return [self._level] if self._level else None
             return [self._path(name) for name in _names(names, None)]
         path = self._path(deps_of) if isinstance(deps_of, str) else deps_of.path
-        own = next((one for one in self._jobs([path]) if one.path == path), None)
+        own = self._job(path)
         wanted = None if names is None else set(_names(names, None))
         level = path.rpartition("/")[0]
         deps = [name for name in (own.deps if own else ()) if wanted is None or name in wanted]
@@ -401,11 +434,8 @@ class Workflow:
             return []
         return [Job.of(self.id, one) for one in current().jobs(self.id, paths)]
 
-    def _status(self) -> Status:
-        found = current().status(self.id)
-        for name in self._level.split("/") if self._level else ():
-            found = (found or {}).get("subs", {}).get(name)
-        return Status(self.id, None, "unknown") if found is None else _status(self.id, found)
+    def _job(self, path: str) -> Job | None:
+        return next((one for one in self._jobs([path]) if one.path == path), None)
 
 
 class AnyOrder(Workflow):
@@ -422,7 +452,7 @@ def new_id() -> str:
 
 @contextmanager
 def _at(name: str) -> Iterator[None]:
-    """What is refused is said of this step."""
+    """Name this step in every refusal."""
     check_name(name, "step")
     try:
         yield

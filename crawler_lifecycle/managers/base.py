@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from importlib import import_module
 from inspect import cleandoc
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -37,7 +36,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.managers.window import Rules
 
 from .cycle import TURN, Cycle, Turn, platform_of_new_objects
-from .options import OptionParser, parse
+from .options import OptionParser, parse, start_from_here
 from .platform import OwnedQuery, Platform
 from .stats import Stats
 from .types import JobDict, JobKey, JobMeta
@@ -86,7 +85,7 @@ class BaseScript:
 
     @property
     def description(self) -> str:
-        """What the script is for, in its help."""
+        """The purpose of the script, for its help."""
         return cleandoc(type(self).__doc__ or "")
 
     # --- options -----------------------------------------------------------------------------------------------------
@@ -119,7 +118,8 @@ class BaseScript:
         return args
 
     def set_flow_id_name(self, args: Namespace) -> None:
-        """What is on record of a manager that has started goes before options and attributes (S-05, S-06)."""
+        """Set flow id and name: the record of a manager that has started goes before options and attributes (S-05,
+        S-06)."""
         self.flow_id = self._start.flow_id or args.flow_id
         if args.program and args.flow_id not in (None, self.flow_id):
             cure = f"whoever starts it names it beside the program: crawlctl manager start --flow {args.flow_id}"
@@ -148,7 +148,7 @@ class BaseScript:
 
     def run(self) -> Any:
         """Start the manager through the gateway, show it to its end, and exit with the code of ``crawlctl wait``."""
-        return import_module("crawler_lifecycle.managers.script").run_script(self)
+        start_from_here(type(self), self.name, self.flow_id)
 
     def append_flow_tag(self, tag: str) -> None:
         """Give this tag to the manager itself and to all jobs from now on (S-08)."""
@@ -179,11 +179,11 @@ class BaseScript:
 
     @staticmethod
     def get_metadata_key(metadata: JobMeta, key: str) -> Any:
-        """What the metadata of a job has under this key; ``None``: nothing."""
+        """Return what the metadata of a job has under this key; ``None``: nothing."""
         return metadata.get(key)
 
     def is_running(self, jobkey: JobKey) -> bool:
-        """Whether the job is pending or running (S-14)."""
+        """Say whether the job is pending or running (S-14)."""
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
 
     def is_finished(self, jobkey: JobKey) -> str | None:
@@ -196,7 +196,7 @@ class BaseScript:
         return self.close_reason
 
     def set_close_reason(self, close_reason: str | None) -> None:
-        """What the manager ends with. It may be set again."""
+        """Set the reason that the manager ends with. It may be set again."""
         if close_reason is not None and not (isinstance(close_reason, str) and 0 < len(close_reason) <= REASON_MAX):
             raise refusal("close reason", close_reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = close_reason
@@ -214,7 +214,12 @@ class BaseScript:
         job_settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> JobKey | None:
-        """Schedule a job of this spider; ``arguments`` are those of the spider, like ``spider_args``."""
+        """Schedule a job of this spider; its key.
+
+        ``tags``: its own, beside those of the manager. ``units``: as which it is sized (docs/managers.md).
+        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider; the former go
+        first. ``job_settings``: its settings. Raises ``InvalidRequest``.
+        """
         override = {
             **arguments,
             "tags": list(tags or []),
@@ -226,7 +231,7 @@ class BaseScript:
         return self._schedule(merged(override, spider, self._defaults()))
 
     def _defaults(self) -> JobDefaults:
-        """What the options say about every job."""
+        """Return what the options say about every job."""
         return JobDefaults(project_id=self.project_id, tags=self._given_tags())
 
     def _given_tags(self) -> list[str]:
@@ -269,7 +274,7 @@ class BaseScript:
         return waiting
 
     def _known(self, job: Job) -> bool:
-        """Whether some job of the manager has these arguments."""
+        """Say whether some job of the manager has these arguments."""
         identity = job.identity
         if any(added.unique and added.job.identity == identity for added in self._cycle.window.added):
             return True
@@ -310,7 +315,18 @@ def option_parser(script: BaseScript, hosted: bool) -> OptionParser:
 
 
 class BaseLoopScript(BaseScript):
-    """A script that works in cycles."""
+    """A script that works in cycles.
+
+    >>> from crawler_lifecycle.managers import BaseLoopScript
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Daily(BaseLoopScript):
+    ...     name, default_project_id = "daily", "shops"
+    ...     def workflow_loop(self):
+    ...         self.schedule_spider("shop.com", country="de")
+    ...         return False
+    >>> [(job.spider, job.spider_args, job.project_id) for job in simulate(Daily).scheduled]
+    [('shop.com', {'country': 'de'}, 'shops')]
+    """
 
     #: Seconds between two cycles at the latest; 0: one cycle and no more.
     loop_mode: int = 0
@@ -369,7 +385,21 @@ class BaseLoopScript(BaseScript):
 
 
 class WorkFlowManager(BaseLoopScript):
-    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed."""
+    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed.
+
+    >>> from crawler_lifecycle.managers import WorkFlowManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Two(WorkFlowManager):
+    ...     name, loop_mode = "two", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider(spider) for spider in ("shop.com", "shop.org")]
+    ...     def workflow_loop(self):
+    ...         return any(self.is_running(key) for key in self.keys)
+    ...     def on_close(self):
+    ...         self.state["ends"] = [self.is_finished(key) for key in self.keys]
+    >>> simulate(Two, outcomes=["finished", "banned"]).state
+    {'ends': ['finished', 'banned']}
+    """
 
     #: Most live jobs, where ``--max-running-jobs`` says nothing.
     default_max_jobs: float = 1000
@@ -427,9 +457,11 @@ class WorkFlowManager(BaseLoopScript):
     # --- the jobs of this manager ------------------------------------------------------------------------------------
 
     def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
-        """Jobs of this manager: its flow and its name. ``state`` is required: a list of pending, running, finished.
+        """Jobs of this manager: its flow and its name.
 
-        Further filters: ``spider``, ``lacks_tag``, ``count``; ``meta`` may be given, and every job has it all.
+        ``project_id``: those of one project. ``state``, which is required: a list of pending, running, finished.
+        ``spider``: those of this spider. ``lacks_tag``: those without any of these tags. ``count``: so many at most.
+        ``meta`` may be given, and every job has it all.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name")
@@ -476,8 +508,10 @@ class WorkFlowManager(BaseLoopScript):
         timeout: float = float("inf"),
         heartbeat: float | None = None,
     ) -> bool:
-        """Wait until these jobs have ended, and say whether they have. It sleeps first, and asks every ``interval``
-        seconds; every ``heartbeat`` seconds it logs that it waits.
+        """Wait until these jobs have ended, and say whether they have.
+
+        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each question. ``timeout``: seconds
+        after which it gives up. ``heartbeat``: how often it logs that it waits, in seconds.
 
         A call of a manager may not take long: what takes longer belongs into later cycles (``is_running``). Raises
         ``TimeoutError`` when it would take longer than the call may.
@@ -528,7 +562,7 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Whether a user's class has its own: without one nothing needs to be read for it."""
+        """Say whether a user's class has its own: without one nothing needs to be read for it."""
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
@@ -540,7 +574,19 @@ class WorkFlowManager(BaseLoopScript):
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):
-    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27)."""
+    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27).
+
+    >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Many(CachedFinishedJobsMixin):
+    ...     name, loop_mode = "many", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider("shop.com", page=page) for page in range(3)]
+    ...     def workflow_loop(self):
+    ...         return not all(self.is_finished(key) for key in self.keys)
+    >>> simulate(Many, seconds=90).seconds
+    90.0
+    """
 
     def __init__(self) -> None:
         self._finished: dict[str, tuple[str | None, int | None]] = {}

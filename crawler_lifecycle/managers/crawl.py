@@ -48,7 +48,19 @@ _HOOKS = ("finished_metadata_hook", "bad_outcome_hook", "finished_ok_hook", "get
 
 
 class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
-    """Runs one job of a spider. In loop mode it stays until the job has ended, and ends with its outcome."""
+    """Runs one job of a spider. In loop mode it stays until the job has ended, and ends with its outcome.
+
+    >>> from crawler_lifecycle.managers import CrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shop(CrawlManager):
+    ...     name, spider, loop_mode = "shop", "shop.com", 60
+    ...     def bad_outcome_hook(self, spider, outcome, job_args_override, jobkey):
+    ...         super().bad_outcome_hook(spider, outcome, job_args_override, jobkey)
+    ...         self.stats.inc_value(f"bad/{outcome}")
+    >>> record = simulate(Shop, ["--spider-args", '{"country": "de"}'], outcomes="banned")
+    >>> record.args, record.close_reason, record.stats
+    ([{'country': 'de'}], 'banned', {'bad/banned': 1})
+    """
 
     #: The spider, or the crawler of that name; without one it is the first argument of the command line.
     spider: SpiderName | None = None
@@ -105,9 +117,10 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     def schedule_spider_with_jobargs(
         self, job_args_override: JobParams | None = None, spider: SpiderName | None = None
     ) -> Any:
-        """Schedule one job, with the options of the manager under ``job_args_override`` (S-31); its key.
+        """Schedule one job (S-31); its key. It begins when the cycle is over, or queues when no slot is free.
 
-        It begins when the cycle is over, or queues when no slot is free.
+        ``job_args_override``: what goes over the options of the manager: ``spider_args``, ``job_settings``, ``tags``,
+        ``units``, ``project_id``. ``spider``: another spider than the manager's. Raises ``InvalidRequest``.
         """
         override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))
@@ -242,7 +255,15 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
 
 class PeriodicCrawlManager(CrawlManager):
-    """Runs the same job again and again: after each end, but at most once every ``loop_mode`` seconds."""
+    """Runs the same job again and again: after each end, but at most once every ``loop_mode`` seconds.
+
+    >>> from crawler_lifecycle.managers import PeriodicCrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Hourly(PeriodicCrawlManager):
+    ...     name, spider, loop_mode, max_running_time = "hourly", "shop.com", 3600, 9000
+    >>> [job.at for job in simulate(Hourly, seconds=600).scheduled]
+    [0.0, 3600.0, 7200.0]
+    """
 
     _inherits_outcomes = _reads_outcomes = False
 
@@ -265,7 +286,21 @@ class PeriodicCrawlManager(CrawlManager):
 
 
 class GeneratorCrawlManager(CrawlManager):
-    """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says."""
+    """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says.
+
+    >>> from crawler_lifecycle.managers import GeneratorCrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shops(GeneratorCrawlManager):
+    ...     name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "shops", "shop.com", 60, 2, 1
+    ...     def set_parameters_gen(self):
+    ...         for country in ("de", "fr", "it"):
+    ...             yield {"country": country}
+    >>> record = simulate(Shops, outcomes={2: "banned"})
+    >>> [(job.seq, job.retry, job.spider_args["country"]) for job in record.scheduled]
+    [(1, 0, 'de'), (2, 0, 'fr'), (2, 1, 'fr'), (3, 0, 'it')]
+    >>> record.close_reason, record.most_live
+    ('finished', 2)
+    """
 
     _inherits_outcomes = _reads_outcomes = False
     #: Tries of a job after its first bad end.
@@ -454,7 +489,17 @@ class GeneratorCrawlManager(CrawlManager):
 
 
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
-    """Schedules the jobs of a cycle at the same time; ``run`` is a coroutine (S-64)."""
+    """Schedules the jobs of a cycle at the same time; ``run`` is a coroutine (S-64).
+
+    >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shops(AsyncSchedulerCrawlManagerMixin):
+    ...     name, spider, loop_mode = "shops", "shop.com", 60
+    ...     def set_parameters_gen(self):
+    ...         yield from ({"page": page} for page in range(3))
+    >>> simulate(Shops).args
+    [{'page': '0'}, {'page': '1'}, {'page': '2'}]
+    """
 
     async def run(self) -> Any:
         """For ``asyncio.run(X().run())``."""

@@ -1,4 +1,4 @@
-"""What a class decides between two commits: the window, and everything that its hooks did."""
+"""Decisions of a class between two commits: the window, and everything that its hooks did."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Driver:
     # --- the user's code -----------------------------------------------------------------------------------------
 
     def _user(self, method: str, call: Callable[..., Any], *args: Any) -> Any:
-        """What the method answers, awaited when it is a coroutine."""
+        """Return what the method answers, awaited when it is a coroutine."""
         try:
             answer = call(*args)
             if inspect.iscoroutine(answer):
@@ -203,7 +203,7 @@ class Driver:
         return self._last
 
     def _done(self) -> Decision:
-        """What was decided so far."""
+        """Return what was decided so far."""
         script, cycle = self.script, self.script._cycle
         state = json.dumps(script.state, sort_keys=True)
         return Decision(

@@ -1,4 +1,4 @@
-"""Command lines of managers: argparse, with named command lines (``--program``)."""
+"""Command lines of managers: argparse, named command lines (``--program``), and what such a line starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
+
+from crawler_lifecycle.domain.crawlers.importable import check_program, importable_name
 
 from .types import ClassError
 
@@ -79,3 +82,26 @@ def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
             parser.error(f"--program-variables: {pair[:100]!r} is not allowed; give name:value,name:value")
         values[name] = value
     return values
+
+
+def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
+    """Start the manager with the options of this command line and show it to its end.
+
+    It runs on a plans worker, which must have the module. ``crawlctl`` calls the gateway, in a process of its own: so
+    address, token and exit codes are those of ``crawlctl manager start --watch``, and whoever imports the classes loads
+    none of it. Ctrl-C ends the showing, not the manager. Raises ``SystemExit`` unless it completed.
+    """
+    import subprocess  # a manager in a worker can do without
+
+    check_program("run() is called")
+    named = ["--name", name] if name else []
+    flow = ["--flow", flow_id] if flow_id else []
+    crawlctl = [sys.executable, "-m", "crawler_lifecycle.cli"]
+    start = [*crawlctl, "manager", "start", importable_name(cls), "--watch", *named, *flow, "--", *sys.argv[1:]]
+    child = subprocess.Popen(start)
+    code = None
+    while code is None:
+        with suppress(KeyboardInterrupt):  # it got the same signal, and ends by itself
+            code = child.wait()
+    if code:  # of a process that a signal ended as a shell tells it
+        raise SystemExit(code if code > 0 else 128 - code)

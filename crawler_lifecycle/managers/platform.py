@@ -1,4 +1,4 @@
-"""What stands behind the classes of users: they talk to this Protocol and to nothing else.
+"""The service behind the classes of users: they talk to this Protocol and to nothing else.
 
 Two things implement it: the process that hosts a class for a worker (``plans/host.py``), and the memory of
 ``managers.testing``. Both hold the class by a ``Driver`` (``managers/driver.py``):
@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.managers.manager import Decision, JobState, Live, 
 
 @dataclass(frozen=True, slots=True)
 class OwnedQuery:
-    """Which jobs of the manager are asked for."""
+    """A question for jobs of the manager."""
 
     states: list[str]
     """``pending``, ``running``, ``finished``."""
@@ -50,7 +50,7 @@ class Platform(Protocol):
     """Answers of the service. Each method may be called while a call of the driver is under way, from its thread."""
 
     def start(self) -> Start:
-        """What the process began with; always the same."""
+        """Return what the process began with; always the same."""
         ...
 
     def now(self) -> float:
@@ -67,8 +67,8 @@ class Platform(Protocol):
         ...
 
     def did(self, done: Decision) -> None:
-        """What the cycle under way has decided so far: hooks of some ends have run. Whoever must kill the process in a
-        later one puts that on record."""
+        """Return what the cycle under way has decided so far: hooks of some ends have run. Whoever must kill the
+        process in a later one puts that on record."""
         ...
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
@@ -80,7 +80,7 @@ class Platform(Protocol):
         ...
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
-        """Those of these identities that some job of the manager has."""
+        """Return those of these identities that some job of the manager has."""
         ...
 
     def job(self, key: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ _TEXT_MAX = 400
 
 
 def where(error: BaseException) -> str:
-    """What was raised, and the last line of the user's own code that led there."""
+    """Return what was raised, and the last line of the user's own code that led there."""
     try:
         said = str(error)
     except Exception:  # users write exceptions too
@@ -58,7 +58,7 @@ def no_coroutine(method: str, answer: Any) -> Any:
 
 
 class Savepoint:
-    """What a script had decided before a hook ran."""
+    """The decisions of a script before a hook ran."""
 
     def __init__(self, script: BaseScript) -> None:
         cycle = script._cycle

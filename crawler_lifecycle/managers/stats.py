@@ -61,7 +61,15 @@ class Stats:
 
 
 class SpiderStatsAggregatorMixin:
-    """Adds the statistics of ended jobs to those of the manager (S-15), each once."""
+    """Adds the statistics of ended jobs to those of the manager (S-15), each once.
+
+    >>> from crawler_lifecycle.managers import CrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shop(CrawlManager):
+    ...     name, spider, loop_mode, target_spider_stats = "shop", "shop.com", 60, ("price/",)
+    >>> simulate(Shop, stats={"price/missing": 2, "item_scraped_count": 7, "log_count/INFO": 9}).stats
+    {'price/missing/total': 2, 'item_scraped_count/total': 7}
+    """
 
     #: Beginnings of names, as regular expressions, that are added up beside ``BASE_TARGET_SPIDER_STATS``.
     target_spider_stats: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
@@ -42,26 +42,20 @@ _WAITING = (JobState.BUFFERED, JobState.DELAYED, JobState.QUEUED)
 _HOLDING = (JobState.STARTING, JobState.STARTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled(Job):
     """A job as it was started."""
 
     key: str
     seq: int
     retry: int
-    spider: str
-    spider_args: dict[str, str]
-    job_settings: dict[str, str]
-    tags: list[str]
-    units: int | None
-    project_id: str | None
     at: float
     """Seconds since the beginning."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What happened, in its order."""
+    """The events of a simulation, in their order."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
@@ -221,7 +215,7 @@ class Simulation:
         self.position, self.exhausted, self.source_error = page.position, page.exhausted, page.error
 
     def facts(self) -> Facts:
-        """What a cycle begins with."""
+        """Return what a cycle begins with."""
         ended = [row for row in self.rows if row.state is JobState.STARTED and row.ends_at <= self.clock]
         ended.sort(key=lambda row: (row.started_at or 0.0, row.item_id))
         told, gone = ended[:CYCLE_ENDS], {row.item_id for row in ended[:CYCLE_ENDS]}
@@ -289,12 +283,9 @@ class Simulation:
 
     def _begin(self, row: _Row) -> None:
         assert row.seq is not None
-        job, self.last_pick = row.job, self.clock
         key = run_request_id(self.row.manager_id, row.seq, row.retry)
-        began = Scheduled(
-            *(key, row.seq, row.retry, job.spider, dict(job.spider_args), dict(job.job_settings), list(job.tags)),
-            *(job.units, job.project_id, self.clock - BEGINNING),
-        )
+        began = Scheduled(key=key, seq=row.seq, retry=row.retry, at=self.clock - BEGINNING, **asdict(row.job))
+        self.last_pick = self.clock
         self.record.scheduled.append(began)
         row.outcome = self._outcome(began)
         row.bad = row.outcome in FAILED_HERE
@@ -364,9 +355,8 @@ class Simulation:
         state = "finished" if over else "running" if row.state in _HOLDING else "pending"
         key = None if row.seq is None else run_request_id(self.row.manager_id, row.seq, row.retry)
         return {
-            **{"key": key, "state": state, "close_reason": row.outcome if over else None, "spider": row.job.spider},
-            **{"spider_args": dict(row.job.spider_args), "job_settings": dict(row.job.job_settings)},
-            **{"tags": list(row.job.tags), "units": row.job.units, "project_id": row.job.project_id},
+            **{"key": key, "state": state, "close_reason": row.outcome if over else None},
+            **asdict(row.job),
             "running_time": None if row.started_at is None else int(row.started_at * 1000),
             "finished_time": int(row.ends_at * 1000) if over else None,
             "scrapystats": dict(self.job_stats) if over else {},
@@ -432,9 +422,18 @@ def simulate(
 ) -> Record:
     """Drive a class in memory to its end, or for so many cycles.
 
-    ``outcomes``: how jobs end (one word for all, a list in the order of scheduling, words by number, or a function of
-    the job); ``seconds``: how long each runs; ``stats``: the ``scrapystats`` of each; ``tags``: the manager's own.
-    Raises ``ClassError`` for what the class does wrong outside of its hooks.
+    ``argv``: the words of its command line. ``outcomes``: how jobs end: one word for all, a list in the order of
+    scheduling, words by number, or a function of the job. ``seconds``: how long each runs. ``stats``: the
+    ``scrapystats`` of each. ``tags``: the manager's own. ``cycles``: after so many it stops. Raises ``ClassError`` for
+    what the class does wrong outside of its hooks.
+
+    >>> from crawler_lifecycle.managers import PeriodicCrawlManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Hourly(PeriodicCrawlManager):
+    ...     name, spider, loop_mode = "hourly", "shop.com", 3600
+    >>> record = simulate(Hourly, cycles=5)
+    >>> record.over, len(record.scheduled)
+    (False, 3)
     """
     simulation = Simulation(cls, argv, outcomes=outcomes, seconds=seconds, stats=stats, tags=tags)
     return simulation.run(cycles)

@@ -15,7 +15,7 @@ ScheduleArgs = dict[str, Any]
 
 
 class JobParams(TypedDict, total=False):
-    """What a job may be given beside its spider."""
+    """Parameters of a job beside its spider."""
 
     units: int
     tags: list[str]
@@ -55,8 +55,22 @@ class JobDict(TypedDict, total=False):
 
 
 class StopRetry(Exception):
-    """Raised by ``get_retry_override``: this job is not tried again."""
+    """Raised by ``get_retry_override``: this job is not tried again.
+
+    >>> from crawler_lifecycle.managers import GeneratorCrawlManager, StopRetry
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Shops(GeneratorCrawlManager):
+    ...     name, spider, loop_mode, MAX_RETRIES = "shops", "shop.com", 60, 5
+    ...     def set_parameters_gen(self):
+    ...         yield {"country": "de"}
+    ...     def get_retry_override(self, spider, outcome, job_args_override, jobkey):
+    ...         if outcome == "banned":
+    ...             raise StopRetry("another try would be banned as well")
+    ...         return {"spider_args": {"slow": "true"}}
+    >>> simulate(Shops, outcomes=["timed_out", "banned"]).args
+    [{'country': 'de'}, {'country': 'de', 'retry_num': '1', 'slow': 'true'}]
+    """
 
 
 class ClassError(Exception):
-    """What a user's class did wrong; the text says where, what, and the cure."""
+    """An error of a user's class; the text says where, what, and the cure."""

@@ -13,8 +13,8 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
-from crawler_lifecycle.graphs.calling import Meant, NotCallable, call, read
-from crawler_lifecycle.graphs.job import Job, executing
+from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
+from crawler_lifecycle.graphs.job import Job
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
 from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 
@@ -32,24 +32,21 @@ class Caller:
         self._worker, self._folder = _Worker(pipes, given, result), os.getcwd()
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """What the execution of a step led to."""
+        """Return what the execution of a step led to."""
         me = os.getpid()
         os.chdir(self._folder)  # wherever the function before has gone
         job = Job.of(message["graph"], message["job"])
-        executing(job)
         own = _OwnGraph(self._worker, job.graph)
         use(own)
         name, what = message["function"], {**message["job"]["job"], "style": message["style"]}
         try:
-            found = call(name, loading.function(name), what, job, lambda: self._context(message["given"]))
+            found = execute(name, what, job, lambda: self._context(message["given"]), graft=message["graft"])
             if os.getpid() == me:
-                return self._kept(read(name, found, what, graft=message["graft"]), message, own)
-        except (loading.NotUsable, NotCallable) as error:
+                return self._kept(found, message, own)
+        except NotCallable as error:
             return {"kind": "failed", "error": str(error), "for_good": True}
         except BaseException as error:  # sys.exit and its like are no reason to leave
             return {"kind": "failed", "error": loading.told(error), "for_good": False}
-        finally:
-            executing(None)
         os._exit(0)  # the user's code forked, and this is the copy
 
     def _context(self, size: int) -> dict[str, Any]:

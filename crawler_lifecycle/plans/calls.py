@@ -1,15 +1,15 @@
-"""What a host process replied, checked: form, sizes and texts. Nothing of it is believed before."""
+"""Replies of a host process, checked: form, sizes and texts. Nothing of it is believed before."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain.bounds import ID_MAX, check_text
+from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, check_text
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JOB_BYTES, SPIDER_MAX
 from crawler_lifecycle.domain.managers.manager import (
@@ -21,8 +21,6 @@ from crawler_lifecycle.domain.managers.manager import (
     STATE_BYTES,
     STATS_MAX,
     Decision,
-    Hooked,
-    HookFailed,
     Job,
     Page,
     SourceItem,
@@ -30,14 +28,26 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.managers.rows import yields_behind
 from crawler_lifecycle.domain.run import check_tags
 
+from .wire import TEXT_MAX
+
 T = TypeVar("T")
 
-#: Entries of one kind in a decision.
-ENTRIES_MAX = 10_000
-NAME_MAX, SENTENCE_MAX = 200, 1000
-OUTCOMES_MAX = 1000
-#: Of tries and attempts: far more than there can be.
-TRIES_MAX = 2**31 - 1
+NAME_MAX = 200
+#: Entries of a list at most; 10,000 where nothing is said.
+ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
+#: The largest number and the longest text of a field; where nothing is said ``ID_MAX`` and ``TEXT_MAX``.
+MOST = {
+    "attempt": INT_MAX,
+    "cap_key": NAME_MAX,
+    "close_reason": REASON_MAX,
+    "failed_outcomes": REASON_MAX,
+    "fingerprint": 64,
+    "plan": NAME_MAX,
+    "project_id": NAME_MAX,
+    "retry": INT_MAX,
+    "retry_of": NAME_MAX,
+    "waiting": 1000,
+}
 
 
 class Nonsense(Exception):
@@ -89,21 +99,17 @@ _DECISION = TypeAdapter(Decision)
 
 
 def found(reply: object) -> FoundModule:
-    """What a module has. Raises ``Nonsense``."""
+    """Return what a module has. Raises ``Nonsense``."""
     module = _checked(_FOUND, reply)
-    _text("fingerprint", module.fingerprint, 64)
     for plan in module.plans:
-        _text("plan", plan.plan, NAME_MAX)
-        _text("fingerprint", plan.fingerprint, 64)
         if len(json.dumps(plan.options)) > JOB_BYTES:
             raise Nonsense(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
     return module
 
 
 def loaded(reply: object) -> Loaded:
-    """What was loaded. Raises ``Nonsense``."""
+    """Return what was loaded. Raises ``Nonsense``."""
     one = _checked(_LOADED, reply)
-    _text("fingerprint", one.fingerprint, 64)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
             raise Nonsense(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
@@ -112,21 +118,14 @@ def loaded(reply: object) -> Loaded:
 
 def outcomes(reply: object) -> frozenset[str]:
     """The failed outcomes of an object. Raises ``Nonsense``."""
-    told = _checked(_OUTCOMES, reply)
-    if len(told) > OUTCOMES_MAX:
-        raise Nonsense(f"failed_outcomes: {len(told)} of them; {OUTCOMES_MAX} are the most")
-    for outcome in told:
-        _text("failed_outcomes", outcome, REASON_MAX)
+    told = _checked(_OUTCOMES, reply, "failed_outcomes")
     return frozenset(told)
 
 
 def page(reply: object, after: int) -> Page:
     """The next yields after this position. Raises ``Nonsense``."""
     one = _checked(_PAGE, reply)
-    if len(one.items) > PAGE_ITEMS:
-        raise Nonsense(f"a page of {len(one.items)} yields; {PAGE_ITEMS} are the most")
     try:
-        _number("position", one.position)
         if len(yields_behind(one, after)) != len(one.items) or one.position < after:
             raise Nonsense(f"a page after position {after} that begins or ends before it")
     except InvalidRequest as why:
@@ -134,8 +133,6 @@ def page(reply: object, after: int) -> Page:
     for item in one.items:
         if (item.job is None) == (item.error is None):
             raise Nonsense(f"position {item.position}: a yield is a job or has an error")
-        _text("error", item.error, SENTENCE_MAX * 4)
-    _text("error", one.error, SENTENCE_MAX * 4)
     return replace(one, items=[_item(item) for item in one.items])
 
 
@@ -145,58 +142,38 @@ def _item(item: SourceItem) -> SourceItem:
 
 
 def decision(reply: object) -> Decision:
-    """What a cycle decided. Raises ``Nonsense``."""
+    """Return what a cycle decided. Raises ``Nonsense``."""
     one = _checked(_DECISION, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
         raise Nonsense(f"more ends than the {CYCLE_ENDS} that a cycle gets")
-    for name in ("added", "delayed", "picked", "flow_tags"):
-        if len(getattr(one, name)) > ENTRIES_MAX:
-            raise Nonsense(f"{name}: {len(getattr(one, name))} of them; {ENTRIES_MAX} are the most in one cycle")
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
         problem = job_problem(job)
         if problem is not None:
             raise Nonsense(problem)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
         raise Nonsense(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
-    ends: list[Hooked | HookFailed] = [*one.hooked, *one.failed]
-    for end in ends:
-        _number("item_id", end.item_id)
-        _number("attempt", end.attempt, TRIES_MAX)
-    for added in one.added:
-        _number("ref", added.ref)
-        _number("seq", added.seq or 0)
-        _number("retry", added.retry, TRIES_MAX)
-    for picked in one.picked:
-        _number("item_id", picked.item_id)
-        _number("seq", picked.seq)
-    for item_id in one.delayed:
-        _number("delayed", item_id)
     if len(one.stats) > STATS_MAX:
         raise Nonsense(f"stats: {len(one.stats)} of them; {STATS_MAX} are the most")
-    _tags(one.flow_tags)
     for name in one.stats:
-        _text("the name of a statistic", name, STAT_NAME_MAX)
-    for failure in one.failed:
-        _text("error", failure.error, SENTENCE_MAX * 4)
-    for picked in one.picked:
-        _text("cap_key", picked.cap_key, NAME_MAX)
-    _text("close_reason", one.close_reason, REASON_MAX)
-    _text("error", one.error, SENTENCE_MAX * 4)
-    _text("waiting", one.waiting, SENTENCE_MAX)
+        _check_text("the name of a statistic", name, STAT_NAME_MAX)
+    try:
+        check_tags("flow_tags", one.flow_tags)
+    except InvalidRequest as why:
+        raise Nonsense(str(why)) from None
     if one.again_s is not None and not one.again_s >= 0:
         raise Nonsense(f"again_s: {one.again_s} is not allowed; give seconds from now on")
     return one
 
 
 def job_problem(job: Job) -> str | None:
-    """Why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
+    """Say why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
     try:
         check_text("spider", job.spider, SPIDER_MAX, needed=True)
-        _text("project_id", job.project_id, NAME_MAX)
-        _tags(job.tags)
+        check_tags("tags", job.tags)
+        _check_bounds(job.project_id, "project_id")
         for name, values in (("spider_args", job.spider_args), ("job_settings", job.job_settings)):
             for key in values:
-                _text(f"a name in {name}", key, NAME_MAX)
+                _check_text(f"a name in {name}", key, NAME_MAX)
             if _size(name, values) > JOB_BYTES:
                 raise Nonsense(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
     except (Nonsense, InvalidRequest) as why:
@@ -204,35 +181,37 @@ def job_problem(job: Job) -> str | None:
     return None
 
 
-def _checked(adapter: TypeAdapter[T], reply: object) -> T:
+def _checked(adapter: TypeAdapter[T], reply: object, name: str = "") -> T:
     try:
-        return adapter.validate_python(reply)
+        one = adapter.validate_python(reply)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise Nonsense(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+    _check_bounds(one, name)
+    return one
 
 
-def _tags(tags: list[str]) -> None:
-    try:
-        check_tags("tags", tags)
-    except InvalidRequest as why:
-        raise Nonsense(str(why)) from None
+def _check_bounds(value: object, name: str) -> None:
+    """Raise ``Nonsense`` unless every database takes what is in it. A job is judged by itself."""
+    if isinstance(value, list):
+        if len(value) > (most := ENTRIES_MAX.get(name, 10_000)):
+            raise Nonsense(f"{name}: {len(value)} of them; {most} are the most")
+        for one in value:
+            _check_bounds(one, name)
+    elif is_dataclass(value) and not isinstance(value, Job):
+        for field in fields(value):
+            _check_bounds(getattr(value, field.name), field.name)
+    elif isinstance(value, str):
+        _check_text(name, value, MOST.get(name, TEXT_MAX))
+    elif isinstance(value, int) and abs(value) > (most := MOST.get(name, ID_MAX)):
+        raise Nonsense(f"{name}: {value} is not allowed; {most} is the most")
 
 
-def _text(name: str, value: str | None, most: int) -> None:
-    """Raise ``Nonsense`` unless every database takes this text."""
-    if value is None:
-        return
+def _check_text(name: str, value: str, most: int) -> None:
     if len(value) > most:
         raise Nonsense(f"{name}: {value[:60]!r} … has {len(value)} characters; {most} are the most")
-    if "\0" in value or not _encodable(value):
+    if not _is_text(value):
         raise Nonsense(f"{name}: {value[:60]!r} has characters that are no text (NUL, or half of a pair)")
-
-
-def _number(name: str, value: int, most: int = ID_MAX) -> None:
-    """Raise ``Nonsense`` unless every database takes this number."""
-    if not -most <= value <= most:
-        raise Nonsense(f"{name}: {value} is not allowed; {most} is the most")
 
 
 def _size(name: str, value: Mapping[str, Any]) -> int:
@@ -240,14 +219,11 @@ def _size(name: str, value: Mapping[str, Any]) -> int:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise Nonsense(f"{name}: {error}") from None
-    if "\\u0000" in text or not _encodable(text):
+    if "\\u0000" in text or not _is_text(text):
         raise Nonsense(f"{name}: it has characters that are no text (NUL, or half of a pair)")
     return len(text.encode())
 
 
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(value: str) -> bool:
+    """Say whether every database takes it."""
+    return "\0" not in value and value.encode(errors="replace").decode() == value

@@ -6,7 +6,6 @@ that users' code could put in their place, and nothing left behind by a worker t
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import tempfile
@@ -21,11 +20,9 @@ from crawler_lifecycle.domain.values import packed
 from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
 
 from .output import for_people
-from .pool import no_answer
+from .pool import Pool, Pooled, no_answer
 from .process import START_S, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, read_chunks, write_frames
-
-log = logging.getLogger(__name__)
 
 #: Calls after which a process is replaced: what functions leave behind in it has an end.
 CALLS_MAX = 1000
@@ -36,14 +33,12 @@ QUESTION_MAX = 64 * 1024 * 1024
 _SETTING = "timeout_s of the step"
 
 
-class FunctionProcess:
+class FunctionProcess(Pooled):
     """``FunctionHost`` by a process."""
 
-    def __init__(
-        self, modules: Collection[str], rules: Rules, result_max: int, generation: int, leaving: threading.Event
-    ) -> None:
+    def __init__(self, modules: Collection[str], rules: Rules, result_max: int, leaving: threading.Event) -> None:
         """Start it. Raises ``PlanFailed``. ``leaving``: whether all processes are being ended."""
-        self.generation, self._leaving = generation, leaving
+        self._leaving = leaving
         self._modules, self._rules, self._result_max = modules, rules, result_max
         self._imported: set[str] = set()
         self._calls = 0
@@ -106,17 +101,18 @@ class FunctionProcess:
     def printed(self) -> str:
         return self.process.output.take(whole=True)
 
-    def usable(self, generation: int, graph: str) -> bool:
-        """Whether it may be called for this graph. What a function has left in it stays with its own: what runs and
-        prints, a timer, a variable."""
-        fresh = self.generation == generation and self._calls < CALLS_MAX and not (self._left and self.graph != graph)
-        return fresh and self.process.lives() and self.process.resident() < self._rules.memory // 2
+    def usable(self) -> bool:
+        return self._calls < CALLS_MAX and super().usable() and self.process.resident() < self._rules.memory // 2
 
-    def end(self) -> None:
-        """Kill it; nothing of it is left."""
-        self.process.kill()
-        os.close(self._given)
-        os.close(self._result)
+    def fits(self, graph: str) -> bool:
+        """Say whether it may be called for this graph. What a function has left in it stays with its own: what runs and
+        prints, a timer, a variable."""
+        return not self._left or self.graph == graph
+
+    def kill(self) -> None:
+        super().kill()
+        for file in (self._given, self._result):
+            os.close(file)
 
     def _import(self, module: str, alive: Callable[[], None]) -> None:
         """Have the module loaded, in a time of its own. Raises ``PlanFailed``."""
@@ -134,7 +130,8 @@ class FunctionProcess:
         self._imported.add(module)
 
     def _checked(self, reply: Mapping[str, Any]) -> FunctionReply:
-        """What it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a failure."""
+        """Return what it answered, if that can be. Raises what says that it cannot, and ``PlanFailed`` for a
+        failure."""
         kind, self._left = reply["kind"], self._left or reply["left"] is not False
         if kind == "failed":
             raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
@@ -170,78 +167,28 @@ class Functions:
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
         """``modules``: those whose functions may be called at the moment, and no others."""
-        self._modules, self._rules, self._result_max = modules, rules, result_max
-        self._lock = threading.Lock()
-        self._idle: list[FunctionProcess] = []
-        self._taken: list[FunctionProcess] = []
+        self._pool: Pool[FunctionProcess] = Pool()
+        self._start = lambda: FunctionProcess(modules, rules, result_max, self._pool.over)
         self._code: Mapping[str, str] = {}
-        self._generation, self._started, self._leaving = 0, 0, threading.Event()
+        self.state, self.close = self._pool.state, self._pool.close
 
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
-        host = self._take(graph)
-        if host.graph != graph:
-            host.printed()  # that was another one's
-            host.graph = graph
-        try:
+        with self._pool.use(None, lambda host: host.fits(graph), self._start, lambda: None) as host:
+            if host.graph != graph:
+                host.printed()  # that was another one's
+                host.graph = graph
             yield host
-        finally:
-            with self._lock:
-                self._taken.remove(host)
-                keep = not self._leaving.is_set() and host.usable(self._generation, graph)
-                if keep:
-                    self._idle.append(host)
-            if not keep:
-                host.end()
 
     def outdate(self, code: Mapping[str, str]) -> None:
         """The fingerprints of all modules as they are now. After a change no process that has loaded any of them is
         called again: they import one another."""
-        with self._lock:
-            if self._code and code != self._code:
-                self._generation += 1
-            self._code = dict(code)
-
-    def state(self) -> dict[str, object]:
-        """For the worker's health."""
-        with self._lock:
-            return {"live": len(self._idle) + len(self._taken), "at_work": len(self._taken), "started": self._started}
-
-    def close(self) -> None:
-        """End all of them. Calls under way end as those of a worker that leaves."""
-        with self._lock:
-            self._leaving.set()
-            idle, self._idle = self._idle, []
-            for host in self._taken:
-                host.process.strike()
-        for host in idle:
-            host.end()
-
-    def _take(self, graph: str) -> FunctionProcess:
-        outdated = []
-        try:
-            with self._lock:
-                if self._leaving.is_set():
-                    raise WorkerLeaves("this worker leaves")
-                while self._idle:
-                    host = self._idle.pop()
-                    if host.usable(self._generation, graph):
-                        self._taken.append(host)
-                        return host
-                    outdated.append(host)
-                generation = self._generation
-        finally:
-            for host in outdated:
-                host.end()
-        host = FunctionProcess(self._modules, self._rules, self._result_max, generation, self._leaving)
-        with self._lock:
-            self._started += 1
-            self._taken.append(host)
-            if self._leaving.is_set():
-                host.process.strike()
-        return host
+        if self._code and code != self._code:
+            for host in self._pool.processes():
+                host.outdated = True
+        self._code = dict(code)
 
 
 def _text(text: object) -> str:
-    """What users' code says, as every database and terminal takes it."""
+    """Return what users' code says, as every database and terminal takes it."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

@@ -177,7 +177,7 @@ class Host:
 
 
 def _shared() -> list[object]:
-    """What a function may change of its process for all that is called there later."""
+    """Return what a function may change of its process for all that is called there later."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     timers = [signal.getitimer(one)[0] > 0 for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
     handlers = [signal.getsignal(one) for one in signal.valid_signals()]
@@ -186,7 +186,7 @@ def _shared() -> list[object]:
 
 
 def _has_children() -> bool:
-    """Whether a process that was started here is left."""
+    """Say whether a process that was started here is left."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

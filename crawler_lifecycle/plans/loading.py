@@ -19,6 +19,8 @@ from crawler_lifecycle.domain.managers.jobs import options_of
 from crawler_lifecycle.managers.base import BaseLoopScript
 from crawler_lifecycle.managers.driver import parser_of
 
+from .wire import TEXT_MAX
+
 _OURS = "crawler_lifecycle"
 #: Source files that a plan is watched by.
 FILES_MAX = 500
@@ -26,7 +28,7 @@ _DESCRIPTION_MAX, _HELP_MAX = 500, 300
 
 
 class NotUsable(Exception):
-    """What was named cannot be used; the text says why, and the cure."""
+    """Something that was named cannot be used; the text says why, and the cure."""
 
 
 def load(plan: str) -> type[BaseLoopScript]:
@@ -45,24 +47,6 @@ def load(plan: str) -> type[BaseLoopScript]:
 def module(name: str) -> ModuleType:
     """Import a module. Raises whatever it raises."""
     return importlib.import_module(name)
-
-
-def function(name: str) -> Any:
-    """What ``module:qualname`` names: a function, or a class. Raises ``NotUsable``, and whatever the module raises.
-
-    Only what is defined in the module itself: whoever may send a graph may call what its author wrote to be called, and
-    not all that it imports.
-    """
-    module_name, _, qualname = name.partition(":")
-    found: Any = module(module_name)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise NotUsable(f"{name}: the module has nothing of this name now; bring it back, or send another graph")
-    place = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
-    if place != (module_name, qualname) or not callable(found):
-        raise NotUsable(f"{name}: it is no function or class that this module defines; name it where it is defined")
-    return found
 
 
 def find(module_name: str) -> dict[str, Any]:
@@ -91,7 +75,7 @@ def _described(plan: str, cls: type[BaseLoopScript]) -> dict[str, Any]:
     try:
         described["options"] = options(cls)
     except (Exception, SystemExit) as error:
-        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"
+        described["error"] = f"{plan}: its options cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
     return described
 
 
@@ -103,7 +87,7 @@ def _description(cls: type[BaseLoopScript]) -> str:
 
 
 def options(cls: type[BaseLoopScript]) -> list[dict[str, Any]]:
-    """What the command line of the class takes."""
+    """Return what the command line of the class takes."""
     found = []
     for action in parser_of(cls)._actions:
         if action.dest == "help":

@@ -1,4 +1,4 @@
-"""What users' code prints: read at once, so that no full pipe ever blocks it, logged within bounds, its end kept."""
+"""The output of users' code: read at once, so that no full pipe ever blocks it, logged within bounds, its end kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Output:
         self._thread.start()
 
     def take(self, *, whole: bool = False) -> str:
-        """What was printed since this was asked last, for people: its end where that is too much, without secrets.
+        """Return what was printed since this was asked last, for people: its end where that is too much, without
+        secrets.
 
         A line that goes on is left for the next time, while the process lives, unless ``whole``: the next one who asks
         is somebody else.
@@ -132,7 +133,7 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """What users' code says, without secrets, as every database and terminal takes it."""
+    """Return what users' code says, without secrets, as every database and terminal takes it."""
     return redaction.printable(redaction.current().text(text, most), lines=True)
 
 

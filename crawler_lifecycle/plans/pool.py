@@ -1,29 +1,162 @@
-"""The processes with users' code of one worker: one for each manager, at most so many; the one idle longest goes."""
+"""The processes with users' code of one worker: a pool of them for managers, and one for functions of graphs.
+
+A manager has a process of its own, which holds its object. The one idle longest goes when there are too many.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import CYCLE_S, OUTPUT_BYTES, Decision, Facts, Page, Start
 from crawler_lifecycle.domain.names import plans_queue
-from crawler_lifecycle.ports.protocols import PlanFailed
+from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
 
 from . import calls
 from .process import START_S, Answer, HostProcess, Rules
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
+P = TypeVar("P", bound="Pooled")
 
 #: How often somebody who waits for a process looks, and says that it is alive. Seconds.
 _TURN_S = 0.5
+
+
+class Pooled:
+    """A process as a pool has it."""
+
+    process: HostProcess
+    key: int | None = None
+    """Whose it is: there is one of each key at a time. ``None``: nobody's in particular."""
+    outdated = False
+    """Whether the source of its code has changed since."""
+
+    def usable(self) -> bool:
+        """Say whether it may be called again."""
+        return not self.outdated and self.process.lives()
+
+    def kill(self) -> None:
+        """Kill it; nothing of it is left."""
+        self.process.kill()
+
+
+class Pool(Generic[P]):
+    """Processes of one kind, each used by one thread at a time."""
+
+    def __init__(self, most: float = float("inf")) -> None:
+        self.over = threading.Event()
+        """Whether all of them are being ended."""
+        self.started, self.parked = 0, 0
+        self._most = most
+        self._changed = threading.Condition()
+        self._idle: list[P] = []
+        """The one idle longest is first."""
+        self._taken: dict[object, P | None] = {}
+        """By what they are taken for; ``None`` while one is being started."""
+
+    @contextmanager
+    def use(
+        self, key: int | None, fits: Callable[[P], bool], start: Callable[[], P], alive: Callable[[], None]
+    ) -> Iterator[P]:
+        """An idle process of this key, where it fits, else a new one. Waits while another thread uses the one of this
+        key, and while there is no room.
+
+        Raises ``WorkerLeaves``, and what ``start`` and ``alive`` raise, which is called while this waits.
+        """
+        place = object() if key is None else key
+        process, gone = self._take(place, key, fits, alive)
+        try:
+            for one in gone:
+                one.process.end()
+                one.kill()
+            if process is None:
+                process = self._begin(place, start)
+            yield process
+        finally:
+            self._give_back(place, process)
+
+    def drop(self, key: int) -> None:
+        """End the process of this key. One that is in use ends with its use, if it is not usable then."""
+        with self._changed:
+            gone = [one for one in self._idle if one.key == key]
+            self._idle = [one for one in self._idle if one.key != key]
+        for one in gone:
+            one.process.end()
+
+    def processes(self) -> list[P]:
+        with self._changed:
+            return [*self._idle, *(one for one in self._taken.values() if one is not None)]
+
+    def state(self) -> dict[str, object]:
+        """For the worker's health."""
+        with self._changed:
+            live = len(self._idle) + len(self._taken)
+            return {"live": live, "at_work": len(self._taken), "started": self.started}
+
+    def close(self) -> None:
+        """End all of them. Calls under way end as those of a process that was killed."""
+        with self._changed:
+            self.over.set()
+            idle, self._idle = self._idle, []
+            for one in self._taken.values():
+                if one is not None:
+                    one.process.strike()
+        for one in idle:
+            one.kill()
+
+    def _take(
+        self, place: object, key: int | None, fits: Callable[[P], bool], alive: Callable[[], None]
+    ) -> tuple[P | None, list[P]]:
+        """The process that fits, and those that must go first."""
+        while True:
+            with self._changed:
+                if self.over.is_set():
+                    raise WorkerLeaves("this worker leaves")
+                if place not in self._taken and (found := self._found(key, fits)) is not None:
+                    self._taken[place] = found[0]
+                    return found
+                self._changed.wait(_TURN_S)
+            alive()
+
+    def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
+        """The same; ``None``: there is no room. The caller holds the lock."""
+        gone: list[P] = []
+        for process in [one for one in reversed(self._idle) if one.key == key]:
+            self._idle.remove(process)
+            if process.usable() and fits(process):
+                return process, gone
+            gone.append(process)
+        if not gone and len(self._idle) + len(self._taken) >= self._most:
+            if not self._idle:
+                return None
+            gone.append(self._idle.pop(0))
+            self.parked += 1
+        return None, gone
+
+    def _begin(self, place: object, start: Callable[[], P]) -> P:
+        process = start()
+        with self._changed:
+            self.started += 1
+            self._taken[place] = process
+            if self.over.is_set():
+                process.process.strike()
+        return process
+
+    def _give_back(self, place: object, process: P | None) -> None:
+        keep = process is not None and process.usable()
+        if process is not None and not keep:
+            process.kill()
+        with self._changed:
+            del self._taken[place]
+            if process is not None and keep:
+                self._idle.append(process)
+            self._changed.notify_all()
+        if self.over.is_set():
+            self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +168,25 @@ class Limits:
     processes: int = 100
 
 
-class Host:
+class Host(Pooled):
     """``PlanHost`` by a process."""
 
-    def __init__(self, plan: str, manager_id: int, attempt: int, process: HostProcess, limits: Limits) -> None:
-        self.plan, self.manager_id, self.attempt = plan, manager_id, attempt
-        self.process, self._limits = process, limits
+    def __init__(self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits) -> None:
+        """Start it. Raises ``PlanFailed``."""
+        self.plan, self.key, self.attempt = plan, manager_id, attempt
+        self.process, self._limits = HostProcess(f"{plan} of manager {manager_id}", rules), limits
         self.fingerprint, self.on_code_change, self.on_item_error, self.on_hook_error = "", "replay", "stop", "fail"
         self.failed_outcomes: frozenset[str] = frozenset()
         self.generation: int | None = None
         self.settled = True
-        self.outdated = False
-        """Whether the source of its class has changed since."""
-        self.used_at = time.monotonic()
         self.alive: Callable[[], None] = _nothing
 
     @property
     def at(self) -> str | None:
         return None if self.process.at is None else self.process.at[0]
+
+    def usable(self) -> bool:
+        return self.settled and self.generation is not None and super().usable()
 
     def load(self) -> None:
         """Import the class."""
@@ -100,39 +234,19 @@ class Host:
             raise PlanFailed(f"{self.process.label}: its answer to {name} cannot be: {why}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which process is wanted."""
-
-    plan: str
-    manager_id: int
-    attempt: int
-    generation: int
-
-    def fits(self, host: Host) -> bool:
-        """Whether this is the one, and can be called."""
-        its = (host.manager_id, host.plan, host.attempt, host.generation)
-        same = its == (self.manager_id, self.plan, self.attempt, self.generation)
-        return same and not host.outdated and host.process.lives()
-
-
 class Hosts:
     """``PlanHosts`` of one worker. Used from the threads of its activities."""
 
     def __init__(self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits) -> None:
         """``modules``: those whose classes may be loaded at the moment, and no others."""
         self.own_queue = plans_queue(worker_id)
-        self._modules = modules
-        self._rules, self._limits = rules, limits
-        self._changed = threading.Condition()
-        self._idle: dict[int, Host] = {}
-        self._taken: dict[int, Host | None] = {}
-        """Managers whose process somebody uses; ``None`` while it is being started."""
+        self._modules, self._rules, self._limits = modules, rules, limits
+        self._pool: Pool[Host] = Pool(limits.processes)
+        self._lock = threading.Lock()
         self._known: set[int] = set()
         """Managers that were told to come back here."""
         self._printed: dict[int, str] = {}
         """What processes printed and nobody has asked for, by manager."""
-        self._started, self._parked, self._over = 0, 0, False
         self._leaving = False
 
     @property
@@ -143,7 +257,7 @@ class Hosts:
     def leave(self) -> list[int]:
         """From now on nobody is told to come back here; the managers that were, whether or not their objects are still
         here."""
-        with self._changed:
+        with self._lock:
             self._leaving = True
             return sorted(self._known)
 
@@ -151,135 +265,60 @@ class Hosts:
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> Iterator[Host]:
-        host = self._take(_Wanted(plan, manager_id, attempt, generation), alive)
+        if plan.partition(":")[0] not in self._modules:
+            cure = "add it there, or let a worker that has it serve this queue alone"
+            raise PlanFailed(f"{plan}: its module is none of LIFECYCLE_PLANS__MODULES here; {cure}", missing=True)
+
+        def fits(host: Host) -> bool:
+            return (host.plan, host.attempt, host.generation) == (plan, attempt, generation)
+
+        def start() -> Host:
+            with self._lock:
+                self._known.add(manager_id)
+            return Host(plan, manager_id, attempt, self._rules, self._limits)
+
         try:
-            host.alive = alive
-            yield host
-        finally:
-            self._give_back(manager_id, host)
+            with self._pool.use(manager_id, fits, start, alive) as host:
+                host.alive = alive
+                try:
+                    if host.generation is None:
+                        host.load()
+                    yield host
+                finally:
+                    host.alive = _nothing
+                    self._hear(manager_id, host)
+        except WorkerLeaves as why:
+            raise PlanFailed(str(why)) from None
 
     def drop(self, manager_id: int) -> None:
         """See the port. One that is in use ends with its call."""
-        with self._changed:
-            host = self._idle.pop(manager_id, None)
+        with self._lock:
             self._known.discard(manager_id)
-        if host is not None:
-            host.process.end()
+        self._pool.drop(manager_id)
 
     def printed(self, manager_id: int) -> str:
-        with self._changed:
+        with self._lock:
             return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
         """Their source is another one now: processes that loaded the former one are replaced when they are idle."""
-        with self._changed:
-            for host in (*self._idle.values(), *filter(None, self._taken.values())):
-                host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint
+        for host in self._pool.processes():
+            host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint
 
     def state(self) -> dict[str, object]:
         """For the worker's health."""
-        with self._changed:
-            return {
-                "live": len(self._idle) + len(self._taken),
-                "at_work": len(self._taken),
-                "most": self._limits.processes,
-                "started": self._started,
-                "parked": self._parked,
-            }
+        return self._pool.state() | {"most": self._limits.processes, "parked": self._pool.parked}
 
     def close(self) -> None:
         """End all of them. Calls under way end as those of a process that was killed."""
-        with self._changed:
-            self._over = True
-            idle, taken = list(self._idle.values()), [host for host in self._taken.values() if host is not None]
-            self._idle.clear()
-        for host in taken:
-            host.process.strike()
-        for host in idle:
-            host.process.kill()
+        self._pool.close()
 
-    def _take(self, wanted: _Wanted, alive: Callable[[], None]) -> Host:
-        if wanted.plan.partition(":")[0] not in self._modules:
-            cure = "add it there, or let a worker that has it serve this queue alone"
-            raise PlanFailed(
-                f"{wanted.plan}: its module is none of LIFECYCLE_PLANS__MODULES here; {cure}", missing=True
-            )
-        while True:
-            with self._changed:
-                if self._over:
-                    raise PlanFailed("this worker leaves")
-                found = self._room(wanted)
-                if isinstance(found, Host) and wanted.fits(found):
-                    return found
-                if found is not False:
-                    break
-                self._changed.wait(_TURN_S)
-            alive()
-        try:
-            if isinstance(found, Host):
-                found.process.end()
-            return self._start(wanted, alive)
-        except BaseException:
-            with self._changed:
-                del self._taken[wanted.manager_id]
-                self._changed.notify_all()
-            raise
-
-    def _room(self, wanted: _Wanted) -> Host | bool:
-        """Take the manager's own process, or one that has to go for a new one; ``True``: there is room, ``False``:
-        wait. The caller holds the lock."""
-        if wanted.manager_id in self._taken:
-            return False
-        found = self._idle.pop(wanted.manager_id, None)
-        if found is not None and wanted.fits(found):
-            self._taken[wanted.manager_id] = found
-            return found
-        if found is None and len(self._idle) + len(self._taken) >= self._limits.processes:
-            if not self._idle:
-                return False
-            found = self._idle.pop(min(self._idle, key=lambda one: self._idle[one].used_at))
-            self._parked += 1
-        self._taken[wanted.manager_id] = None
-        self._known.add(wanted.manager_id)
-        return found or True
-
-    def _start(self, wanted: _Wanted, alive: Callable[[], None]) -> Host:
-        label = f"{wanted.plan} of manager {wanted.manager_id}"
-        host = Host(wanted.plan, wanted.manager_id, wanted.attempt, HostProcess(label, self._rules), self._limits)
-        with self._changed:
-            self._taken[wanted.manager_id] = host
-            self._started += 1
-            over = self._over
-        try:
-            if over:
-                raise PlanFailed("this worker leaves")
-            host.alive = alive
-            host.load()
-        except BaseException:
-            host.process.kill()
-            self._hear(host)
-            raise
-        return host
-
-    def _give_back(self, manager_id: int, host: Host) -> None:
-        host.alive = _nothing
-        keep = host.settled and host.generation is not None and host.process.lives()
-        if not keep:
-            host.process.kill()
-        self._hear(host)
-        with self._changed:
-            del self._taken[manager_id]
-            if keep and not self._over:
-                host.used_at = time.monotonic()
-                self._idle[manager_id] = host
-            self._changed.notify_all()
-        if self._over:
-            host.process.kill()
-
-    def _hear(self, host: Host) -> None:
+    def _hear(self, manager_id: int, host: Host) -> None:
+        if not host.usable():
+            host.kill()
         text = host.process.output.take()
-        with self._changed:
-            self._printed[host.manager_id] = (self._printed.get(host.manager_id, "") + text)[-OUTPUT_BYTES:]
+        with self._lock:
+            self._printed[manager_id] = (self._printed.get(manager_id, "") + text)[-OUTPUT_BYTES:]
 
 
 def _nothing() -> None:

@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
-    """What was scheduled, in order; then what was left out; then what waits."""
+    """Return what was scheduled, in order; then what was left out; then what waits."""
     record = simulation.record
     for job in record.scheduled[:limit]:
         shown = {name: getattr(job, name) for name in ("seq", "spider", "spider_args", "job_settings", "tags", "units")}

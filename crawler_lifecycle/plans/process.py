@@ -61,7 +61,7 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What every process with users' code gets."""
+    """The rules for every process with users' code."""
 
     memory: int = 1024**3
     """Bytes of private memory that one process may use."""
@@ -125,7 +125,7 @@ class HostProcess:
         return self._process.pid
 
     def lives(self) -> bool:
-        """Whether it is there. It stays a zombie until ``kill``, so that its number is nobody else's."""
+        """Say whether it is there. It stays a zombie until ``kill``, so that its number is nobody else's."""
         if self._gone is not None:
             return False
         try:
@@ -144,7 +144,7 @@ class HostProcess:
         whole_s: float = 0.0,
         **arguments: Any,
     ) -> Any:
-        """What the host replies. Any end but a reply kills the process, apart from what the class itself raised.
+        """Return what the host replies. Any end but a reply kills the process, apart from what the class itself raised.
 
         ``limit_s`` is anew for each method that the host enters within ``whole_s``. ``setting``: what gives it more
         time. Raises ``PlanFailed``, and what ``alive`` raises.
@@ -172,7 +172,9 @@ class HostProcess:
         return PlanFailed(told, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let it end by itself, for a moment, then see to it."""
+        """Let it end by itself, for a moment, then see to it. While no call is under way in another thread."""
+        if self._gone is not None:
+            return
         with contextlib.suppress(OSError):
             os.write(self._out, encode({"call": "end"}))
         self._wait_for_end(POLITE_S)
@@ -261,7 +263,7 @@ class HostProcess:
         return found
 
     def readable(self) -> bool:
-        """Whether something can be read, the end of the pipe included."""
+        """Say whether something can be read, the end of the pipe included."""
         return bool(select.select([self._in], [], [], 0)[0])
 
     def wait_for(self, room: bool, seconds: float) -> None:

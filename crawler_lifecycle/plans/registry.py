@@ -1,4 +1,5 @@
-"""What this worker has: the modules that its settings name, and the managers in them, on record for whoever starts one.
+"""The plans of this worker: the modules that its settings name, and the managers in them, on record for whoever starts
+one.
 
 A module is loaded in a process of its own, with a time limit: one that is broken, ends its process or never returns is
 on record with its error, and the others are served.
@@ -48,7 +49,7 @@ FILES_MAX = 500
 
 @dataclass
 class _Module:
-    """What was found in one module, and the files that it depends on as they were then."""
+    """The plans of one module, and the files that it depends on as they were then."""
 
     plans: list[PlanRow] = field(default_factory=list)
     files: frozenset[str] = frozenset()
@@ -126,8 +127,8 @@ class Registry:
         self._told({row.plan: row.fingerprint for row in rows if row.error is None})
 
     def missing(self) -> dict[str, str]:
-        """What keeps this worker from being ready: a start would be told that its class is unknown. Not for ever, as
-        modules that never come to an end of their import must not keep back the others."""
+        """Return what keeps this worker from being ready: a start would be told that its class is unknown. Not for
+        ever, as modules that never come to an end of their import must not keep back the others."""
         late = time.monotonic() - self._began > FIRST_S
         return {} if late or self._said is not None else {"plans": "its modules are being read for the first time"}
 
@@ -201,7 +202,7 @@ def modules_in(folder: Path) -> list[str]:
 
 
 def _stamps(files: set[str]) -> dict[str, int]:
-    """When each of these files was changed, in nanoseconds; those that are gone are left out."""
+    """Say when each of these files was changed, in nanoseconds; those that are gone are left out."""
     found = {}
     for file in files:
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class UsersCode:
-    """What a worker of the role ``plans`` has; it must be closed."""
+    """The parts of a worker of the role ``plans``; it must be closed."""
 
     def __init__(self, settings: PlansSettings, plans: PlanStore) -> None:
         worker_id = uuid.uuid4().hex[:12]

@@ -47,17 +47,17 @@ def _plain(value: object) -> Any:
 
 
 def live(data: Mapping[str, Any]) -> Live:
-    """What ``encode`` made of a ``Live``."""
+    """Return what ``encode`` made of a ``Live``."""
     return Live(**{**data, "job": Job(**data["job"])})
 
 
 def waiting(data: Mapping[str, Any]) -> Waiting:
-    """What ``encode`` made of a ``Waiting``."""
+    """Return what ``encode`` made of a ``Waiting``."""
     return Waiting(**{**data, "job": Job(**data["job"])})
 
 
 def facts(data: Mapping[str, Any]) -> Facts:
-    """What ``encode`` made of ``Facts``."""
+    """Return what ``encode`` made of ``Facts``."""
     ended = [Ended(**{**one, "live": live(one["live"])}) for one in data["ended"]]
     return Facts(**{**data, "ended": ended})
 
@@ -89,8 +89,8 @@ class Pipes:
             self.open = False
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """What the worker answers, from any thread. Raises ``ValueError`` for what it refuses, and where nobody would
-        answer."""
+        """Return what the worker answers, from any thread. Raises ``ValueError`` for what it refuses, and where nobody
+        would answer."""
         if os.getpid() != self._me:
             raise ValueError(f"{name}: only the process that was called may ask; ask there, and hand the answer on")
         with self._asking:
@@ -128,7 +128,7 @@ def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[b
 
 
 def read_frames(file: int, size: int) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """What ``write_frames`` has written. Raises ``FrameError``."""
+    """Return what ``write_frames`` has written. Raises ``FrameError``."""
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:
             try:

@@ -1,4 +1,4 @@
-"""What a step must be to be taken: each field with its bounds, and how steps hang together.
+"""Conditions of a step to be taken: each field with its bounds, and how steps hang together.
 
 Everything that refuses says which step, which value, and what to do instead.
 """
@@ -135,7 +135,7 @@ def check_json(where: str, value: object, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a step stands: its path, its number, and those that it hangs on."""
+    """The place of a step: its path, its number, and those that it hangs on."""
 
     path: str
     number: int
@@ -328,7 +328,7 @@ def _check_objects(where: str, job: Mapping[str, Any], fields: Iterable[str]) ->
 
 
 def _value(where: str, job: Mapping[str, Any], field: str) -> Any:
-    """What the code of the step will get for this."""
+    """Return what the code of the step will get for this."""
     try:
         return of_json(job.get(field, {}))
     except NoValue as error:

@@ -1,4 +1,4 @@
-"""What is sent to a graph and what it answers: orders, commands of people, its snapshot and its result."""
+"""Messages to a graph and its answers: orders, commands of people, its snapshot and its result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """What a graph's workflow returns, and tells its own parent. A failed graph is a successful workflow."""
+    """The result of a graph's workflow, which its parent gets too. A failed graph is a successful workflow."""
 
     graph_id: int
     key: str
@@ -66,7 +66,7 @@ class GraphSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StepsCommand:
-    """What every command about steps says."""
+    """The fields of every command about steps."""
 
     request_id: str | None = None
     """Makes a repeat harmless; when missing, that of the update."""

@@ -1,4 +1,4 @@
-"""What becomes of a graph: a pure engine over integers.
+"""The life of a graph: a pure engine over integers.
 
 A step is a number: its place in the order in which steps were added. Unmet dependencies are counted and never searched
 for again, so that a graph costs O(edges) in all. The engine knows no clock and no database: it is made of rows, told
@@ -16,9 +16,8 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 from .checks import Link, check_cycle, check_pools, link, shown
-from .picking import Picking, Room
+from .picking import Picking, Room, waiting
 from .propagation import CANCELLED, FAIL_FAST, UPSTREAM, Propagation
-from .reasons import waiting
 from .rows import Batch, Picked, Step, StepEnd
 from .spec import LOST_MAX, SHORT_S, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec, StepState
 
@@ -119,8 +118,8 @@ class Graph:
         self._settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
-        """What starts now, by priority and number, within ``max_parallel``, resources and these numbers of calls and
-        of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``."""
+        """Return what starts now, by priority and number, within ``max_parallel``, resources and these numbers of calls
+        and of crawls. Reserves while it picks: ``batch`` is set, and crawls and managers are ``EXECUTING``."""
         picking = Picking(self._spread, self.options, now, self.next_batch, batches, begin)
         picked = picking.run()
         self.next_batch = picking.next_batch
@@ -354,7 +353,8 @@ class Graph:
 
 
 def may_begin_again(tries: int, max_attempts: int) -> bool:
-    """Whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its doing."""
+    """Say whether a step begins again when its execution was lost with the worker: not its fault, but perhaps its
+    doing."""
     return tries < max_attempts + LOST_MAX
 
 

@@ -23,7 +23,14 @@ PAGE_BYTES, PAGES_MAX = 2 * 1024 * 1024, 100
 
 _FIELDS = {one.name: one for one in fields(StepSpec)}
 _DEFAULTS = {"job": {}} | {name: one.default for name, one in _FIELDS.items() if one.default is not MISSING}
-_TEXTS = "give a list of texts"
+#: What must be of one kind before it can be looked into.
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "ignore_cancelled": (bool, "give true or false"),
+    "ignore_discarded": (bool, "give true or false"),
+    "graft": (bool, "give true or false"),
+    "job": (dict, "give an object"),
+    "queue": (str | None, "give a text"),
+}
 
 
 def step_to_json(step: StepSpec) -> dict[str, Any]:
@@ -58,17 +65,13 @@ def step_from_json(value: object) -> StepSpec:
     if not isinstance(value["kind"], str) or value["kind"] not in {kind.value for kind in StepKind}:
         raise refusal(f"{where}: kind", value["kind"], f"give one of {', '.join(StepKind)}")
     known["kind"] = StepKind(value["kind"])
-    for name in ("ignore_cancelled", "ignore_discarded", "graft"):
-        if not isinstance(value.get(name, False), bool):
-            raise refusal(f"{where}: {name}", value[name], "give true or false")
+    for name, (kind, cure) in _KINDS.items():
+        if name in value and not isinstance(value[name], kind):
+            raise refusal(f"{where}: {name}", value[name], cure)
     if "deps" in value:
-        known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, _TEXTS))
+        known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, "give a list of texts"))
     if "resources" in value:
         known["resources"] = tuple(_list(f"{where}: resources", value["resources"], dict, "give a list of objects"))
-    if not isinstance(value.get("job", {}), dict):
-        raise refusal(f"{where}: job", value["job"], "give an object")
-    if not isinstance(value.get("queue"), str | None):
-        raise refusal(f"{where}: queue", value["queue"], "give a text")
     if value.get("not_before") is not None:
         known["not_before"] = _time(f"{where}: not_before", value["not_before"])
     step = StepSpec(**known)
@@ -124,7 +127,8 @@ def decode_page(number: int, data: bytes) -> list[StepSpec]:
 
 
 def fingerprint(spec: GraphSpec) -> str:
-    """What tells this graph from another one: the same for the same steps in the same order, options and context."""
+    """Return what tells this graph from another one: the same for the same steps in the same order, options and
+    context."""
     found = hashlib.sha256()
     for one in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
         found.update(_dump(one) + b"\n")

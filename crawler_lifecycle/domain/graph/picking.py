@@ -1,14 +1,15 @@
-"""What starts now: by priority and number, within resources and caps, in calls that one process works off."""
+"""The choice of what starts now: by priority and number, within resources and caps, in calls that one process works
+off; and what a step waits for that does not."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 
-from .checks import amounts
+from .checks import amounts, shown
 from .propagation import Gate, Propagation
 from .rows import Batch, Picked, Step
 from .spec import GraphOptions, StepKind, StepState
@@ -24,7 +25,7 @@ _Holder = tuple[str, int]
 
 
 class Room:
-    """What is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
+    """The room that is taken: of resources by steps, and of the places of capped graphs by whoever executes in them."""
 
     def __init__(self, spread: Propagation, options: GraphOptions) -> None:
         self._spread = spread
@@ -94,7 +95,7 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 
 
 def executes(step: Step) -> bool:
-    """Whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
+    """Say whether the step executes, is about to, or may execute still. A graph does not: its steps do."""
     if step.kind is StepKind.GRAPH:
         return False
     return step.state is StepState.EXECUTING or step.ending or (step.batch is not None and not step.state.final)
@@ -129,7 +130,7 @@ class Picking:
     _begin: list[int] = field(default_factory=list)
 
     def run(self) -> Picked:
-        """What starts now."""
+        """Return what starts now."""
         again_at = self._due()
         steps = self.spread.steps
         ready = [step for step in steps if step.state is StepState.AVAILABLE and step.batch is None]
@@ -235,3 +236,76 @@ def _sizes(ready: Iterable[Step]) -> dict[str | None, int]:
         if step.kind is StepKind.FUNCTION and not step.long and not step.resources:
             counts[step.queue] = counts.get(step.queue, 0) + 1
     return {queue: min(BATCH_STEPS, -(-count // SPREAD)) for queue, count in counts.items()}
+
+
+# --- what an unfinished step waits for --------------------------------------------------------------------------------
+
+#: Names that a sentence lists before it only counts them.
+_SHOWN = 3
+
+
+def waiting(spread: Propagation, room: Room, number: int) -> str | None:
+    """Return what this step waits for; ``None`` when it executes, or has ended with everything in it. Of a crawl whose
+    run has ended, what its end says."""
+    step = spread.steps[number]
+    if step.unreadable is not None:
+        return step.unreadable
+    if step.ending:
+        return "it was cancelled, and waits for the proof that nothing of it runs"
+    if step.state is StepState.EXECUTING and not spread.children[number]:
+        return step.reason
+    if step.state.final or step.state is StepState.EXECUTING:
+        return _inside(spread, number)
+    if step.state in (StepState.SCHEDULED, StepState.RETRYABLE):
+        what = "its next try" if step.state is StepState.RETRYABLE else "its time"
+        at = step.not_before.astimezone(UTC).strftime(" at %Y-%m-%d %H:%M:%S UTC") if step.not_before else ""
+        return f"it waits for {what}{at}"
+    if step.state is StepState.AVAILABLE:
+        return _room(spread, room, step)
+    return _dependencies(spread, number)
+
+
+def _inside(spread: Propagation, number: int) -> str | None:
+    open_ = [child for child in spread.children[number] if spread.end[child] is None or not spread.calm[child]]
+    return f"it waits for steps in it: {_names(spread, open_)}" if open_ else None
+
+
+def _dependencies(spread: Propagation, number: int) -> str:
+    held = next((one for one in (number, *spread.gated_by(number)) if spread.left[one]), number)
+    whose = "it" if held == number else f"its graph {shown(spread.steps[held].path)}"
+    step = spread.steps[held]
+    if step.unreadable is not None:
+        return f"{whose} cannot be read"
+    waits = [d for d in step.deps if not (spread.lets_through(held, spread.end[d]) and spread.calm[d])]
+    texts = [_names(spread, waits)] if waits else []
+    if step.missing:
+        texts.append(f"{_listed([shown(path) for path in step.missing])}, which nobody has appended yet")
+    if not texts:
+        return "it waits for the graphs around it"
+    return f"{whose} waits for {' and for '.join(texts)}"
+
+
+def _room(spread: Propagation, room: Room, step: Step) -> str:
+    if step.batch is not None:
+        whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
+        return f"it was given to the workers of the {whose}, and waits for one that is free"
+    full = room.full(step)
+    if full is not None:
+        where = "the graph" if full == WHOLE else shown(spread.steps[full].path)
+        return f"it waits for one of the {room.cap(full)} places of {where}"
+    if step.resources and room.alternative(step) is None:
+        needs = [
+            " and ".join(f"{need} of {name} ({room.free[name]} free)" for name, need in one.items())
+            for one in alternatives(step)
+        ]
+        return f"it waits for {' or '.join(needs)}"
+    return "it waits for a worker" if step.kind is StepKind.FUNCTION else "it waits to be started"
+
+
+def _names(spread: Propagation, numbers: Sequence[int]) -> str:
+    return _listed([f"{shown(spread.steps[n].path)} ({spread.steps[n].state})" for n in numbers])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""How an end spreads: counters of what each step waits for, kept while states change and never counted anew.
+"""The spread of an end: counters of what each step waits for, kept while states change and never counted anew.
 
 Each step has a *gate*: open when its dependencies and those of the graphs around it let it through, doomed when one of
 them never will. And each has *facts* for those that depend on it or hold it: how it ended, once it and everything in it
@@ -25,7 +25,7 @@ UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
 
 
 class Gate(Enum):
-    """Whether a step may start, as far as others are concerned."""
+    """The gate before a step: whether it may start, as far as others are concerned."""
 
     OPEN = 0
     SHUT = 1
@@ -65,7 +65,7 @@ class Propagation:
     # --- what others read ---
 
     def holds(self, number: int) -> bool:
-        """Whether it is a graph with steps in it, whose state is theirs."""
+        """Say whether it is a graph with steps in it, whose state is theirs."""
         return self.steps[number].kind is StepKind.GRAPH and bool(self.children[number])
 
     def units(self) -> Iterable[Step]:
@@ -84,7 +84,7 @@ class Propagation:
         return found
 
     def around(self, number: int) -> Iterable[int]:
-        """What it is in, from the inside outwards."""
+        """Return what it is in, from the inside outwards."""
         parent = self.steps[number].parent
         while parent is not None:
             yield parent
@@ -99,7 +99,7 @@ class Propagation:
             yield graph
 
     def lets_through(self, dependent: int, end: StepState | None) -> bool:
-        """Whether a dependency that ended so counts as completed for this step."""
+        """Say whether a dependency that ended so counts as completed for this step."""
         step = self.steps[dependent]
         return (
             end is StepState.COMPLETED
@@ -244,8 +244,8 @@ class Propagation:
                 self.set(number, StepState.SCHEDULED if step.not_before else StepState.AVAILABLE)
 
     def _waits_well(self, step: Step) -> bool:
-        """Whether a step behind a gate that is shut stands as it should: suspended, and in no call but one that works
-        off first what it waits for."""
+        """Say whether a step behind a gate that is shut stands as it should: suspended, and in no call but one that
+        works off first what it waits for."""
         if step.state is not StepState.SUSPENDED or step.batch is None:
             return step.state is StepState.SUSPENDED
         above = step.parent is None or self.steps[step.parent].graft or self.gate[step.parent] is Gate.OPEN

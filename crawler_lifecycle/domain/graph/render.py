@@ -30,8 +30,8 @@ _COLOURS: Mapping[str, str] = {
 _ELSE = "lightblue"
 
 
-class Drawn(Protocol):
-    """What is needed of a step: a ``StepSpec`` has it, and a row."""
+class Named(Protocol):
+    """The fields of every form of a step: a ``StepSpec``, and rows."""
 
     @property
     def path(self) -> str: ...
@@ -39,6 +39,11 @@ class Drawn(Protocol):
     def kind(self) -> StepKind | str: ...
     @property
     def job(self) -> Mapping[str, Any]: ...
+
+
+class Drawn(Named, Protocol):
+    """The fields of a step that are needed to draw it."""
+
     @property
     def deps(self) -> Sequence[str]: ...
 
@@ -75,7 +80,7 @@ class Picture:
 
 
 def label(step: Drawn) -> str:
-    """What a step does, in a word: its worker, function, crawler or manager; nothing for a graph."""
+    """Return what a step does, in a word: its worker, function, crawler or manager; nothing for a graph."""
     call = str(step.job.get("call") or step.job.get("plan") or "")
     return str(step.job.get("label") or step.job.get("crawler") or re.split(r"[:.]", call)[-1])
 
@@ -133,7 +138,7 @@ def to_mermaid(
 
 
 class _Tree:
-    """What is drawn, in order: steps, graphs with their steps, boxes instead of too many."""
+    """The drawing, in order: steps, graphs with their steps, boxes instead of too many."""
 
     def __init__(self, steps: Sequence[Drawn], states: Mapping[str, str], expand: bool | Collection[str]) -> None:
         self.nodes: list[Node] = []
@@ -219,7 +224,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _text(node: Node) -> str:
-    """What stands in the box of a node."""
+    """Return what stands in the box of a node."""
     what = f" ({node.label})" if node.label else ""
     if node.steps is None:
         return node.name + what

@@ -70,7 +70,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What is to be started now."""
+    """Everything that is to be started now."""
 
     batches: Sequence[Batch] = ()
     begin: Sequence[int] = ()
@@ -81,7 +81,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """How an execution of a step ended, as seen by whoever proved it."""
+    """The end of an execution of a step, as seen by whoever proved it."""
 
     number: int
     attempt: int

@@ -1,4 +1,4 @@
-"""What a graph is: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
+"""The form of a graph: steps with path, kind, job, dependencies and options, as they are sent, stored and run.
 
 A graph is flat: a sub-graph, a group and a fan-out are steps of the kind ``graph``, and what is in them has their path
 before its own name. So a graph of any size can be cut into pages, and a step is known by one text, its path.
@@ -29,7 +29,7 @@ LOST_MAX = 10
 
 
 class StepKind(StrEnum):
-    """What a step is."""
+    """The kind of a step."""
 
     FUNCTION = "function"
     """A function or a worker, called in a process of the role ``plans``."""
@@ -114,7 +114,7 @@ class StepSpec:
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """What holds for a whole graph."""
+    """Options of a whole graph."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

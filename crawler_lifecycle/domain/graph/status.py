@@ -1,32 +1,27 @@
-"""How far a graph has come, with the graphs within it: one document, made of the rows of its steps."""
+"""The progress of a graph, with the graphs within it: one document, made of the rows of its steps."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from .render import Named
 from .spec import GraphState, StepKind, StepState
 
 #: Which end of a step shows in the state of what it is in.
 _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)
 
 
-class Row(Protocol):
-    """What is needed of the row of a step."""
+class Row(Named, Protocol):
+    """The fields that are needed of the row of a step."""
 
-    @property
-    def path(self) -> str: ...
-    @property
-    def kind(self) -> StepKind | str: ...
     @property
     def state(self) -> StepState | str: ...
     @property
     def ending(self) -> bool: ...
-    @property
-    def job(self) -> Mapping[str, Any]: ...
     @property
     def started_at(self) -> datetime | None: ...
     @property

@@ -37,7 +37,7 @@ _SET_BY_MANAGER = ("JOBSEQ=", "FLOW_ID=", "PARENT_NAME=")
 
 @dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """What the manager's own options say about every job."""
+    """The manager's own options for every job."""
 
     spider: str | None = None
     spider_args: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
 
 
 def base_of(plan: str, options: Mapping[str, Any]) -> Job:
-    """What jobs from outside have in common, by the options that their manager was started with.
+    """Return what jobs from outside have in common, by the options that their manager was started with.
 
     The spider is known of the built-in manager alone: other classes name theirs themselves.
     """

@@ -81,7 +81,7 @@ class ManagerOrder:
 
 
 class JobState(StrEnum):
-    """Where a job of a manager stands; one row of ``manager_item`` each."""
+    """The state of a job of a manager; one row of ``manager_item`` each."""
 
     BUFFERED = "buffered"
     """Read from the source; nobody has asked yet whether it may start."""
@@ -117,7 +117,7 @@ class Job:
 
     @property
     def identity(self) -> str:
-        """What makes two jobs the same: spider and effective arguments, and nothing else (S-54)."""
+        """Return what makes two jobs the same: spider and effective arguments, and nothing else (S-54)."""
         text = json.dumps([self.spider, self.spider_args], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -147,7 +147,7 @@ class ManagerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ManagerResult:
-    """What a manager's workflow returns, and tells its own parent. A failed manager is a successful workflow."""
+    """The result of a manager's workflow, which its parent gets too. A failed manager is a successful workflow."""
 
     manager_id: int
     name: str
@@ -213,7 +213,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a process that holds the class begins with. All of it stands in the manager's row."""
+    """The beginning of a process that holds the class. All of it stands in the manager's row."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -285,13 +285,13 @@ class Ended:
 
     @property
     def given_up(self) -> bool:
-        """Whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
+        """Say whether its hooks failed too often: the end counts as handled, and no hook is called for it."""
         return self.tries >= TRIES
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a cycle begins with. Everything else the class asks for while it works (``plans/calls.py``)."""
+    """The facts that a cycle begins with. Everything else the class asks for while it works (``plans/calls.py``)."""
 
     manager_id: int
     attempt: int
@@ -382,7 +382,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one cycle decided. It is committed as a whole or not at all, in the order of the fields."""
+    """The decision of one cycle. It is committed as a whole or not at all, in the order of the fields."""
 
     __pydantic_config__: ClassVar = _STRICT
 

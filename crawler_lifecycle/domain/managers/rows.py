@@ -1,4 +1,4 @@
-"""What a page and a decision must be for the rows of a manager to take them, in the database as in memory."""
+"""Conditions of a page and a decision for the rows of a manager to take them, in the database as in memory."""
 
 from __future__ import annotations
 

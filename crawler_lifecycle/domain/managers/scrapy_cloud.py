@@ -46,7 +46,7 @@ _NAMED_MAX = 5
 
 
 class JobRun(Protocol):
-    """What is needed of a run here; ``RunRow`` has it."""
+    """The fields of a run that are needed here; ``RunRow`` has it."""
 
     @property
     def run_id(self) -> int: ...
@@ -77,7 +77,7 @@ class JobRun(Protocol):
 
 
 class JobTask(Protocol):
-    """What is needed of a task of its present attempt; ``TaskRow`` has it."""
+    """The fields that are needed of a task of its present attempt; ``TaskRow`` has it."""
 
     @property
     def outcome(self) -> str | None: ...
@@ -87,7 +87,7 @@ class JobTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """What an installation says about units and projects (``LIFECYCLE_PLANS__…``).
+    """The settings of an installation for units and projects (``LIFECYCLE_PLANS__…``).
 
     Raises ``InvalidRequest`` for a unit that is no quantity.
     """
@@ -97,7 +97,7 @@ class Cloud:
     """Number or alias of a project -> prefix of the names of its crawlers."""
 
     def resources(self, units: int | None) -> Resources:
-        """What so many units ask for; without units what the crawler's entry says. Raises ``InvalidRequest``."""
+        """Return what so many units ask for; without units what the crawler's entry says. Raises ``InvalidRequest``."""
         if units is None:
             return Resources()
         check_number("units", units, UNITS)
@@ -187,7 +187,7 @@ def outcome_of(run: JobRun, tasks: Sequence[JobTask]) -> str | None:
 
 
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:
-    """Whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
+    """Say whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
     return outcome in _FINAL_OUTCOMES or any(code in _FINAL_EXIT_CODES for code in exit_codes)
 
 

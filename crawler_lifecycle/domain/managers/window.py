@@ -30,7 +30,7 @@ class Later(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the class says about its window; each may raise ``Later``. Caps count live jobs; ``None``: no cap."""
+    """The rules of the class for its window; each may raise ``Later``. Caps count live jobs; ``None``: no cap."""
 
     cap: float
     may_start: Callable[[Job], bool] = lambda job: True
@@ -43,7 +43,7 @@ class Rules:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a hook may change: kept before it runs, so that one that raises is undone."""
+    """Counts and lists that a hook may change: kept before it runs, so that one that raises is undone."""
 
     next_seq: int
     live: int = 0
@@ -150,7 +150,7 @@ class Window:
         return self._now.next_seq - 1
 
     def saved(self) -> _Tally:
-        """What ``restore`` goes back to."""
+        """Return what ``restore`` goes back to."""
         return self._now.copy()
 
     def restore(self, saved: _Tally) -> None:
@@ -253,7 +253,7 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Why a job may not start although a slot is free."""
+        """Say why a job may not start although a slot is free."""
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
             self.due_at = min(self.due_at or waiting.not_before, waiting.not_before)
             return NOT_DUE
@@ -271,7 +271,7 @@ class Window:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do: no job lives or waits, and the source has no more (S-61, S-D4)."""
+        """Say whether nothing is left to do: no job lives or waits, and the source has no more (S-61, S-D4)."""
         return not self._now.live and not self.waiting and self.facts.exhausted
 
     def again_s(self, cap: float) -> float | None:
@@ -284,7 +284,7 @@ class Window:
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Why nothing more was picked; ``None`` when there is nothing to wait for."""
+        """Say why nothing more was picked; ``None`` when there is nothing to wait for."""
         facts, live = self.facts, self._now.live
         if facts.source_error is not None:
             return f"the source has stopped: {facts.source_error}"

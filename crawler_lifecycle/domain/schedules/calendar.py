@@ -38,12 +38,12 @@ class Calendar:
         return day.month in self.months and day.day in self.days and day.isoweekday() % 7 in self.weekdays
 
     def has(self, local: datetime) -> bool:
-        """Whether this minute matches."""
+        """Say whether this minute matches."""
         return local.minute in self.minutes and local.hour in self.hours and self.has_day(local.date())
 
 
 class Oddity(StrEnum):
-    """What a clock that is set does to a due time."""
+    """The effect on a due time of a clock that is set."""
 
     SKIPPED = "skipped"
     TWICE = "twice"

@@ -1,4 +1,4 @@
-"""What becomes of one due time."""
+"""The decision about one due time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CAUGHT_UP_S = 60.0
 
 
 class Decision(StrEnum):
-    """What became of a due time."""
+    """The decision about a due time, once it was made."""
 
     STARTED = "started"
     QUEUED = "queued"
@@ -23,13 +23,13 @@ class Decision(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Whether something was begun, or will be."""
+        """Say whether something was begun, or will be."""
         return self in (Decision.STARTED, Decision.QUEUED)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a decision depends on."""
+    """The facts that a decision depends on."""
 
     late_s: float
     """Seconds between the due time and this decision."""
@@ -65,12 +65,12 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
 
 
 def gave_way(next_due: str) -> str:
-    """Why a due time begins nothing that would only be stopped at once."""
+    """Say why a due time begins nothing that would only be stopped at once."""
     return f"it was due again, at {next_due}, before this had begun (overlap: stop_previous)"
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
-    """Why a schedule pauses itself: ``verdicts`` says of each begun target, newest first, whether it failed."""
+    """Say why a schedule pauses itself: ``verdicts`` says of each begun target, newest first, whether it failed."""
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
     return f"the last {most} failed (pause_after_failures); Resume lets it go on (crawlctl schedule resume)"

@@ -1,4 +1,4 @@
-"""What a schedule is: what it begins, at which times, and what happens when these come too close."""
+"""The definition of a schedule: what it begins, at which times, and what happens when these come too close."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIMITS: Mapping[str, Bound] = {
 
 
 class Overlap(StrEnum):
-    """What happens at a due time while what the previous one began has no verdict."""
+    """The rule for a due time while what the previous one began has no verdict."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -47,7 +47,7 @@ class Overlap(StrEnum):
 
 
 class TargetKind(StrEnum):
-    """What a schedule begins."""
+    """The kind of what a schedule begins."""
 
     RUN = "run"
     MANAGER = "manager"
@@ -140,7 +140,7 @@ class ScheduleSpec:
         return [one for one in found if one.day not in off and (end is None or one.day <= end)]
 
     def is_due(self, at: datetime) -> bool:
-        """Whether this is a due time."""
+        """Say whether this is a due time."""
         local = at.astimezone(read_zone(self.time_zone))
         if (self.start_at is not None and at < self.start_at) or (self.end_at is not None and at > self.end_at):
             return False
@@ -176,7 +176,8 @@ class ScheduleSpec:
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Whether Temporal may fire then by itself, by any rules of the zone: at other times a person had it do so."""
+        """Say whether Temporal may fire then by itself, by any rules of the zone: at other times a person had it do
+        so."""
         if self.every_s is not None:
             return (at.timestamp() - self.offset_s) % self.every_s == 0
         utc, quarter = at.astimezone(UTC), timedelta(minutes=15)
@@ -217,7 +218,7 @@ class ScheduleSpec:
 
 
 def kind_of(definition: Mapping[str, Any]) -> TargetKind:
-    """What a stored definition begins, also where nobody can read the rest of it."""
+    """Return what a stored definition begins, also where nobody can read the rest of it."""
     return next((kind for kind in TargetKind if definition.get(kind) is not None), TargetKind.RUN)
 
 

@@ -1,4 +1,4 @@
-"""Where webhooks may lead: to the public internet, and to what the settings allow."""
+"""Addresses that webhooks may lead to: those of the public internet, and what the settings allow."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _SETTING = "LIFECYCLE_WEBHOOKS__"
 
 @dataclass(frozen=True, slots=True)
 class WebhookRules:
-    """What an installation allows its webhooks. A definition is judged by the same rules when somebody makes it and at
-    each delivery, which also judges each address of its name."""
+    """The rules of an installation for its webhooks. A definition is judged by the same rules when somebody makes it
+    and at each delivery, which also judges each address of its name."""
 
     networks: Sequence[Network] = ()
     """May be called, whatever they are."""
@@ -69,7 +69,7 @@ class WebhookRules:
 
 
 def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = False) -> str | None:
-    """Why this address may not be called; ``None``: it may.
+    """Say why this address may not be called; ``None``: it may.
 
     ``networks`` are allowed whatever they are, and ``loopback`` on a developer's machine.
     """

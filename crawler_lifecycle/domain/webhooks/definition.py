@@ -1,4 +1,4 @@
-"""What a webhook is: where it is told, what of, and which secrets sign that."""
+"""The definition of a webhook: where it is told, what of, and which secrets sign that."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WEBHOOK_SINKS = "webhook/%"
 
 
 def webhook_subject(webhook_id: int) -> str:
-    """What an event about a webhook names as its subject."""
+    """Return what an event about a webhook names as its subject."""
     return f"webhooks/{webhook_id}"
 
 
@@ -123,14 +123,14 @@ class WebhookSpec:
         return sorted(type for type in EVENT_TYPES if not self.events or any(_named(one, type) for one in self.events))
 
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
-        """Whether an event with these facts (``event_facts``) is told. A fact that is not known fits no filter."""
+        """Say whether an event with these facts (``event_facts``) is told. A fact that is not known fits no filter."""
         if type == EVENT_WEBHOOK_TEST or type not in self.types:
             return False
         return all(_has(facts.get(fact), getattr(self, name)) for name, fact in FILTERS.items() if getattr(self, name))
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
-    """What filters go by: the run that an event is about, and the state that the event tells."""
+    """Return what filters go by: the run that an event is about, and the state that the event tells."""
     told = {name: body[name] for name in ("crawler", "flow_id", "status", "outcome") if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
     return {**state, **told, **(run or {})}
@@ -179,7 +179,8 @@ def _has(value: object, wanted: Collection[str]) -> bool:
 
 
 def cure(name: str, through_seq: int, *, fails: bool) -> str:
-    """What helps a webhook that is paused or fails. ``through_seq``: what it fails with is the event behind that."""
+    """Return what helps a webhook that is paused or fails. ``through_seq``: what it fails with is the event behind
+    that."""
     resume, stuck = f"crawlctl webhook resume {name}", through_seq + 1
     if not fails:
         return f"{resume}, or delete it"

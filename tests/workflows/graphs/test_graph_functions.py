@@ -135,7 +135,7 @@ async def test_a_function_whose_process_was_killed_is_called_again(real_lab: Lab
     async with functions_of(real_lab, tmp_path, users.__name__) as (g, functions):
         handle = await g.start(spec.steps)
         await real_lab.until((tmp_path / "ledger").exists)
-        for host in functions._taken:
+        for host in functions._pool.processes():
             host.process.strike(signal.SIGKILL)
         assert (await g.ended(handle)).state == "completed"
     step = g.steps()["dies"]
