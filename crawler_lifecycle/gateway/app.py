@@ -132,9 +132,7 @@ def create_app(
         add_scrapyd(app, Jobs(scrapyd, behind.commands, behind.crawlers, store.runs), behind.reader, store.tasks)
     _refresh(behind, metrics)
     _add_rest(app, needs, behind.health, behind.crawlers, behind.recent, entrance.callers, metrics)
-    live = add_page(app, behind)
-    tasks.append(live.run)
-    leaving.append(live.close)
+    add_page(app, behind)
     _add_middleware(app, entrance, behind.logins, metrics, clock)
     if scrapyd is not None:
         app.add_middleware(Dialect)

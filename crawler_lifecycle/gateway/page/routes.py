@@ -17,16 +17,12 @@ from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.page.parts.assets import add_assets
 from crawler_lifecycle.gateway.page.parts.pressing import Once
-from crawler_lifecycle.gateway.page.parts.rendering import html
 from crawler_lifecycle.gateway.page.runs.commands import add_commands
 from crawler_lifecycle.gateway.page.runs.files import add_files
 from crawler_lifecycle.gateway.page.runs.log import add_log
-from crawler_lifecycle.gateway.page.runs.run import RunPages, add_run
-from crawler_lifecycle.gateway.page.runs.runs import PATIENCE_S, add_runs
+from crawler_lifecycle.gateway.page.runs.run import add_run
+from crawler_lifecycle.gateway.page.runs.runs import add_runs
 from crawler_lifecycle.gateway.page.runs.starting import add_start
-from crawler_lifecycle.gateway.page.screens.live import Live
-from crawler_lifecycle.gateway.page.screens.stream import add_stream
-from crawler_lifecycle.gateway.page.screens.topics import topics
 from crawler_lifecycle.gateway.page.subjects.crawlers import add_crawlers
 from crawler_lifecycle.gateway.page.subjects.graphs import add_graphs
 from crawler_lifecycle.gateway.page.subjects.ledger import add_ledger
@@ -48,6 +44,7 @@ from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.ports import Store
 from crawler_lifecycle.temporal.client import Workflows
 
+from .live import add_stream
 from .login import add_login
 
 
@@ -80,15 +77,14 @@ class Behind:
     """Where Temporal shows the workflows of our namespace."""
 
 
-def add_page(app: FastAPI, behind: Behind) -> Live:
-    """Add the page; what is to run in the background."""
+def add_page(app: FastAPI, behind: Behind) -> None:
+    """Add the page."""
     store, views, clock = behind.store, behind.views, behind.clock
     add_assets(app)
     add_login(app, behind.logins, clock)
     add_start(app, behind.commands, behind.crawlers, store.tasks)  # before the runs: "new" is no number
     add_runs(app, views, behind.health)
-    pages = RunPages(store, views, behind.temporal_ui)
-    add_run(app, store, views, pages, behind.deliveries)
+    add_run(app, store, views, behind.temporal_ui, behind.deliveries)
     add_log(app, behind.reader, views, store.runs, store.tasks)
     add_files(app, behind.files, views, store.runs)
     add_commands(app, behind.commands, clock)
@@ -101,10 +97,4 @@ def add_page(app: FastAPI, behind: Behind) -> Live:
     add_schedules(app, behind.schedule_commands, store.schedules, once, clock, behind.blocked)
     add_webhook_form(app, behind.webhook_commands)
     add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock, behind.blocked)
-
-    async def strip() -> str:
-        return html("strip.html", strip=await behind.health.read_within(PATIENCE_S), now=clock())
-
-    live = Live(store.runs, views, behind.feed, pages.parts, strip, clock, topics(store, behind.recent, clock))
-    add_stream(app, live, behind.feed)
-    return live
+    add_stream(app, behind.feed, clock)

@@ -73,7 +73,7 @@ PATHS: dict[str, str] = {
     "pressStart": "/runs/new",
     "pressRuns": "/runs",
     "pressExport": "/runs/1/export",
-    "streamPage": "/page/events?runs=1&since=2026-11-20T12:00:00Z",
+    "streamPage": "/page/events?path=/runs/1",
 }
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 WEBHOOK: dict[str, Any] = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}

@@ -9,6 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import secrets
+import uuid
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +38,23 @@ _UNSEEN = re.compile(
 )
 #: As ``waiting`` writes a moment: what follows tells which words its age has.
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
+#: The pages that move while somebody looks at them.
+MOVES = {
+    *("showRuns", "showRun", "showCrawlers", "showManagers", "showManager", "showGraphs", "showGraph"),
+    *("showSchedules", "showSchedule", "showWebhooks", "showWebhook", "showCorrections", "showAudit"),
+}
+#: In a request's scope: its main part alone is wanted, which is shared by all who look at it.
+ALONE = "lifecycle.page.alone"
+#: The key of forms until somebody gets them, and the address of the stream until the page is whole.
+NO_KEY, _STREAM = secrets.token_hex(16), secrets.token_hex(16)
+#: Around parts that move alone. Nobody else can write it: no page shows it.
+_PART = secrets.token_hex(8)
+_END = Markup("<!--{}-->").format(_PART)
+_PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL)
+#: What differs between two renderings of the same: words for ages.
+_AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
+#: Marks of parts that an address of a stream holds.
+_SEEN_MAX = 250
 #: Pages that the head of each page leads to: address, word, and what one must be allowed to do for it.
 NAVIGATION = (
     ("/", "Runs", "showRuns"),
@@ -154,6 +174,36 @@ def query(values: Mapping[str, Any]) -> str:
     return f"?{urlencode(said, doseq=True)}" if said else ""
 
 
+def part(name: str) -> Markup:
+    """The begin of a part of a page that moves alone: an element with this id. ``end`` stands behind it."""
+    return Markup("<!--{} {}-->").format(_PART, name)
+
+
+def parts_of(text: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    """The main part of a page without the marks of its parts, and each part with its mark; the frame is named ``""``.
+
+    A mark tells what is on the screen from anything else, and is the same for every gateway: it leaves out words for
+    ages, which the page counts, and the keys of forms.
+    """
+    whole = text[text.index("<main ") : text.index("</main>") + len("</main>")]
+    parts = {"": _PARTS.sub(r"<\1>", whole), **dict(_PARTS.findall(whole))}
+    marked = {name: (_mark(f"{name} {found}"), found) for name, found in parts.items()}
+    return _PARTS.sub(r"\2", whole), marked
+
+
+def _mark(text: str) -> str:
+    said = _AGES.sub("", text).replace(NO_KEY, "")
+    return f"{zlib.crc32(said.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def _stream(request: Request, text: str) -> str:
+    """The address of the stream of a page that was rendered as ``text``."""
+    _, parts = parts_of(text)
+    seen = "".join([mark for mark, _ in parts.values()][:_SEEN_MAX])
+    said = {"path": request.scope["path"], "query": request.scope["query_string"].decode("latin-1"), "seen": seen}
+    return "/page/events" + query(said)
+
+
 def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parents[1] / "templates"),
@@ -166,7 +216,8 @@ def _environment() -> Environment:
     )
     made.filters |= {"moment": moment, "between": between, "number": number, "size": size, "pretty": pretty}
     made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact}
-    made.globals |= {"asset": address, "query": query, "may": may}
+    made.globals |= {"asset": address, "query": query, "may": may, "part": part}
+    made.globals |= {"end": _END, "key": NO_KEY, "stream": _STREAM}
     return made
 
 
@@ -176,12 +227,20 @@ _TEMPLATES = _environment()
 def html(template: str, **values: Any) -> str:
     """A template with these values, and with who reads it."""
     who = {"caller": caller_name(), "role": caller_role(), "navigation": NAVIGATION, "build": build()}
-    return _TEMPLATES.get_template(template).render(**who, **values)
+    return _TEMPLATES.get_template(template).render(who | {"layout": "base.html", "moves": False} | values)
 
 
 def answer(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A whole page, compressed where that is understood."""
-    body = html(template, path=request.url.path, **values).encode()
+    alone = ALONE in request.scope
+    moves = getattr(request.scope.get("route"), "operation_id", None) in MOVES
+    layout = "main.html" if alone else "base.html"
+    text = html(template, path=request.url.path, layout=layout, moves=moves, **values)
+    if alone:
+        return Response(text, status, media_type="text/html")
+    if moves:
+        text = text.replace(_STREAM, escape(_stream(request, text)))
+    body = _PARTS.sub(r"\2", text).replace(NO_KEY, uuid.uuid4().hex).encode()
     # Back shows a form as it was sent, with its key, so that pressing again does nothing twice.
     headers = {"Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if len(body) >= _ZIP_FROM and accepts_gzip(request):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,8 +18,6 @@ from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.page.parts.forms import read
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.live import row_mark
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.ports import RunTasks
 
 from .commands import SELECTED_MAX
@@ -63,17 +60,12 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
         token = page.next_page_token
         values |= {"more": "/" + query({**asked, "page_token": token}) if token else None}
-        # What needs attention depends on other runs, too, so nothing comes on top of that by itself.
-        top = filters.page_token is None and not filters.all and not filters.attention
-        shown = [run.run_id for run in page.runs]
-        seen = [row_mark(run, tasks[run.run_id]) for run in page.runs[:PAGE_MAX]]
-        values |= {"stream": stream_address(shown, values["now"], filters=filters if top else None, seen=seen)}
         values |= {"everything": "/" + query({**asked, "all": "true"}), "selected_max": SELECTED_MAX}
         hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
         hidden += [("tag", tag) for tag in filters.tag[1:]]
         values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}
         values |= {"hidden": hidden, "acts": may("pressRuns"), "chosen": filters.all}
-        return answer(request, "runs.html", filters=filters, choices=_CHOICES, key=uuid.uuid4().hex, **values)
+        return answer(request, "runs.html", filters=filters, choices=_CHOICES, **values)
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:

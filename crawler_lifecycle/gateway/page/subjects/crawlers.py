@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.gateway.page.parts.rendering import answer, number, span
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
 from crawler_lifecycle.ports import RecentRun
@@ -38,16 +37,13 @@ def add_crawlers(app: FastAPI, recent: RecentRuns, crawlers: Crawlers) -> None:
     @app.get("/crawlers", operation_id="showCrawlers", include_in_schema=False)
     async def show_crawlers(request: Request) -> Response:
         """The crawlers that can be started, and how their last runs went."""
-        stream = stream_address([], recent.clock(), about="crawlers")
         try:
             found, known = await recent.read(), await crawlers.all()
         except LifecycleError as error:
-            return answer(
-                request, "crawlers.html", stream=stream, rows=[], left_out=0, away=str(error), now=recent.clock()
-            )
+            return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
         rows = [(known.get(one.crawler), one, bars(one)) for one in found.crawlers]
         values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
-        return answer(request, "crawlers.html", stream=stream, rows=rows, away=crawlers.note(), **values)
+        return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
 
 
 def bars(found: CrawlerRuns) -> list[Bar]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.graph.spec import GraphState, StepState
-from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.graph_answers import Graph, GraphFilters, StepFilters
 from crawler_lifecycle.gateway.api.paging import cut
@@ -26,7 +24,6 @@ from crawler_lifecycle.gateway.graphs.requests import CancelGraph, Reason, Retry
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.ports.store.graphs import GraphReader
 
 
@@ -69,8 +66,7 @@ def add_graphs(
         more = "/graphs" + query({**asked, "page_token": token}) if token else None
         rows = [(one, quote(one.id, safe="")) for one in page.graphs]
         values: dict[str, Any] = {"rows": rows, "more": more, "filters": filters, "states": list(GraphState)}
-        stream = stream_address([], clock(), about="graphs")
-        return answer(request, "graphs.html", stream=stream, now=clock(), **values)
+        return answer(request, "graphs.html", now=clock(), **values)
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
     async def show_graph(id: str, request: Request) -> Response:
@@ -87,9 +83,8 @@ def add_graphs(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         values: dict[str, Any] = {"graph": graph, "steps": page, "filters": filters, "states": list(StepState)}
         values |= {"more": query({**asked, "page_token": token}) if token else None, "open": graph.state in OPEN}
-        values |= {"address": f"/graphs/{quote(graph.id, safe='')}", "key": uuid.uuid4().hex, "now": clock()}
-        stream = stream_address([], clock(), about=graph_subject(graph.id))
-        return answer(request, "graph.html", stream=stream, **values)
+        values |= {"address": f"/graphs/{quote(graph.id, safe='')}", "now": clock()}
+        return answer(request, "graph.html", **values)
 
     @app.post("/graphs/{id}", operation_id="pressGraph", include_in_schema=False)
     async def press_graph(id: str, request: Request) -> Response:

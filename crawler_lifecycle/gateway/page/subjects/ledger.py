@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -23,7 +22,6 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.streams.timeline import task_name
 from crawler_lifecycle.ports import Store
 from crawler_lifecycle.temporal.client import Workflows
@@ -66,8 +64,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             "task_name": task_name,
             "indexes": store.tasks.task_indexes({row.task_id for row in page if row.task_id is not None}),
         }
-        stream = stream_address([], now, about="corrections")
-        return answer(request, "corrections.html", stream=stream, since=since, now=now, **values)
+        return answer(request, "corrections.html", since=since, now=now, **values)
 
     @app.get("/audit", operation_id="showAudit", include_in_schema=False)
     async def show_audit(request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None) -> Response:
@@ -83,8 +80,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             "asked": audit_id,
         }
         now = views.clock()
-        stream = stream_address([], now, about="audit")
-        return answer(request, "audit.html", stream=stream, key=uuid.uuid4().hex, now=now, **values)
+        return answer(request, "audit.html", now=now, **values)
 
     @app.post("/audit", operation_id="pressAudit", include_in_schema=False)
     async def press_audit(request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
-from crawler_lifecycle.domain.names import manager_subject
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.manager_answers import ENDED, JobFilters, ManagerDetail, ManagerFilters
 from crawler_lifecycle.gateway.api.paging import cut
@@ -25,7 +23,6 @@ from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.ports.store.managers import ManagerReader
 
 #: Items that are shown as the next ones.
@@ -71,10 +68,7 @@ def add_managers(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         token = page.next_page_token
         more = "/managers" + query({**asked, "page_token": token}) if token else None
-        stream = stream_address([], clock(), about="managers")
-        return answer(
-            request, "managers.html", stream=stream, rows=page.managers, more=more, filters=filters, now=clock()
-        )
+        return answer(request, "managers.html", rows=page.managers, more=more, filters=filters, now=clock())
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
@@ -96,9 +90,8 @@ def add_managers(
             "chosen": states,
         }
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING), "ended": ENDED}
-        values |= {"output": managers.manager_output(manager.manager_id), "key": uuid.uuid4().hex, "now": clock()}
-        stream = stream_address([], clock(), about=manager_subject(manager.manager_id))
-        return answer(request, "manager.html", stream=stream, **values)
+        values |= {"output": managers.manager_output(manager.manager_id), "now": clock()}
+        return answer(request, "manager.html", **values)
 
     @app.post("/managers/{manager_id}", operation_id="pressManager", include_in_schema=False)
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:

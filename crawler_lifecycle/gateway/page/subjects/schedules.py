@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +15,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.names import schedule_subject
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.paging import Moment, cut
@@ -25,7 +23,6 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule
@@ -80,8 +77,7 @@ def add_schedules(
         now = clock()
         rows = [blocked.schedule(row) for row in found if search.lower() in row.name.lower()]
         shown = [(Schedule.of(row), _next(row, now, 1), schedules.list_due(row.schedule_id, None, 1)) for row in rows]
-        stream = stream_address([], clock(), about="schedules")
-        return answer(request, "schedules.html", stream=stream, rows=shown, search=search, now=now)
+        return answer(request, "schedules.html", rows=shown, search=search, now=now)
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
@@ -99,9 +95,8 @@ def add_schedules(
         values: dict[str, Any] = {"schedule": Schedule.of(blocked.schedule(row)), "next": _next(row, now, NEXT)}
         values |= {"due": page, "more": more, "definition": put_form(row.definition)}
         latest = rows if at is None and filters.decision is None else schedules.list_due(row.schedule_id, None, 1)
-        values |= {"key": uuid.uuid4().hex, "seen": int(latest[0].due_at.timestamp()) if latest else 0, "now": now}
-        stream = stream_address([], clock(), about=schedule_subject(row.name))
-        return answer(request, "schedule.html", stream=stream, filters=filters, **values)
+        values |= {"seen": int(latest[0].due_at.timestamp()) if latest else 0, "now": now}
+        return answer(request, "schedule.html", filters=filters, **values)
 
     @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
     async def press_schedule(name: ScheduleName, request: Request) -> Response:

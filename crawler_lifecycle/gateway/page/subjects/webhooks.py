@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +22,6 @@ from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read
 from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.requests import PauseWebhook, ResumeWebhook
@@ -70,9 +68,8 @@ def add_webhooks(
         found: list[WebhookRow] = []
         while page := webhooks.list_webhooks(found[-1].webhook_id if found else 0, 200):
             found += page
-        stream = stream_address([], clock(), about="webhooks")
         rows = [Webhook.of(blocked.webhook(row)) for row in found]
-        return answer(request, "webhooks.html", stream=stream, rows=rows, now=clock())
+        return answer(request, "webhooks.html", rows=rows, now=clock())
 
     @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)
     async def show_webhook(name: WebhookName, request: Request) -> Response:
@@ -86,8 +83,7 @@ def add_webhooks(
         more = query({"status": filters.status, "page_token": token}) if token else None
         values: dict[str, Any] = {"webhook": Webhook.of(blocked.webhook(row)), "deliveries": page, "more": more}
         values["seen"] = await run_in_threadpool(events.last_event_seq)
-        values |= {"stream": stream_address([], clock(), about=f"webhooks/{row.name}")}
-        return answer(request, "webhook.html", key=uuid.uuid4().hex, now=clock(), **values)
+        return answer(request, "webhook.html", now=clock(), **values)
 
     @app.post("/webhooks/{name}", operation_id="pressWebhook", include_in_schema=False)
     async def press_webhook(name: WebhookName, request: Request) -> Response:
