@@ -21,8 +21,8 @@ from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.access.tokens import Role
 from crawler_lifecycle.gateway.page.middleware import POLICY
 from crawler_lifecycle.gateway.page.parts import rendering
-from crawler_lifecycle.gateway.page.parts.assets import assets
-from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.gateway.page.parts.rendering import assets
+from crawler_lifecycle.gateway.page.runs import commands as runs
 from crawler_lifecycle.store.schema.columns import Words
 from crawler_lifecycle.store.schema.tables import metadata
 from tests.gateway.gateway_world import World

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.schedules.decision import Circumstances, decide, t
 from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_id
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.page.parts.rendering import rung
-from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.gateway.page.runs import commands as runs
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports import Correction, DrawnTask
 from tests.gateway.gateway_world import World

@@ -20,20 +20,18 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.schedules.definition import schedule_of
-from crawler_lifecycle.gateway.api.answers import RunDetail
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
-from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import tell
+from crawler_lifecycle.gateway.page.parts.forms import form, read, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query, size, visible
+from crawler_lifecycle.gateway.page.runs.commands import told_of
+from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import compared
 from crawler_lifecycle.gateway.runs.requests import ResendExport
+from crawler_lifecycle.gateway.runs.routes import RunId, RunViews, found
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
 from crawler_lifecycle.ports import DrawnTask, RunRow, Store, TaskRow
-
-from .commands import told_of
 
 #: Tasks that are drawn as squares; a run of more is told by its counts and its list.
 SQUARES_MAX = 10_000

@@ -1,4 +1,4 @@
-"""Graphs: how far each has come, its drawing, its steps, and what can be pressed about it."""
+"""The pages of graphs: a list, and one with its drawing, steps and buttons."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.graph.spec import GraphState, StepState
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.graph_answers import Graph, GraphFilters, StepFilters
 from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.graphs.commands import OPEN, GraphCommands
-from crawler_lifecycle.gateway.graphs.requests import CancelGraph, Reason, RetryGraph, StopGraphBody
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
+from crawler_lifecycle.gateway.graphs.commands import (
+    OPEN,
+    CancelGraph,
+    GraphCommands,
+    Reason,
+    RetryGraph,
+    StopGraphBody,
+)
+from crawler_lifecycle.gateway.graphs.routes import Graph, GraphFilters, GraphViews, StepFilters
+from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.ports.store.graphs import GraphReader
 

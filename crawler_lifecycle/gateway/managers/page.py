@@ -1,4 +1,4 @@
-"""Crawl managers: how far each is, what comes next, and what can be pressed about it."""
+"""The pages of crawl managers: a list, and one with its jobs and buttons."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.manager_answers import ENDED, JobFilters, ManagerDetail, ManagerFilters
 from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.api.routes.managers import ManagerId, ManagerViews
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import StopManager
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
+from crawler_lifecycle.gateway.managers.routes import (
+    JobFilters,
+    ManagerDetail,
+    ManagerFilters,
+    ManagerId,
+    ManagerViews,
+)
+from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
+from crawler_lifecycle.gateway.runs.answers import ENDED
 from crawler_lifecycle.ports.store.managers import ManagerReader
 
 #: Items that are shown as the next ones.
