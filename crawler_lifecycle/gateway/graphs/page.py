@@ -68,7 +68,7 @@ def add_graphs(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         token = page.next_page_token
         more = "/graphs" + query({**asked, "page_token": token}) if token else None
-        rows = [(one, quote(one.id, safe="")) for one in page.graphs]
+        rows = [one.model_dump() for one in page.graphs]
         values: dict[str, Any] = {"rows": rows, "more": more, "filters": filters, "states": list(GraphState)}
         return answer(request, "graphs.html", now=clock(), **values)
 

@@ -73,7 +73,14 @@ def add_managers(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         token = page.next_page_token
         more = "/managers" + query({**asked, "page_token": token}) if token else None
-        return answer(request, "managers.html", rows=page.managers, more=more, filters=filters, now=clock())
+        return answer(
+            request,
+            "managers.html",
+            rows=[one.model_dump() for one in page.managers],
+            more=more,
+            filters=filters,
+            now=clock(),
+        )
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:

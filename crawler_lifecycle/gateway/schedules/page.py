@@ -28,7 +28,7 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
-from crawler_lifecycle.gateway.schedules.routes import DueFilters, Schedule, ScheduleName, put_form
+from crawler_lifecycle.gateway.schedules.routes import Due, DueFilters, Schedule, ScheduleName, put_form
 from crawler_lifecycle.ports.store.schedules import ScheduleReader, ScheduleRow
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, of_error
@@ -212,8 +212,14 @@ def add_schedules(
             found += page
         now = clock()
         rows = [blocked.schedule(row) for row in found if search.lower() in row.name.lower()]
-        shown = [(Schedule.of(row), _next(row, now, 1), schedules.list_due(row.schedule_id, None, 1)) for row in rows]
-        return answer(request, "schedules.html", rows=shown, search=search, now=now)
+        return answer(request, "schedules.html", rows=[listed(row, now) for row in rows], search=search, now=now)
+
+    def listed(row: ScheduleRow, now: datetime) -> dict[str, Any]:
+        last = [Due.of(one).model_dump() for one in schedules.list_due(row.schedule_id, None, 1)]
+        return Schedule.of(row).model_dump() | {
+            "next": next(iter(_next(row, now, 1)), None),
+            "last": next(iter(last), None),
+        }
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:

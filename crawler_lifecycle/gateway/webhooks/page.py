@@ -148,7 +148,7 @@ def add_webhooks(
         found: list[WebhookRow] = []
         while page := webhooks.list_webhooks(found[-1].webhook_id if found else 0, 200):
             found += page
-        rows = [Webhook.of(blocked.webhook(row)) for row in found]
+        rows = [Webhook.of(blocked.webhook(row)).model_dump() for row in found]
         return answer(request, "webhooks.html", rows=rows, now=clock())
 
     @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)

@@ -70,7 +70,7 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
     browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
     assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
     assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
-    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "prices"]
+    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "7f2c", "prices"]
 
 
 def test_filters_that_few_use_are_folded_until_one_is_set(world: World, browser: TestClient) -> None:

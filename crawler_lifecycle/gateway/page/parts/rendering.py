@@ -13,7 +13,7 @@ import re
 import secrets
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -29,6 +29,7 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
 from crawler_lifecycle.gateway.streams.feed import build
+from crawler_lifecycle.subjects import SUBJECTS, At, Cell, Column, Count, Lag, Link, Took, Word, plain
 from crawler_lifecycle.web.problems import Problem
 
 FOLDER = Path(__file__).parents[1] / "assets"
@@ -204,6 +205,29 @@ def aging(sentence: str | None, now: datetime) -> Markup | None:
     return text + escape(visible(sentence[end:]))
 
 
+def cell(value: Cell, now: datetime) -> str | Markup:
+    """A cell of the table of subjects."""
+    match value:
+        case At(time):
+            return moment(_time(time), now)
+        case Took(begin, end):
+            return between(_time(begin), _time(end), now)
+        case Lag(ms):
+            return "–" if ms is None else span(ms / 1000)
+        case Count(count):
+            return number(count)
+        case Link(text, path):
+            return Markup('<a href="{}">{}</a>').format(path, visible(str(text)))
+        case Word(text, bad, why):
+            word = Markup('<span class="{}">{}</span>').format("flag bad" if bad else f"status {text}".lower(), text)
+            return word + Markup("").join(Markup('<div class="why">{}</div>').format(visible(one)) for one in why)
+    return str(visible(plain(value) or None))
+
+
+def _time(value: Any) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
 def number(value: float | None) -> str:
     """A number with thin spaces between thousands."""
     if value is None:
@@ -232,6 +256,11 @@ def query(values: Mapping[str, Any]) -> str:
     """The part of an address after its path, of those values that say something."""
     said = {name: value for name, value in values.items() if value not in (None, "", [], False)}
     return f"?{urlencode(said, doseq=True)}" if said else ""
+
+
+def columns(given: Sequence[Column]) -> list[Column]:
+    """The columns that the page has."""
+    return [one for one in given if "page" in one.on]
 
 
 def part(name: str) -> Markup:
@@ -275,8 +304,15 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {"moment": moment, "between": between, "number": number, "size": size, "pretty": pretty}
-    made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact}
-    made.globals |= {"asset": address, "query": query, "may": may, "part": part}
+    made.filters |= {"aging": aging, "span": span, "rung": rung, "exact": exact, "cell": cell}
+    made.globals |= {
+        "asset": address,
+        "query": query,
+        "may": may,
+        "part": part,
+        "subjects": SUBJECTS,
+        "columns": columns,
+    }
     made.globals |= {"end": _END, "key": NO_KEY, "stream": _STREAM}
     return made
 
