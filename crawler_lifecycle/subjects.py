@@ -89,7 +89,7 @@ class Action:
     title: str
     """The text of its button."""
     done: str = ""
-    """What the page says afterwards; where it is empty, that depends on the answer."""
+    """What the page says afterwards, with fields in braces; where it is empty, that depends on the answer."""
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the body that a person may fill in."""
@@ -384,7 +384,7 @@ MANAGER = Subject(
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
         Action("pause", "Pause", "It picks nothing more; what runs goes on.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
-        Action("cap", "Set", "The cap is set.", _live, ("cap",)),
+        Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
     empty="There are none. A manager keeps a stream of runs going under a cap; it is started by crawlctl manager "
     "start, the API or a schedule.",

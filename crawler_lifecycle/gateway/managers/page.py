@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field
@@ -25,31 +24,20 @@ from crawler_lifecycle.gateway.managers.routes import (
     ManagerId,
     ManagerViews,
 )
-from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell, went_on
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.runs.answers import ENDED
 from crawler_lifecycle.ports.store.managers import ManagerReader
+from crawler_lifecycle.subjects import MANAGER, Subject
 
 #: Items that are shown as the next ones.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
 
 
-class Do(StrEnum):
-    """What can be pressed about a manager."""
-
-    STOP = "stop"
-    FORCE = "force"
-    LEAVE = "leave"
-    PAUSE = "pause"
-    RESUME = "resume"
-    CAP = "cap"
-
-
-class ManagerForm(Pressed):
+class ManagerForm(ActionForm):
     """The form of a manager."""
 
-    do: Do
+    subject: ClassVar[Subject] = MANAGER
     attempt: int
     reason: str | None = Field(default=None, max_length=2000)
     cap: int | None = Field(default=None, ge=0, le=CAP_MAX)
@@ -101,7 +89,7 @@ def add_managers(
             "states": list(JobState),
             "chosen": states,
         }
-        values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING), "ended": ENDED}
+        values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         values |= {"output": managers.manager_output(manager.manager_id), "now": clock()}
         return answer(request, "manager.html", **values)
 
@@ -117,19 +105,19 @@ def add_managers(
                 return went_on(name, href, row.status, row.attempt)
             return Told(name, href, True, await _carried_out(commands, manager_id, pressed))
 
-        return tell(request, pressed.do.capitalize(), [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
 
 
 async def _carried_out(commands: ManagerCommands, manager_id: int, pressed: ManagerForm) -> str:
     """What became of it, in a sentence."""
-    if pressed.do in (Do.STOP, Do.FORCE, Do.LEAVE):
-        body = StopManager(force=pressed.do is Do.FORCE, leave=pressed.do is Do.LEAVE, reason=pressed.reason)
-        done, text = await commands.stop(manager_id, signed(body)), "The stop is recorded."
-    elif pressed.do is Do.PAUSE:
-        done, text = await commands.pause(manager_id), "It picks nothing more; what runs goes on."
-    elif pressed.do is Do.CAP:
-        done = await commands.cap(manager_id, pressed.cap or 0)
-        text = f"The cap is {pressed.cap or 'what its class says'}."
-    else:
-        done, text = await commands.resume(manager_id), "It goes on."
-    return " ".join(filter(None, (text if done.fresh else "It was so already.", done.note)))
+    match pressed.action.path:
+        case "stop":
+            body = StopManager(**pressed.action.body, reason=pressed.reason)
+            done = await commands.stop(manager_id, signed(body))
+        case "pause":
+            done = await commands.pause(manager_id)
+        case "cap":
+            done = await commands.cap(manager_id, pressed.cap or 0)
+        case _:
+            done = await commands.resume(manager_id)
+    return pressed.said(done.fresh, done.note, cap=pressed.cap or "what its class says")

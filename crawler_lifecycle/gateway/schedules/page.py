@@ -7,8 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from fastapi import FastAPI, Query, Request
@@ -22,7 +21,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.api.paging import Moment, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, pretty, query
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -30,6 +29,7 @@ from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
 from crawler_lifecycle.gateway.schedules.routes import Due, DueFilters, Schedule, ScheduleName, put_form
 from crawler_lifecycle.ports.store.schedules import ScheduleReader, ScheduleRow
+from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
 from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, of_error
 
@@ -171,20 +171,10 @@ NEXT, COUNTED_MAX = 10, 500
 TIME_MAX = 4_102_444_800
 
 
-class Do(StrEnum):
-    """What can be pressed about a schedule."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    TRIGGER = "trigger"
-    BACKFILL = "backfill"
-    DELETE = "delete"
-
-
-class ScheduleForm(Pressed):
+class ScheduleForm(ActionForm):
     """The form of a schedule."""
 
-    do: Do
+    subject: ClassVar[Subject] = SCHEDULE
     reason: str | None = Field(default=None, max_length=2000)
     after: Moment | None = None
     until: Moment | None = None
@@ -244,7 +234,7 @@ def add_schedules(
     async def press_schedule(name: ScheduleName, request: Request) -> Response:
         """Pause, resume, run now, backfill or delete a schedule."""
         pressed = read(ScheduleForm, await form(request))
-        if pressed.do is Do.BACKFILL and (count := await _uncounted(commands, name, pressed)) is not None:
+        if pressed.do == "backfill" and (count := await _uncounted(commands, name, pressed)) is not None:
             return answer(request, "backfill.html", name=name, pressed=pressed, count=count, now=clock())
 
         async def act() -> Told:
@@ -252,9 +242,9 @@ def add_schedules(
                 text = await _carried_out(commands, name, pressed)
             except NotInThisState as error:
                 return Told(name, f"/schedules/{name}", False, str(error))
-            return Told(name, "/schedules" if pressed.do is Do.DELETE else f"/schedules/{name}", True, text)
+            return Told(name, "/schedules" if pressed.do == "delete" else f"/schedules/{name}", True, text)
 
-        return tell(request, pressed.do.capitalize(), [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
 
 
 def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
@@ -292,8 +282,8 @@ def _window(pressed: ScheduleForm) -> Backfill:
 
 async def _carried_out(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> str:
     """What became of it, in a sentence."""
-    if pressed.do in (Do.TRIGGER, Do.BACKFILL):
-        if pressed.do is Do.TRIGGER:
+    if pressed.do in ("trigger", "backfill"):
+        if pressed.do == "trigger":
             seen = None if pressed.seen is None else datetime.fromtimestamp(pressed.seen, UTC)
             asked = await commands.trigger(name, signed(AskSchedule()), seen)
             lines, note = asked.row, asked.note
@@ -302,11 +292,8 @@ async def _carried_out(commands: ScheduleCommands, name: str, pressed: ScheduleF
         words = ", ".join(f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC {one.decision}" for one in lines[:5])
         more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
         return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing is due there.", note)))
-    if pressed.do is Do.PAUSE:
+    if pressed.do == "pause":
         done = await commands.pause(name, signed(PauseSchedule(reason=pressed.reason)))
-        return " ".join(filter(None, ("It is paused." if done.fresh else "It was paused before.", done.note)))
-    if pressed.do is Do.RESUME:
-        done = await commands.resume(name)
-        return " ".join(filter(None, ("It goes on." if done.fresh else "It was not paused.", done.note)))
-    done = await commands.delete(name)
-    return " ".join(filter(None, ("It is deleted; what it began goes on.", done.note)))
+    else:
+        done = await (commands.resume(name) if pressed.do == "resume" else commands.delete(name))
+    return pressed.said(done.fresh or pressed.do == "delete", done.note)

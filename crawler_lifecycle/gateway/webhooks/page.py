@@ -6,8 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field
@@ -22,13 +21,14 @@ from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.paging import cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.webhooks.commands import PauseWebhook, PutWebhook, ResumeWebhook, WebhookCommands
 from crawler_lifecycle.gateway.webhooks.routes import DeliveryFilters, Webhook, WebhookName
 from crawler_lifecycle.ports import EventReader, WebhookReader
 from crawler_lifecycle.ports.store.webhooks import WebhookRow
+from crawler_lifecycle.subjects import WEBHOOK, Subject
 from crawler_lifecycle.web.problems import JsonBody, Problem, of_error
 
 _PUT, _PAUSE = JsonBody(PutWebhook), JsonBody(PauseWebhook)
@@ -109,21 +109,10 @@ def of_row(row: WebhookRow) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-class Do(StrEnum):
-    """What can be pressed about a webhook."""
-
-    TEST = "test"
-    PAUSE = "pause"
-    RESUME = "resume"
-    SKIP = "skip"
-    SKIP_ONE = "skip_one"
-    DELETE = "delete"
-
-
-class WebhookForm(Pressed):
+class WebhookForm(ActionForm):
     """The form of a webhook."""
 
-    do: Do
+    subject: ClassVar[Subject] = WEBHOOK
     reason: str | None = Field(default=None, max_length=2000)
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
     """The newest event when the form was shown."""
@@ -171,26 +160,26 @@ def add_webhooks(
         pressed = read(WebhookForm, await form(request))
 
         async def act() -> Told:
-            href = "/webhooks" if pressed.do is Do.DELETE else f"/webhooks/{name}"
+            href = "/webhooks" if pressed.do == "delete" else f"/webhooks/{name}"
             try:
                 return Told(name, href, True, await _carried_out(commands, name, pressed))
             except NotInThisState as error:
                 return Told(name, f"/webhooks/{name}", False, str(error))
 
         key = f"{pressed.key}.{pressed.do}.{pressed.seq}"
-        return tell(request, pressed.do.replace("_", " ").capitalize(), [await once(key, act)], clock())
+        return tell(request, pressed.action.title, [await once(key, act)], clock())
 
 
 async def _carried_out(commands: WebhookCommands, name: str, pressed: WebhookForm) -> str:
     """What became of it, in a sentence."""
-    if pressed.do is Do.TEST:
-        event, note = await commands.test(name, caller_name(), pressed.seen)
-        return " ".join(filter(None, (f"The test is number {event.seq} among its deliveries.", note)))
-    if pressed.do is Do.PAUSE:
-        done, text = await commands.pause(name, signed(PauseWebhook(reason=pressed.reason))), "It is paused."
-    elif pressed.do is Do.DELETE:
-        done, text = await commands.delete(name), "It is deleted; its deliveries stay on record."
-    else:
-        body = ResumeWebhook(skip=pressed.do is Do.SKIP, skip_seq=pressed.seq if pressed.do is Do.SKIP_ONE else None)
-        done, text = await commands.resume(name, body), "It goes on."
-    return " ".join(filter(None, (text, done.note)))
+    match pressed.action.path:
+        case "test":
+            event, note = await commands.test(name, caller_name(), pressed.seen)
+            return " ".join(filter(None, (f"The test is number {event.seq} among its deliveries.", note)))
+        case "pause":
+            done = await commands.pause(name, signed(PauseWebhook(reason=pressed.reason)))
+        case "delete":
+            done = await commands.delete(name)
+        case _:
+            done = await commands.resume(name, ResumeWebhook(**pressed.action.body, skip_seq=pressed.seq))
+    return pressed.said(True, done.note)

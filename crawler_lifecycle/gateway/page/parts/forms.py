@@ -9,14 +9,15 @@ import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
 from starlette.responses import Response
 
 from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error
 
 #: Fields of one form: a selection of 500 and some more.
@@ -82,6 +83,31 @@ class Pressed(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: Key
+
+
+class ActionForm(Pressed):
+    """The form of one subject: what is pressed about it, by its table of actions."""
+
+    subject: ClassVar[Subject]
+
+    do: str
+
+    @field_validator("do")
+    @classmethod
+    def _known(cls, do: str) -> str:
+        known = [one.name for one in cls.subject.actions]
+        if do not in known:
+            raise ValueError(f"choose from {', '.join(known)}")
+        return do
+
+    @property
+    def action(self) -> Action:
+        return self.subject.action(self.do)
+
+    def said(self, fresh: bool, note: str | None, **values: object) -> str:
+        """What became of it, in a sentence; ``fresh``: something was changed. ``values`` stand in it."""
+        text = self.action.done.format(**values) if fresh else self.action.before
+        return f"{text} {note}" if note else text
 
 
 @dataclass(frozen=True, slots=True)
