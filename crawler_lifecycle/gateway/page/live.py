@@ -37,7 +37,7 @@ EVERY_S, OTHERS_S = 2.0, 5.0
 #: Seconds between two words about how old a screen is.
 TICK_S = 5.0
 #: A screen rests for so many times as long as it took to render, so that a large one cannot keep us busy.
-REST = 10.0
+REST = 4.0
 #: Screens that are rendered at the same moment.
 AT_ONCE = 2
 Render = Callable[[], Coroutine[Any, Any, str]]
@@ -96,7 +96,7 @@ class Screen:
             async with self._places:
                 began, as_of, self._moved = now(), clock(), False
                 self._keep(await self._render())
-                self.as_of, self._failed = as_of, False
+                self.as_of, self._failed, self.gone = as_of, False, False
         except Exception as error:
             self.gone = isinstance(error, Problem) and error.status < 500
             if not self._failed and not self.gone:
@@ -138,8 +138,8 @@ class Live:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def stream(self, wanted: Wanted, render: Render) -> AsyncGenerator[bytes, None]:
-        """The wire: ``hello``, what its reader lacks, and then what changes, until the feed closes. ``reset`` tells it
-        to read its page anew."""
+        """The wire: ``hello``, what its reader lacks, and then what changes, until the feed closes. ``gone`` tells that
+        what it shows is not there any more; it stays on the screen, as somebody may just have deleted it."""
         key = (wanted.path, wanted.query, caller_role())
         screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._places))
         self._feed.enter("page")
@@ -149,13 +149,13 @@ class Live:
         fixed = "all=true" in wanted.query.split("&")
         try:
             yield self._event("hello", screen)
-            told_at = now()
+            told_at, told_gone = now(), False
             while not self._feed.closed:
                 news = self._feed.news
                 await screen.refresh(self._clock)
-                if screen.gone:
-                    yield self._event("reset", screen)
-                    return
+                if screen.gone and not told_gone:
+                    yield self._event("gone", screen)
+                told_gone = screen.gone
                 text, version, seen = screen.since(version, seen, fixed=fixed), screen.version, set()
                 if text:
                     yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex))

@@ -291,7 +291,7 @@ async def test_what_no_event_tells_of_is_read_again_now_and_then(world: World, m
             await until(portal, moved)
             with world.client() as client:
                 client.delete("/v1/webhooks/portal")
-            await until(portal, lambda event: event.event == "reset")
+            await until(portal, lambda event: event.event == "gone")
 
 
 async def test_a_screen_outlives_a_database_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

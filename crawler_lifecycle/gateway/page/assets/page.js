@@ -72,7 +72,7 @@
   if (live) {
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
-    live.addEventListener("reset", again);
+    live.addEventListener("gone", () => { outdated = true; draw(); });
     // A run that was chosen stays on the list, also when newer ones would push it off.
     live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
       if (message.event || !message.data.includes('hx-target="#main"')) return;
