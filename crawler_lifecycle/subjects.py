@@ -106,7 +106,7 @@ class Action:
 
     @property
     def danger(self) -> bool:
-        """Whether it loses something: crawlers are killed, or a definition goes."""
+        """True for what loses something: crawlers are killed, or a definition goes."""
         return self.name in ("force", "delete")
 
 

@@ -1,4 +1,4 @@
-"""What is on somebody's screen, rendered once for all who look, and sent again in those parts that changed.
+"""Screens of the page: each is rendered once for all who look, and sent again in those parts that changed.
 
 A screen is an address of the page and the role of its readers. It is rendered by the route of that address: every two
 seconds, because a quiet look at the cluster writes no event, and sooner when an event tells of what it shows. Readers
@@ -64,7 +64,7 @@ class Screen:
         self.readers, self.version = 0, 0
         self.as_of: datetime | None = None
         self.gone = False
-        """Whether what it shows is not there any more, or not for its readers."""
+        """True when what it shows is not there any more, or not for its readers."""
         self._render, self._feed, self._places = render, feed, places
         self._place, self._moved = 0, False
         self._due_at = self._rests_until = 0.0
@@ -170,7 +170,7 @@ class Live:
                 self._screens.pop(key, None)
 
     def _event(self, name: str, screen: Screen) -> bytes:
-        """How it stands: the time here, and of when what was sent is."""
+        """The time here, and the time of what was sent."""
         data = {"now": self._clock(), "as_of": screen.as_of, "build": build()}
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
@@ -185,7 +185,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
 
     @app.get("/page/events", operation_id="streamPage", include_in_schema=False, response_class=Response)
     async def stream_page(request: Request) -> Streamed:
-        """What is on one screen, part by part, as soon as it is another one."""
+        """Send what is on one screen, part by part, as soon as it is another one."""
         wanted = read(Wanted, request.query_params.multi_items())
         operation, _ = operations().of("GET", wanted.path)
         if operation not in MOVES:

@@ -78,7 +78,7 @@ Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Pressed(BaseModel):
-    """What every form sends."""
+    """The key that every form sends."""
 
     model_config = ConfigDict(extra="forbid")
 
