@@ -176,7 +176,9 @@ async def _updates(world: PageWorld) -> None:
     async with _between(world.gateway.url) as (between, url):
         async with visiting(world.browser, url + "/", until="#runs tr") as first:
             path = str(await first.page.get_attribute("#live", "data-stream"))
-        told = await _recorded(world.gateway.url, re.sub("&seen=[^&]*", "", path))  # with all rows
+        told = await _recorded(
+            world.gateway.url, re.sub("(seen=.{8})[^&]*", r"\1", path)
+        )  # of the frame alone: all rows come
         rows = told[-1]
         began = time.perf_counter()
         visit_ready = asyncio.Event()

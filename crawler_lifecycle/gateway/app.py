@@ -18,26 +18,49 @@ from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
 from crawler_lifecycle.gateway.access.tokens import TokenFile
-from crawler_lifecycle.gateway.api.answers import CrawlerList, Readiness
-from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.openapi import describe
+from crawler_lifecycle.gateway.events import add_stream
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
+from crawler_lifecycle.gateway.graphs.routes import GraphViews, add_graph_commands, add_graph_readers
+from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.managers.figures import count_graphs, count_managers, count_schedules
+from crawler_lifecycle.gateway.managers.routes import ManagerViews, add_manager_commands, add_manager_readers
+from crawler_lifecycle.gateway.metrics import (
+    Measured,
+    Metrics,
+    add_metrics,
+    count_graphs,
+    count_managers,
+    count_schedules,
+    count_webhooks,
+)
 from crawler_lifecycle.gateway.page.middleware import Pages
-from crawler_lifecycle.gateway.page.routes import Behind, add_page
+from crawler_lifecycle.gateway.pages import Behind, add_page
+from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
 from crawler_lifecycle.gateway.runs.blocked import LOST_MAX, Blocked, lost_words
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.files import RunFiles
+from crawler_lifecycle.gateway.runs.output import add_files, add_logs
 from crawler_lifecycle.gateway.runs.recent import AllCrawlerRuns, RecentRuns
+from crawler_lifecycle.gateway.runs.routes import (
+    RunViews,
+    Uploads,
+    add_commands,
+    add_deliveries,
+    add_readers,
+    add_uploads,
+)
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
+from crawler_lifecycle.gateway.schedules.routes import add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
+from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.gateway.webhooks.figures import count_webhooks
+from crawler_lifecycle.gateway.webhooks.routes import add_webhooks
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.store import Store
@@ -45,21 +68,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import install
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
-from .api.routes.audit import add_audit
-from .api.routes.commands import add_commands, add_deliveries, add_uploads
-from .api.routes.corrections import add_ledger
-from .api.routes.events import add_stream
-from .api.routes.files import add_files
-from .api.routes.graphs import GraphViews, add_graph_commands, add_graph_readers
-from .api.routes.logs import add_logs
-from .api.routes.managers import ManagerViews, add_manager_commands, add_manager_readers
-from .api.routes.runs import RunViews, add_readers
-from .api.routes.schedules import add_schedules
-from .api.routes.scrapyd import Dialect, add_scrapyd
-from .api.routes.uploads import Uploads
-from .api.routes.webhooks import add_webhooks
 from .health import Health, HealthStrip, Needs
-from .metrics import Measured, Metrics, add_metrics
 from .sweep import Sweep
 
 API_VERSION = "1.0"
@@ -134,9 +143,7 @@ def create_app(
         add_scrapyd(app, Jobs(scrapyd, behind.commands, behind.crawlers, store.runs), behind.reader, store.tasks)
     _refresh(behind, metrics)
     _add_rest(app, needs, behind.health, behind.crawlers, behind.recent, entrance.callers, metrics)
-    live = add_page(app, behind)
-    tasks.append(live.run)
-    leaving.append(live.close)
+    add_page(app, behind)
     _add_middleware(app, entrance, behind.logins, metrics, clock)
     if scrapyd is not None:
         app.add_middleware(Dialect)

@@ -1,10 +1,12 @@
-"""Metrics of the gateway for Prometheus. Labels come from our own routes, never from a caller."""
+"""Figures of the gateway for Prometheus: requests as they come, and what the database is asked for."""
 
 from __future__ import annotations
 
+import collections
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +15,16 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
+from crawler_lifecycle.ports.schedules import UNTOLD, ScheduleCounts
+from crawler_lifecycle.store.events import EventStore
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+from crawler_lifecycle.store.webhooks import WebhookStore
 
 #: Seconds for which what was asked of others is good enough.
 FRESH_S = 5.0
@@ -163,3 +175,47 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
             for refresh in metrics.refreshed_by:
                 await run_in_threadpool(refresh)
         return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def count_managers(managers: ManagerStore, metrics: Metrics) -> None:
+    """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
+    try:
+        found = managers.live_managers()
+    except LifecycleError:
+        found = None
+    for status in (status for status in RunStatus if not status.terminal):
+        metrics.managers.labels(status).set(math.nan if found is None else found.by_status.get(status, 0))
+    metrics.managers_failing.set(math.nan if found is None else found.failing)
+    metrics.manager_jobs_live.set(math.nan if found is None else found.jobs)
+
+
+def count_graphs(graphs: GraphStore, metrics: Metrics) -> None:
+    """The same of graphs."""
+    try:
+        metrics.graphs.set(graphs.count_graphs())
+    except LifecycleError:
+        metrics.graphs.set(math.nan)
+
+
+def count_schedules(schedules: ScheduleStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
+    """The same of schedules."""
+    try:
+        found: ScheduleCounts | None = schedules.count_schedules(clock() - UNTOLD)
+    except LifecycleError:
+        found = None
+    metrics.schedules.labels("active").set(math.nan if found is None else found.active)
+    metrics.schedules.labels("paused").set(math.nan if found is None else found.paused)
+    metrics.schedules_untold.set(math.nan if found is None else found.untold)
+
+
+def count_webhooks(webhooks: WebhookStore, events: EventStore, metrics: Metrics) -> None:
+    """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
+    try:
+        rows, newest = webhooks.list_webhooks(0, WEBHOOKS_MAX), events.last_event_seq()
+        states: Mapping[str, float] = collections.Counter(row.state for row in rows)
+        behind: float = max((newest - row.through_seq for row in rows if row.paused_at is None), default=0)
+    except LifecycleError:
+        states, behind = dict.fromkeys(("active", "failing", "paused"), math.nan), math.nan
+    for state in ("active", "failing", "paused"):
+        metrics.webhooks.labels(state).set(states.get(state, 0))
+    metrics.webhook_behind.set(behind)

@@ -16,7 +16,7 @@ from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.audits.corrections import wrong_words
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.waiting import waiting
-from crawler_lifecycle.gateway.api.run_waits import standing_of
+from crawler_lifecycle.gateway.runs.answers import standing_of
 from crawler_lifecycle.store import open_store
 from tests.activities.world import Breaker, Crash, World
 from tests.support.fakes.cluster import FINISHED, Behaviour

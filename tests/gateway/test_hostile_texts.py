@@ -26,12 +26,12 @@ from crawler_lifecycle.domain.managers.manager import AddJobs, Job
 from crawler_lifecycle.domain.run import AddTasks, ChildTask, RunRequest
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
-from crawler_lifecycle.gateway.graphs.requests import CancelGraph, StartGraph, StopGraphBody, check_key
+from crawler_lifecycle.gateway.graphs.commands import CancelGraph, StartGraph, StopGraphBody, check_key
 from crawler_lifecycle.gateway.managers.requests import AddJobs as AddJobsBody
 from crawler_lifecycle.gateway.managers.requests import StartManager, StopManager
 from crawler_lifecycle.gateway.runs.requests import AddTasksBody, ResumeRun, StartRun, StopRun
 from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
-from crawler_lifecycle.gateway.webhooks.requests import AskTest, PauseWebhook, PutWebhook
+from crawler_lifecycle.gateway.webhooks.commands import AskTest, PauseWebhook, PutWebhook
 from crawler_lifecycle.plans.calls import job_problem
 from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.workflows.requests import read_request

@@ -71,143 +71,68 @@ class Access:
 
 
 _READ = Access(Role.READ)
-_OPERATE = Access(Role.OPERATE)
-_ADMIN = Access(Role.ADMIN)
-_SHOW = Access(Role.READ, page=True)
-_PRESS = Access(Role.OPERATE, page=True)
-_OVERSEE = Access(Role.ADMIN, page=True)
 #: Forms that name nothing but themselves, in bytes.
 _FORM_MAX = 8 * 1024
-
-#: By operation id. Force, ``rerun`` and resending need no higher role than a plain stop or start: who may start crawls
-#: must be able to end them in any way. Who names an address that we then call is ``admin``, and who reads one, too: it
-#: may hold what only its receiver should know.
-ACCESS: Mapping[str, Access] = {
-    "healthz": Access(None),
-    "readyz": Access(None),
-    "metrics": _READ,
-    "getHealth": _READ,
-    "openapi": _READ,
-    "listRuns": _READ,
-    "compareRun": _READ,
-    "getRun": Access(Role.READ, stream="when waited"),
-    "listTasks": _READ,
-    "getTimeline": _READ,
-    "listCorrections": _READ,
-    "listCorrectionsOfRun": _READ,
-    "summarizeCorrections": _READ,
-    "getLog": Access(Role.READ, stream="when followed"),
-    "listFiles": _READ,
-    "getItems": _READ,
-    "getFile": Access(Role.READ, stream="always"),
-    "streamEvents": Access(Role.READ, stream="always"),
-    "downloadArchive": Access(Role.READ, stream="always"),
-    "listCrawlers": _READ,
-    "listRecentRuns": _READ,
-    "startRun": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
-    "addTasks": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True),
-    "uploadFiles": Access(Role.OPERATE, own_task=True),
-    "stopRun": _OPERATE,
-    "getStop": Access(Role.READ, own_run=True),
-    "resumeRun": _OPERATE,
-    "lookAtRun": _OPERATE,
-    "resendExport": _OPERATE,
-    "startManager": _OPERATE,
-    "listManagers": _READ,
-    "getManager": _READ,
-    "listJobs": _READ,
-    "addJobs": _OPERATE,
-    "stopManager": _OPERATE,
-    "pauseManager": _OPERATE,
-    "resumeManager": _OPERATE,
-    "capManager": _OPERATE,
-    "getManagerLog": _READ,
-    "listPlans": _READ,
-    "startGraph": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
-    "addGraphPage": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
-    "startDraft": _OPERATE,
-    "listGraphs": _READ,
-    "getGraph": Access(Role.READ, stream="when waited"),
-    "getGraphStatus": Access(Role.READ, stream="when waited"),
-    "getGraphPicture": _READ,
-    "getGraphLog": _READ,
-    "listSteps": _READ,
-    "getStep": _READ,
-    "getStepResult": Access(Role.READ, stream="always"),
-    "listResults": Access(Role.READ, stream="always"),
-    "getContext": _READ,
-    "cancelSteps": _OPERATE,
-    "retrySteps": _OPERATE,
-    "appendSteps": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),
-    "stopGraph": _OPERATE,
-    "putSchedule": _OPERATE,
-    "listSchedules": _READ,
-    "getSchedule": _READ,
-    "deleteSchedule": _OPERATE,
-    "pauseSchedule": _OPERATE,
-    "resumeSchedule": _OPERATE,
-    "triggerSchedule": _OPERATE,
-    "backfillSchedule": _OPERATE,
-    "listDue": _READ,
-    "putWebhook": _ADMIN,
-    "listWebhooks": _ADMIN,
-    "getWebhook": _ADMIN,
-    "deleteWebhook": _ADMIN,
-    "pauseWebhook": _ADMIN,
-    "resumeWebhook": _ADMIN,
-    "testWebhook": _ADMIN,
-    "listWebhookDeliveries": _ADMIN,
-    "getAudit": _READ,
-    "audit": _OPERATE,
+#: What an operation needs, and all that need the same. Force, ``rerun`` and resending need no higher role than a plain
+#: stop or start: who may start crawls must be able to end them in any way. Who names an address that we then call is
+#: ``admin``, and who reads one, too: it may hold what only its receiver should know.
+_NEEDS: tuple[tuple[Access, str], ...] = (
+    (Access(None), "healthz readyz"),
+    (
+        _READ,
+        """metrics openapi getHealth getAudit listCrawlers listRecentRuns
+        listRuns compareRun listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
+        getItems listManagers getManager listJobs getManagerLog listPlans listGraphs getGraphPicture getGraphLog
+        listSteps getStep getContext listSchedules getSchedule listDue""",
+    ),
+    (Access(Role.READ, stream="when waited"), "getRun getGraph getGraphStatus"),
+    (Access(Role.READ, stream="when followed"), "getLog"),
+    (Access(Role.READ, stream="always"), "getFile streamEvents downloadArchive getStepResult listResults"),
+    (Access(Role.READ, own_run=True), "getStop"),
+    (
+        Access(Role.OPERATE),
+        """stopRun resumeRun lookAtRun resendExport audit
+        startManager addJobs stopManager pauseManager resumeManager capManager
+        startDraft cancelSteps retrySteps stopGraph
+        putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
+    ),
+    (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX), "startRun startGraph addGraphPage appendSteps"),
+    (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, own_run=True), "addTasks"),
+    (Access(Role.OPERATE, own_task=True), "uploadFiles"),
+    (
+        Access(Role.ADMIN),
+        """putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook testWebhook
+        listWebhookDeliveries""",
+    ),
     # scrapyd's dialect, where it is spoken.
-    **{
-        f"scrapyd{call}": Access(Role.READ, basic=True)
-        for call in ("Daemonstatus", "Listprojects", "Listversions", "Listspiders", "Listjobs", "Status", "Log")
-    },
-    **{
-        f"scrapyd{call}": Access(Role.OPERATE, basic=True)
-        for call in ("Schedule", "Cancel", "Addversion", "Delversion", "Delproject")
-    },
-    # --- the page ---
-    "getAsset": Access(None, page=True),
-    "showLogin": Access(None, page=True),
-    "logIn": Access(None, body_max=_FORM_MAX, page=True),
-    "logOut": Access(None, body_max=_FORM_MAX, page=True),
-    "showRuns": _SHOW,
-    "showRun": _SHOW,
-    "showTasks": _SHOW,
-    "showCrawlers": _SHOW,
-    "showCorrections": _SHOW,
-    "showAudit": _SHOW,
-    "pressAudit": _PRESS,
-    "showManagers": _SHOW,
-    "showManager": _SHOW,
-    "pressManager": _PRESS,
-    "showGraphs": _SHOW,
-    "showGraph": _SHOW,
-    "pressGraph": _PRESS,
-    "showSchedules": _SHOW,
-    "showSchedule": _SHOW,
-    "showPutSchedule": _PRESS,
-    "pressPutSchedule": _PRESS,
-    "pressSchedule": _PRESS,
-    "showWebhooks": _OVERSEE,
-    "showWebhook": _OVERSEE,
-    "showPutWebhook": _OVERSEE,
-    "pressPutWebhook": _OVERSEE,
-    "pressWebhook": _OVERSEE,
-    "showFiles": _SHOW,
-    "showFile": _SHOW,
-    "showItems": _SHOW,
-    "showLog": _SHOW,
-    "fetchLog": Access(Role.READ, stream="always", page=True),
-    "streamPage": Access(Role.READ, stream="always", page=True),
-    "showTimeline": _SHOW,
-    "pressExport": _PRESS,
-    "pressRuns": _PRESS,
-    "showStart": _PRESS,
-    "pressStart": Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True),
-}
+    (
+        Access(Role.READ, basic=True),
+        """scrapydDaemonstatus scrapydListprojects scrapydListversions scrapydListspiders scrapydListjobs scrapydStatus
+        scrapydLog""",
+    ),
+    (
+        Access(Role.OPERATE, basic=True),
+        "scrapydSchedule scrapydCancel scrapydAddversion scrapydDelversion scrapydDelproject",
+    ),
+    # The page.
+    (Access(None, page=True), "getAsset showLogin"),
+    (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
+    (
+        Access(Role.READ, page=True),
+        """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers showCorrections
+        showAudit showManagers showManager showGraphs showGraph showSchedules showSchedule""",
+    ),
+    (Access(Role.READ, stream="always", page=True), "fetchLog streamPage"),
+    (
+        Access(Role.OPERATE, page=True),
+        """showStart pressRuns pressExport pressAudit pressManager pressGraph pressSchedule showPutSchedule
+        pressPutSchedule""",
+    ),
+    (Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX, page=True), "pressStart"),
+    (Access(Role.ADMIN, page=True), "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook"),
+)
+#: By operation id.
+ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
 #: For paths that do not exist and methods they do not take: whoever may read learns so, nobody else.
 _UNKNOWN = Access(Role.READ)
 

@@ -1,8 +1,4 @@
-"""Commands on graphs: start, cancel, retry, append, stop.
-
-The order is that of managers: first the rows, then a signal, which only wakes, or starts the workflow where none is
-open. What is on record is carried out even if this process dies in the next moment: the sweep tells it.
-"""
+"""Graphs: bodies of requests, and the commands start, page, cancel, retry, append and stop."""
 
 from __future__ import annotations
 
@@ -11,22 +7,34 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Annotated, Any
 
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.graphs.graphs import check_crawl, crawl_request
+from crawler_lifecycle.domain.bounds import refusal, travels
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
-from crawler_lifecycle.domain.graph.checks import check_options, shown
-from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
+from crawler_lifecycle.domain.graph.checks import check, check_name, check_options, shown
+from crawler_lifecycle.domain.graph.commands import NAMED_MAX, TEXT_MAX, CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
-from crawler_lifecycle.domain.graph.pages import decode_page, decode_pages, encode_pages, fingerprint
-from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec
+from crawler_lifecycle.domain.graph.pages import (
+    PAGES_MAX,
+    decode_page,
+    decode_pages,
+    encode_pages,
+    fingerprint,
+    step_from_json,
+)
+from crawler_lifecycle.domain.graph.spec import NAME_MAX, GraphOptions, GraphSpec, GraphState, StepKind, StepSpec
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.gateway.managers.commands import NAME_MODULE, check_read
+from crawler_lifecycle.gateway.managers.requests import Tags
 from crawler_lifecycle.gateway.runs.commands import Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StopBody, StrictBody, Travels
 from crawler_lifecycle.ports.graphs import GraphRow, NewGraph
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PlanRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -34,7 +42,90 @@ from crawler_lifecycle.store.managers.plans import PlanStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import FieldError, Problem
 
-from .requests import CancelGraph, ChangedSteps, RetryGraph, StartGraph, StopGraphBody, check_key
+GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
+Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
+Reason = Annotated[str, Field(max_length=TEXT_MAX)]
+
+
+class StartGraph(StrictBody):
+    """Body of ``POST /v1/graphs``: all ``steps`` of a small graph, which starts; or the number of ``pages`` and the
+    ``fingerprint`` of one that is sent in pages, which is a draft until it is started."""
+
+    id: GraphName | None = None
+    name: GraphName | None = None
+    steps: list[dict[str, Any]] | None = None
+    context: dict[str, Any] = Field(default_factory=dict)
+    options: GraphOptions = Field(default_factory=GraphOptions)
+    pages: int | None = Field(default=None, ge=1, le=PAGES_MAX)
+    fingerprint: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    request_id: RequestId | None = None
+    requested_by: Person | None = None
+    parent: Person | None = None
+    tags: Tags = Field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ``InvalidRequest`` for an id that cannot be, and for fields that do not go together."""
+        if self.id is not None:
+            check_key(self.id)
+        if (self.steps is None) == (self.pages is None):
+            raise InvalidRequest("steps: give either the steps, or the number of pages that will follow, and not both")
+        if (self.pages is None) != (self.fingerprint is None):
+            raise InvalidRequest("fingerprint: goes with pages; give both, or the steps themselves")
+        if self.pages is not None and self.context:
+            raise InvalidRequest("context: travels in the first page; leave it out here")
+
+    def spec(self) -> GraphSpec:
+        """The whole graph, checked. Raises ``InvalidRequest``."""
+        spec = GraphSpec([step_from_json(one) for one in self.steps or ()], self.options, self.context)
+        check(spec)
+        return spec
+
+
+class CancelGraph(StrictBody):
+    """Body of ``POST /v1/graphs/{id}/cancel``: steps by their paths; without ``names`` all."""
+
+    names: Names | None = None
+    reason: Reason | None = None
+    request_id: RequestId | None = None
+    requested_by: Person | None = None
+
+
+class RetryGraph(StrictBody):
+    """Body of ``POST /v1/graphs/{id}/retry``: steps by their paths; without ``names`` all that did not complete."""
+
+    names: Names | None = None
+    cascade: bool = True
+    fresh: bool = False
+    request_id: RequestId | None = None
+    requested_by: Person | None = None
+
+
+class StopGraphBody(StopBody):
+    """Body of ``POST /v1/graphs/{id}/stop``; all of it may be left out."""
+
+    reason: Reason | None = None
+
+
+class ChangedSteps(BaseModel):
+    """What became of a command about steps."""
+
+    id: str
+    count: int
+    """Steps that it changed."""
+    state: str
+    note: str | None
+
+
+def check_key(key: str) -> None:
+    """Raise ``InvalidRequest`` unless this may be the id of a graph, which is a part of addresses."""
+    check_name(key, "id")
+    if key != key.strip():  # databases that ignore spaces at the end would take it for another one
+        raise refusal("id", key, "leave the white space at its beginning and end out")
+    if not travels(graph_workflow_id(key)):
+        raise refusal("id", key, "give one that is a little shorter: the workflow's id has graph/ before it")
+    if key in (".", ".."):
+        raise InvalidRequest(f"id: {key!r} is not allowed; an address cannot end with it")
+
 
 logger = logging.getLogger(__name__)
 

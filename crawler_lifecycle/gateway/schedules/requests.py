@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
 from crawler_lifecycle.domain.schedules.definition import EXCLUDED_MAX, Overlap, ScheduleSpec, TargetKind, check_own
-from crawler_lifecycle.gateway.graphs.requests import StartGraph
+from crawler_lifecycle.gateway.graphs.commands import StartGraph
 from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
 from crawler_lifecycle.gateway.runs.requests import Person, RequestId, StartRun, StrictBody, texts
 

@@ -234,7 +234,7 @@ def test_every_code_that_is_answered_is_in_the_table_with_its_status() -> None:
     used = _used()
     assert len(used) > 30
     for where, status, code in used:
-        assert code in CODES, f"{where}: {code} is not in problem_codes.py"
+        assert code in CODES, f"{where}: {code} is not in problem_codes.toml"
         if status is not None:
             assert status in CODES[code].statuses, f"{where}: {code} with {status}"
 
@@ -242,7 +242,7 @@ def test_every_code_that_is_answered_is_in_the_table_with_its_status() -> None:
 def test_every_error_of_ours_has_its_code() -> None:
     for error in _errors():
         problem = of_error(error("text"))
-        assert problem.code in CODES, f"{error.__name__}: {problem.code} is not in problem_codes.py"
+        assert problem.code in CODES, f"{error.__name__}: {problem.code} is not in problem_codes.toml"
         assert problem.status in CODES[problem.code].statuses, (error, problem.status)
 
 

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.run import StopRequest
 from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.gateway.api import long_poll
-from crawler_lifecycle.gateway.api.routes import graphs as routes
+from crawler_lifecycle.gateway.graphs import routes
 from crawler_lifecycle.gateway.sweep import GRACE, SILENT
 from crawler_lifecycle.ports.managers import PlanRow
 from crawler_lifecycle.ports.runs import Owner

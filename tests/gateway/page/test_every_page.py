@@ -21,8 +21,8 @@ from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.access.tokens import Role
 from crawler_lifecycle.gateway.page.middleware import POLICY
 from crawler_lifecycle.gateway.page.parts import rendering
-from crawler_lifecycle.gateway.page.parts.assets import assets
-from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.gateway.page.parts.rendering import assets
+from crawler_lifecycle.gateway.page.runs import commands as runs
 from crawler_lifecycle.store.columns import Words
 from crawler_lifecycle.store.tables import metadata
 from tests.gateway.gateway_world import World
@@ -73,7 +73,7 @@ PATHS: dict[str, str] = {
     "pressStart": "/runs/new",
     "pressRuns": "/runs",
     "pressExport": "/runs/1/export",
-    "streamPage": "/page/events?runs=1&since=2026-11-20T12:00:00Z",
+    "streamPage": "/page/events?path=/runs/1",
 }
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 WEBHOOK: dict[str, Any] = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}

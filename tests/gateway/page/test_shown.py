@@ -18,11 +18,8 @@ from crawler_lifecycle.domain.schedules.decision import Circumstances, decide, t
 from crawler_lifecycle.domain.schedules.definition import Overlap, due_request_id
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.page.parts.rendering import rung
-from crawler_lifecycle.gateway.page.runs import runs
+from crawler_lifecycle.gateway.page.runs import commands as runs
 from crawler_lifecycle.gateway.page.runs.run import BLOCK, SQUARES_MAX, squares
-from crawler_lifecycle.gateway.page.screens.topics import topics
-from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
 from tests.gateway.gateway_world import World
@@ -74,7 +71,7 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
     browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
     assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
     assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
-    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "prices"]
+    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == ["9a1b", "7f2c", "prices"]
 
 
 def test_filters_that_few_use_are_folded_until_one_is_set(world: World, browser: TestClient) -> None:
@@ -96,21 +93,6 @@ def test_what_a_button_does_is_called_as_the_button_first() -> None:
     late = decide(Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False))
     assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
     assert (too_many_failures([True], 1) or "").endswith("Resume lets it go on (crawlctl schedule resume)")
-
-
-def test_charts_move_with_runs_that_begin_and_not_with_counters(
-    world: World, browser: TestClient, tmp_path: Path
-) -> None:
-    crawlers = Crawlers(world.scheduler)
-    recent = RecentRuns(world.store.runs, crawlers, world.clock, fresh_s=0.0)
-    stands = topics(world.store, recent, world.clock)["crawlers"]
-    browser.post("/v1/runs", json={"crawler": "plain"})
-    first = asyncio.run(stands())
-    with sqlite3.connect(tmp_path / "runs.db") as database:
-        database.execute("UPDATE run_history SET items = 7")
-    assert asyncio.run(stands()) == first
-    browser.post("/v1/runs", json={"crawler": "plain"})
-    assert asyncio.run(stands()) != first
 
 
 def test_the_list_says_why_tasks_wait_and_how_many_are_where(world: World, browser: TestClient, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClien
     assert "page=<7>" in words(browser.get(path))
     assert "picks nothing more" in words(press(browser, path, "pause", **seen))
     assert "The cap is 3." in words(press(browser, path, "cap", cap="3", **seen))
-    assert "0 live of 3" in words(browser.get(path))
+    assert "0 live of at most 3" in words(browser.get(path))
     assert "attempt 1 by now" in words(press(browser, path, "stop", attempt="2"))
     row = world.store.managers.get_manager(1)
     assert row is not None

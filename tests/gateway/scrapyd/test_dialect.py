@@ -20,8 +20,8 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.limits import Quota
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.tokens import Role, TokenFile, new_token
-from crawler_lifecycle.gateway.api.routes.scrapyd import PATHS
 from crawler_lifecycle.gateway.scrapyd import forms
+from crawler_lifecycle.gateway.scrapyd.routes import PATHS
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.origins import named_hosts

@@ -117,8 +117,8 @@
   };
 
   let waits = 0;
-  document.getElementById("live")?.addEventListener("moved", () => {
-    waits ||= setTimeout(() => { waits = 0; draw(); }, 2000);
+  document.getElementById("live")?.addEventListener("htmx:sse:after:message", (event) => {
+    if (!event.detail.message.event) waits ||= setTimeout(() => { waits = 0; draw(); }, 2000);
   });
   draw();
 })();

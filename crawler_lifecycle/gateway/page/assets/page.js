@@ -72,24 +72,20 @@
   if (live) {
     live.addEventListener("hello", heard);
     live.addEventListener("tick", heard);
-    live.addEventListener("reset", again);
-    let reading = 0;
-    live.addEventListener("moved", () => {
-      // Told many times a second, it is read anew once in two.
-      reading ||= setTimeout(() => {
-        reading = 0;
-        changes += 1;
-        htmx.ajax("GET", location.href, {target: "#main", select: "#main", swap: "outerMorph"});
-      }, 2000);
+    live.addEventListener("gone", () => { outdated = true; draw(); });
+    // A run that was chosen stays on the list, also when newer ones would push it off.
+    live.addEventListener("htmx:sse:before:message", ({detail: {message}}) => {
+      if (message.event || !message.data.includes('hx-target="#main"')) return;
+      const chosen = [...document.querySelectorAll("#runs > tr:has(input:checked)")]
+        .filter((row) => !message.data.includes(` id="${row.id}"`)).map((row) => row.outerHTML);
+      message.data = message.data.replace("</tbody>", (end) => chosen.join("") + end);
     });
     live.addEventListener("htmx:sse:error", (event) => { if (event.detail.status === 401) location.reload(); });
     live.addEventListener("htmx:sse:after:message", (event) => {
       const message = event.detail.message;
       if (message.event) return;
-      changes += message.data.split('hx-target="#run').length - 1;
+      changes += message.data.split("<hx-partial").length - 1;
       asOf = now();
-      for (const row of document.querySelectorAll("#runs > tr:nth-child(n+501)")) row.remove();
-      document.getElementById("none")?.remove();
       draw();
     });
     // A hidden tab holds no stream: a browser has six connections to us for all of them. The extension sees a tab that
@@ -109,7 +105,7 @@
 
   const every = document.getElementById("every");
   if (every) {
-    every.hidden = false;
+    root.classList.add("scripted");
     every.addEventListener("change", () => {
       for (const one of document.querySelectorAll("input[name=run]")) one.checked = every.checked;
     });

@@ -1,15 +1,24 @@
-"""What a browser sends: forms and the query of an address, read as strictly as the API reads JSON."""
+"""Forms: reading them as strictly as JSON, saying what became of a press, and fields for each thing of a body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
+from starlette.responses import Response
 
-from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, field_error
+from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.subjects import Action, Subject
+from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error
 
 #: Fields of one form: a selection of 500 and some more.
 FIELDS_MAX = 2000
@@ -60,3 +69,236 @@ def read(kind: type[T], pairs: Pairs) -> T:
         found = [field_error(item, known=names) for item in error.errors(include_url=False)[:ERRORS_MAX]]
         detail = "; ".join(f"{one.field}: {one.message}" for one in found)
         raise Problem(422, "invalid_request", detail, errors=found) from None
+
+
+#: Presses that are remembered.
+KEPT_MAX = 2000
+
+Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+
+
+class Pressed(BaseModel):
+    """The key that every form sends."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: Key
+
+
+class ActionForm(Pressed):
+    """The form of one subject: what is pressed about it, by its table of actions."""
+
+    subject: ClassVar[Subject]
+
+    do: str
+
+    @field_validator("do")
+    @classmethod
+    def _known(cls, do: str) -> str:
+        known = [one.name for one in cls.subject.actions]
+        if do not in known:
+            raise ValueError(f"choose from {', '.join(known)}")
+        return do
+
+    @property
+    def action(self) -> Action:
+        return self.subject.action(self.do)
+
+    def said(self, fresh: bool, note: str | None, **values: object) -> str:
+        """What became of it, in a sentence; ``fresh``: something was changed. ``values`` stand in it."""
+        text = self.action.done.format(**values) if fresh else self.action.before
+        return f"{text} {note}" if note else text
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of one thing that something was pressed about."""
+
+    name: str
+    href: str
+    done: bool
+    text: str
+
+
+def went_on(name: str, href: str, status: str, attempt: int) -> Told:
+    """That nothing was done about it: it is not what the form showed any more."""
+    words = f"it is {status} in attempt {attempt} by now; look at it again first."
+    return Told(name, href, False, f"Not carried out: {words}")
+
+
+class Once:
+    """What was pressed, by the keys of the forms: pressed again, the same is told and nothing is done.
+
+    It is of one process, and for its words alone: another gateway, and one that began anew, do not know the key. That
+    nothing is done twice is the database's work (docs/page.md, "Several gateways").
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, asyncio.Task[Any]] = {}
+
+    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Told]]) -> Told:
+        """What became of it. A failure is not kept: after it the form may be sent again."""
+        asked = self._asked.get(key)
+        if asked is None:
+            while len(self._asked) >= KEPT_MAX:
+                del self._asked[next(iter(self._asked))]
+            asked = self._asked[key] = asyncio.create_task(act())
+        try:
+            told: Told = await asyncio.shield(asked)
+        except Exception:
+            self._asked.pop(key, None)
+            raise
+        return told
+
+
+def tell(request: Request, word: str, told: list[Told], now: datetime) -> Response:
+    """The page that says what became of a press."""
+    return answer(request, "pressed.html", word=word, told=told, now=now)
+
+
+#: Characters of a command line that is typed: to take one apart needs some microseconds for each.
+_WORDS_MAX = 16 * 1024
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What is wrong with a form that was sent."""
+
+    detail: str
+    fields: Mapping[str, str]
+    """Sentences by the name of the field."""
+
+
+def refused(field: str, message: str) -> Problem:
+    """The problem of one field."""
+    error = FieldError(field=field[:100], message=message)
+    return Problem(422, "invalid_request", f"{field[:100]}: {message}", errors=[error])
+
+
+def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
+    """What was typed, each field once, without those that are empty. A field of ``several`` has one value a line.
+
+    Raises ``Problem`` 422 for what no page of ours sends.
+    """
+    known, several, found = set(known), set(several), dict[str, str]()
+    for name, value in pairs:
+        if name not in known:
+            raise refused(name, "unknown field; load the form again")
+        if name in several:
+            value = f"{found.get(name, '')}\n{value}".strip("\n")
+        elif name in found:
+            raise refused(name, "given twice; give it once")
+        if value.strip():
+            found[name] = value.replace("\r\n", "\n")  # as it was before the browser sent it
+    return found
+
+
+def lines(text: str) -> list[str]:
+    """What stands on each line, without the spaces around it."""
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def parts(text: str) -> list[str]:
+    """What stands between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def assignments(field: str, text: str) -> dict[str, str]:
+    """Lines of ``NAME=VALUE``; a value is taken as it stands. Raises ``Problem`` 422."""
+    found: dict[str, str] = {}
+    for n, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not equals or not name.strip() or name.strip() in found:
+            raise refused(field, f"line {n}: write NAME=VALUE, each name once")
+        found[name.strip()] = value
+    return found
+
+
+def words(field: str, text: str) -> list[str]:
+    """Words as a shell would split them. Raises ``Problem`` 422."""
+    if len(text) > _WORDS_MAX:
+        raise refused(field, f"{len(text)} characters are too many; give at most {_WORDS_MAX}, or argv as JSON")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise refused(field, f"{error}; quote as on a command line") from None
+
+
+def whole(text: str) -> int | str:
+    """The number that a text says; a text that says none is for the API to refuse."""
+    return int(text) if _WHOLE.fullmatch(text.strip()) else text
+
+
+def one_object(field: str, text: str) -> dict[str, object]:
+    """A JSON object, checked as strictly as a body of the API. Raises ``Problem`` 422."""
+    try:
+        check_json(text.encode())
+    except Problem as problem:
+        raise refused(field, problem.detail.removeprefix("body: ")) from None
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise refused(field, 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}')
+    return found
+
+
+def can_be_typed(texts: Iterable[str]) -> bool:
+    """Whether these come back from a line of a form as they are."""
+    return not any(set("\r\n\0") & set(text) for text in texts)
+
+
+def as_assignments(values: object) -> str | None:
+    """The lines of ``assignments``; ``None`` for what cannot be written so."""
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        return None
+    text = "\n".join(f"{name}={value}" for name, value in values.items())
+    plain = can_be_typed([*values, *values.values()])
+    return text if plain and assignments("", text) == values else None
+
+
+def as_words(values: object) -> str | None:
+    """The text of ``words``; ``None`` for what cannot be written so."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return None
+    text = shlex.join(values)
+    return text if can_be_typed(values) and len(text) <= _WORDS_MAX else None
+
+
+def as_parts(values: object) -> str | None:
+    """The text of ``parts``; ``None`` for what cannot be written so."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return None
+    text = ", ".join(values)
+    return text if can_be_typed(values) and parts(text) == values else None
+
+
+def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None) -> Wrong:
+    """A refusal of the API beside the fields of a form.
+
+    ``names``: a field of the API -> that of the form. ``kinds``: what its path may begin with, as ``run`` of
+    ``run.crawler``, whose fields are ``run.NAME`` in ``names`` or else stand in the field ``rest``.
+    """
+    found: dict[str, str] = {}
+    for error in problem.errors:
+        kind, dot, inner = error.field.partition(".")
+        within = kind in kinds and bool(dot)
+        path = inner if within else error.field
+        first = re.split(r"[.\[]", path)[0]
+        own = (names.get(f"{kind}.{first}") if within else names.get(first)) or rest
+        place = path if own == rest and path not in (own, "body") else path.removeprefix(first).lstrip(".")
+        if own:
+            found.setdefault(own, f"{place}: {error.message}" if place else error.message)
+    return Wrong(problem.detail, found)
+
+
+def check_seen(given: Mapping[str, str], revision: int | None) -> None:
+    """Raise ``Problem`` where a form would be written over what it did not show, of this revision by now."""
+    shown = given.get("revision")
+    if shown == (None if revision is None else str(revision)):
+        return
+    if shown is None:
+        raise refused("name", "there is one of this name; change that one, or give another name")
+    what = "it was deleted" if revision is None else "somebody changed it"
+    raise Problem(409, "not_in_this_state", f"Nothing was kept: {what} since this form was shown. Open it anew.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -21,24 +20,19 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.ladder import LADDER_MINUTES
 from crawler_lifecycle.domain.managers.manager import names_of_workflow
 from crawler_lifecycle.domain.schedules.definition import schedule_of
-from crawler_lifecycle.gateway.access.operations import may
-from crawler_lifecycle.gateway.api.answers import RunDetail
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
-from crawler_lifecycle.gateway.api.routes.runs import RunId, RunViews, found
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, html, query, size, visible
-from crawler_lifecycle.gateway.page.screens.live import Part, part_mark
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.gateway.page.parts.forms import form, read, tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer, query, size, visible
+from crawler_lifecycle.gateway.page.runs.commands import told_of
+from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import compared
 from crawler_lifecycle.gateway.runs.requests import ResendExport
+from crawler_lifecycle.gateway.runs.routes import RunId, RunViews, found
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
 from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
 from crawler_lifecycle.store.store import Store
-
-from .commands import told_of
 
 #: Tasks that are drawn as squares; a run of more is told by its counts and its list.
 SQUARES_MAX = 10_000
@@ -80,61 +74,23 @@ class AgainForm(BaseModel):
     what: str | None = None
 
 
-class RunPages:
-    """What the page of a run is made of: whole for a request, and in parts for those who watch it."""
-
-    def __init__(self, store: Store, views: RunViews, ui: str | None) -> None:
-        self._store = store
-        self._views = views
-        self._ui = ui
-        self.timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
-
-    async def values(self, row: RunRow) -> dict[str, Any]:
-        """Everything that the templates ask for, but who reads it."""
-        run = await self._views.detail_of(row)
-        return await run_in_threadpool(self._values, row, run)
-
-    async def parts(self, row: RunRow) -> dict[Part, str]:
-        """The parts that change while somebody looks, for those who may press something and for the others."""
-        values = await self.values(row)
-        return await run_in_threadpool(self.rendered, values)
-
-    def _values(self, row: RunRow, run: RunDetail) -> dict[str, Any]:
-        workflow = f"{self._ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if self._ui else None
-        about = {"run": run, "key": uuid.uuid4().hex, "ladder": ladder(run), "workflow": workflow}
-        about |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
-        rest = {**tasks_of(self._store, run), **history_of(self._store, self.timeline, row)}
-        beside = compared(self._store.runs, row, self._views.clock())
-        return {**about, **rest, "beside": beside, "now": self._views.clock()}
-
-    def rendered(self, values: Mapping[str, Any]) -> dict[Part, str]:
-        """The same of what was read. Blocks."""
-        names = ("run-now", "run-tasks", "run-few", "run-history")
-        texts = {name: html(f"{name.replace('-', '_')}.html", **values) for name in names}
-        texts |= {f"squares-{n}": text for n, text in enumerate(values["squares"])}
-        found: dict[Part, str] = {(name, acts): text for name, text in texts.items() for acts in (False, True)}
-        return found | {("run-press", True): html("run_press.html", **values)}
-
-
-def add_run(app: FastAPI, store: Store, views: RunViews, pages: RunPages, deliveries: Deliveries) -> None:
+def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliveries: Deliveries) -> None:
     """Add the page of a run, its tasks and timeline, and sending again."""
-    clock, timeline = views.clock, pages.timeline
+    clock = views.clock
+    timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
 
     @app.get("/runs/{run_id}", operation_id="showRun", include_in_schema=False)
     async def show_run(run_id: RunId, request: Request) -> Response:
         """Everything about one run."""
         row = await run_in_threadpool(found, store.runs, run_id)
-        values = await pages.values(row)
-        return await run_in_threadpool(shown, request, values)
+        return await run_in_threadpool(shown, request, row, await views.detail_of(row))
 
-    def shown(request: Request, values: Mapping[str, Any]) -> Response:
-        acts = may("pressRuns")
-        # Each is made of a template, or of squares.
-        own = {name: Markup(text) for (name, whose), text in pages.rendered(values).items() if whose == acts}  # noqa: S704
-        seen = [part_mark(name, text) for name, text in own.items()]
-        stream = stream_address([values["run"].run_id], values["now"], page=True, seen=seen)
-        drawn = Markup("").join(text for name, text in own.items() if name.startswith("squares-"))
-        return answer(request, "run.html", stream=stream, own=own, drawn=drawn, **values)
+    def shown(request: Request, row: RunRow, run: RunDetail) -> Response:
+        workflow = f"{ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if ui else None
+        values: dict[str, Any] = {"run": run, "ladder": ladder(run), "workflow": workflow, "now": clock()}
+        values |= {"schedule": schedule_of(run.request_id), "manager": names_of_workflow(run.parent or "")}
+        values |= {**tasks_of(store, run), **history_of(store, timeline, row)}
+        return answer(request, "run.html", beside=compared(store.runs, row, clock()), **values)
 
     @app.get("/runs/{run_id}/tasks", operation_id="showTasks", include_in_schema=False)
     def show_tasks(run_id: RunId, request: Request) -> Response:
@@ -187,7 +143,7 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
     return {"squares": made, "tasks": few, "more_tasks": more, "counts": counts, "unread": unreadable}
 
 
-def squares(tasks: Sequence[DrawnTask]) -> list[str]:
+def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
     """One square for each task, as HTML, in blocks. There are always as many of these, so that each has its place on a
     page to which tasks are added.
 
@@ -208,10 +164,8 @@ def squares(tasks: Sequence[DrawnTask]) -> list[str]:
                 said[about] = str(escape(visible(about_of(one)))).replace("\n", " ")
             lines.append(f"{one.task_id} {one.task_index}: {said[about]}")
         blocks.append((_pad(letters[:whole]) + _pad(letters[whole:]), "\n".join(lines)))
-    return [
-        f'<span id="squares-{n}" data-tasks="{lines}">{pads}</span>' if pads else f'<span id="squares-{n}"></span>'
-        for n, (pads, lines) in enumerate(blocks)
-    ]
+    made = [f' data-tasks="{lines}">{pads}' if pads else ">" for pads, lines in blocks]
+    return [Markup(f'<span id="squares-{n}"{inner}</span>') for n, inner in enumerate(made)]  # noqa: S704 - as said
 
 
 def _pad(letters: str) -> str:

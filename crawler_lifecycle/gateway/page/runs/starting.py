@@ -18,8 +18,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.page.parts.fields import Wrong, refused
-from crawler_lifecycle.gateway.page.parts.forms import Pairs, form
+from crawler_lifecycle.gateway.page.parts.forms import Pairs, Wrong, form, refused
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers

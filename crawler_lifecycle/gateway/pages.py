@@ -9,46 +9,37 @@ from datetime import datetime
 from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.access.logins import Logins
-from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
-from crawler_lifecycle.gateway.api.routes.managers import ManagerViews
-from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
+from crawler_lifecycle.gateway.graphs.page import add_graphs
+from crawler_lifecycle.gateway.graphs.routes import GraphViews
 from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.page.parts.assets import add_assets
-from crawler_lifecycle.gateway.page.parts.pressing import Once
-from crawler_lifecycle.gateway.page.parts.rendering import html
-from crawler_lifecycle.gateway.page.runs.commands import add_commands
-from crawler_lifecycle.gateway.page.runs.files import add_files
-from crawler_lifecycle.gateway.page.runs.log import add_log
-from crawler_lifecycle.gateway.page.runs.run import RunPages, add_run
-from crawler_lifecycle.gateway.page.runs.runs import PATIENCE_S, add_runs
+from crawler_lifecycle.gateway.managers.page import add_managers
+from crawler_lifecycle.gateway.managers.routes import ManagerViews
+from crawler_lifecycle.gateway.page.ledger import add_crawlers, add_ledger
+from crawler_lifecycle.gateway.page.live import add_stream
+from crawler_lifecycle.gateway.page.login import add_login
+from crawler_lifecycle.gateway.page.parts.forms import Once
+from crawler_lifecycle.gateway.page.parts.rendering import add_assets
+from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
+from crawler_lifecycle.gateway.page.runs.reading import add_files, add_log
+from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
-from crawler_lifecycle.gateway.page.screens.live import Live
-from crawler_lifecycle.gateway.page.screens.stream import add_stream
-from crawler_lifecycle.gateway.page.screens.topics import topics
-from crawler_lifecycle.gateway.page.subjects.crawlers import add_crawlers
-from crawler_lifecycle.gateway.page.subjects.graphs import add_graphs
-from crawler_lifecycle.gateway.page.subjects.ledger import add_ledger
-from crawler_lifecycle.gateway.page.subjects.managers import add_managers
-from crawler_lifecycle.gateway.page.subjects.schedule_form import add_schedule_form
-from crawler_lifecycle.gateway.page.subjects.schedules import add_schedules
-from crawler_lifecycle.gateway.page.subjects.webhook_form import add_webhook_form
-from crawler_lifecycle.gateway.page.subjects.webhooks import add_webhooks
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.files import RunFiles
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
+from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
+from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
+from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
-
-from .login import add_login
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +71,14 @@ class Behind:
     """Where Temporal shows the workflows of our namespace."""
 
 
-def add_page(app: FastAPI, behind: Behind) -> Live:
-    """Add the page; what is to run in the background."""
+def add_page(app: FastAPI, behind: Behind) -> None:
+    """Add the page."""
     store, views, clock = behind.store, behind.views, behind.clock
     add_assets(app)
     add_login(app, behind.logins, clock)
     add_start(app, behind.commands, behind.crawlers, store.tasks)  # before the runs: "new" is no number
     add_runs(app, views, behind.health)
-    pages = RunPages(store, views, behind.temporal_ui)
-    add_run(app, store, views, pages, behind.deliveries)
+    add_run(app, store, views, behind.temporal_ui, behind.deliveries)
     add_log(app, behind.reader, views, store.runs, store.tasks)
     add_files(app, behind.files, views, store.runs)
     add_commands(app, behind.commands, clock)
@@ -101,10 +91,4 @@ def add_page(app: FastAPI, behind: Behind) -> Live:
     add_schedules(app, behind.schedule_commands, store.schedules, once, clock, behind.blocked)
     add_webhook_form(app, behind.webhook_commands)
     add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock, behind.blocked)
-
-    async def strip() -> str:
-        return html("strip.html", strip=await behind.health.read_within(PATIENCE_S), now=clock())
-
-    live = Live(store.runs, views, behind.feed, pages.parts, strip, clock, topics(store, behind.recent, clock))
-    add_stream(app, live, behind.feed)
-    return live
+    add_stream(app, behind.feed, clock)

@@ -13,14 +13,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler_lifecycle.gateway.api.paging import LINES_MAX
+from crawler_lifecycle.gateway.runs.output import HEADERS, TEXT
 from crawler_lifecycle.gateway.scrapyd.forms import Form, read_form, refused
 from crawler_lifecycle.gateway.scrapyd.jobs import Answer, Jobs, in_its_words
 from crawler_lifecycle.gateway.streams.logs import LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import MEDIA_TYPE
-
-from .logs import HEADERS, TEXT
 
 #: The same from every gateway: names of our machines are nobody's business.
 NODE = "crawler-lifecycle"

@@ -1,8 +1,8 @@
-"""The ledger of corrections, and audits: what was recorded and turned out to be untrue, and what nobody looks after."""
+"""The pages of the catalogue, of corrections and of audits."""
 
 from __future__ import annotations
 
-import uuid
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -13,18 +13,18 @@ from crawler_lifecycle.domain.audits.audit import Unknown
 from crawler_lifecycle.domain.audits.corrections import SOURCES, CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.gateway.api.answers import WEEK
+from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
-from crawler_lifecycle.gateway.api.routes.audit import FINDINGS_MAX, WAIT_S
-from crawler_lifecycle.gateway.api.routes.corrections import summary_of
-from crawler_lifecycle.gateway.api.routes.runs import RunViews
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
+from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
+from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
+from crawler_lifecycle.gateway.runs.answers import WEEK
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
+from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.timeline import task_name
+from crawler_lifecycle.ports.runs import RecentRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import unavailable
@@ -66,8 +66,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             "task_name": task_name,
             "indexes": store.tasks.task_indexes({row.task_id for row in page if row.task_id is not None}),
         }
-        stream = stream_address([], now, about="corrections")
-        return answer(request, "corrections.html", stream=stream, since=since, now=now, **values)
+        return answer(request, "corrections.html", since=since, now=now, **values)
 
     @app.get("/audit", operation_id="showAudit", include_in_schema=False)
     async def show_audit(request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None) -> Response:
@@ -83,8 +82,7 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
             "asked": audit_id,
         }
         now = views.clock()
-        stream = stream_address([], now, about="audit")
-        return answer(request, "audit.html", stream=stream, key=uuid.uuid4().hex, now=now, **values)
+        return answer(request, "audit.html", now=now, **values)
 
     @app.post("/audit", operation_id="pressAudit", include_in_schema=False)
     async def press_audit(request: Request) -> Response:
@@ -104,3 +102,60 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
 
         word = "Audit and repair" if pressed.repair else "Audit"
         return tell(request, word, [await once(pressed.key, act)], views.clock())
+
+
+#: Height of a chart, and width of one run in it, in the units of its drawing.
+HEIGHT, WIDTH = 40, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One run of a chart."""
+
+    run: RecentRun
+    x: int
+    items: float
+    """Height of what it brought, beside the most that one of these runs did."""
+    errors: float
+    duration: float
+    title: str
+
+
+def add_crawlers(app: FastAPI, recent: RecentRuns, crawlers: Crawlers) -> None:
+    """Add the page of the catalogue."""
+
+    @app.get("/crawlers", operation_id="showCrawlers", include_in_schema=False)
+    async def show_crawlers(request: Request) -> Response:
+        """The crawlers that can be started, and how their last runs went."""
+        try:
+            found, known = await recent.read(), await crawlers.all()
+        except LifecycleError as error:
+            return answer(request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock())
+        rows = [(known.get(one.crawler), one, bars(one)) for one in found.crawlers]
+        values: dict[str, Any] = {"left_out": found.left_out, "now": found.at, "height": HEIGHT, "width": WIDTH}
+        return answer(request, "crawlers.html", rows=rows, away=crawlers.note(), **values)
+
+
+def bars(found: CrawlerRuns) -> list[Bar]:
+    """The runs from left to right, the newest on the right."""
+    runs = list(reversed(found.runs))
+    items, errors = (max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors"))
+    longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)
+    made = []
+    for n, run in enumerate(runs):
+        took = _seconds(run)
+        words = [f"run {run.run_id}: {run.status}", run.outcome or "", f"{number(run.items)} items"]
+        words += [f"{number(run.errors)} errors", span(took) if took is not None else ""]
+        parts = (_part(run.items, items), _part(run.errors, errors), _part(took, longest))
+        made.append(Bar(run, n * WIDTH, *parts, ", ".join(word for word in words if word)))
+    return made
+
+
+def _part(value: float | None, most: float) -> float:
+    return round(HEIGHT * (value or 0) / most, 1) if most else 0.0
+
+
+def _seconds(run: RecentRun) -> float | None:
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return max((run.ended_at - run.started_at).total_seconds(), 0.0)

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.schedules.calendar import Oddity
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import NAME_MAX, ScheduleSpec, TargetKind, due_request_id, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked

@@ -1,12 +1,10 @@
-"""Graphs: how far each has come, its drawing, its steps, and what can be pressed about it."""
+"""The pages of graphs: a list, and one with its drawing, steps and buttons."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -15,35 +13,21 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.graph.spec import GraphState, StepState
-from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.graph_answers import Graph, GraphFilters, StepFilters
 from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.api.routes.graphs import GraphViews
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.graphs.commands import OPEN, GraphCommands
-from crawler_lifecycle.gateway.graphs.requests import CancelGraph, Reason, RetryGraph, StopGraphBody
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
+from crawler_lifecycle.gateway.graphs.commands import CancelGraph, GraphCommands, Reason, RetryGraph, StopGraphBody
+from crawler_lifecycle.gateway.graphs.routes import Graph, GraphFilters, GraphViews, StepFilters
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.subjects import GRAPH, Subject
 
 
-class Do(StrEnum):
-    """What can be pressed about a graph, or about steps of it."""
-
-    STOP = "stop"
-    FORCE = "force"
-    CANCEL = "cancel"
-    RETRY = "retry"
-    FRESH = "fresh"
-
-
-class GraphForm(Pressed):
+class GraphForm(ActionForm):
     """The form of a graph; without steps all of it is meant."""
 
-    do: Do
+    subject: ClassVar[Subject] = GRAPH
     attempt: int
     step: Annotated[list[str], Field(default_factory=list, max_length=500)]
     reason: Reason | None = None
@@ -67,10 +51,9 @@ def add_graphs(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         token = page.next_page_token
         more = "/graphs" + query({**asked, "page_token": token}) if token else None
-        rows = [(one, quote(one.id, safe="")) for one in page.graphs]
+        rows = [one.model_dump() for one in page.graphs]
         values: dict[str, Any] = {"rows": rows, "more": more, "filters": filters, "states": list(GraphState)}
-        stream = stream_address([], clock(), about="graphs")
-        return answer(request, "graphs.html", stream=stream, now=clock(), **values)
+        return answer(request, "graphs.html", now=clock(), **values)
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
     async def show_graph(id: str, request: Request) -> Response:
@@ -86,10 +69,9 @@ def add_graphs(
         page, token = cut("step", rows, filters.page_size, lambda row: row.number)
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         values: dict[str, Any] = {"graph": graph, "steps": page, "filters": filters, "states": list(StepState)}
-        values |= {"more": query({**asked, "page_token": token}) if token else None, "open": graph.state in OPEN}
-        values |= {"address": f"/graphs/{quote(graph.id, safe='')}", "key": uuid.uuid4().hex, "now": clock()}
-        stream = stream_address([], clock(), about=graph_subject(graph.id))
-        return answer(request, "graph.html", stream=stream, **values)
+        values |= {"more": query({**asked, "page_token": token}) if token else None}
+        values |= {"address": f"/graphs/{quote(graph.id, safe='')}", "now": clock()}
+        return answer(request, "graph.html", **values)
 
     @app.post("/graphs/{id}", operation_id="pressGraph", include_in_schema=False)
     async def press_graph(id: str, request: Request) -> Response:
@@ -103,19 +85,19 @@ def add_graphs(
                 return went_on(name, href, row.state, row.attempt)
             return Told(name, href, True, await _carried_out(commands, id, pressed))
 
-        return tell(request, pressed.do.capitalize(), [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
 
 
 async def _carried_out(commands: GraphCommands, key: str, pressed: GraphForm) -> str:
     """What became of it, in a sentence."""
-    if pressed.do in (Do.STOP, Do.FORCE):
-        body = StopGraphBody(force=pressed.do is Do.FORCE, reason=pressed.reason)
-        done = await commands.stop(key, signed(body))
-        return " ".join(filter(None, ("The stop is recorded." if done.fresh else "It was so already.", done.note)))
+    own = pressed.action.body
+    if pressed.action.path == "stop":
+        done = await commands.stop(key, signed(StopGraphBody(**own, reason=pressed.reason)))
+        return pressed.said(done.fresh, done.note)
     names, request_id = pressed.step or None, f"{pressed.key}.{pressed.do}"
-    if pressed.do is Do.CANCEL:
+    if pressed.do == "cancel":
         changed = await commands.cancel(key, signed(CancelGraph(names=names, reason=pressed.reason)), request_id)
     else:
-        changed = await commands.retry(key, signed(RetryGraph(names=names, fresh=pressed.do is Do.FRESH)), request_id)
+        changed = await commands.retry(key, signed(RetryGraph(**own, names=names)), request_id)
     steps = "1 step" if changed.count == 1 else f"{changed.count} steps"
     return " ".join(filter(None, (f"It changed {steps}; the graph is {changed.state}.", changed.note)))

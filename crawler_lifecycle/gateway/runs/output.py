@@ -1,4 +1,4 @@
-"""Routes of supporting files, also while their tasks execute."""
+"""Routes of what runs leave: supporting files, items, archives and logs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query
-from starlette.responses import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response
 
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.item_table import ItemTable
-from crawler_lifecycle.gateway.api.answers import TaskFilePage
-from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice
+from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice, LogChoice
+from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.files import FileList, OpenedFile, RunFiles
-from crawler_lifecycle.gateway.streams.logs import find_task
+from crawler_lifecycle.gateway.runs.routes import RunId, found
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, unavailable
-
-from .runs import RunId, found
 
 #: Files that are read at the same moment, and tables that are made, whatever the number of readers.
 THREADS, TABLES = 4, 2
@@ -115,3 +115,33 @@ def reading(run_id: int) -> Iterator[None]:
         yield
     except NotDelivered as error:
         raise unavailable("archive_unavailable", str(error), run_id=run_id) from error
+
+
+#: A crawler's output is not ours: no browser may take it for a page.
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+TEXT = "text/plain; charset=utf-8"
+
+
+def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader) -> None:
+    """Add ``GET /v1/runs/{run_id}/logs``."""
+
+    @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
+    async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
+        """What a task printed, as it printed it: its last lines and, with ``follow``, what comes until it has ended.
+
+        Where the cluster is out of this gateway's reach there is the end of the log that was kept, once the task has
+        ended.
+        """
+
+        def task() -> LoggedTask:
+            return find_task(tasks, found(runs, run_id).ref, choice.task)
+
+        chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
+        return Streamed(
+            chunks,
+            TEXT,
+            HEADERS,
+            entered=reader.entered,
+            left=reader.left,
+            dropped=reader.dropped,
+        )

@@ -13,13 +13,18 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.etags import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.gateway.webhooks.requests import AskTest, PauseWebhook, PutWebhook, ResumeWebhook
+from crawler_lifecycle.gateway.webhooks.commands import (
+    AskTest,
+    PauseWebhook,
+    PutWebhook,
+    ResumeWebhook,
+    WebhookCommands,
+)
 from crawler_lifecycle.ports.webhooks import WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.web.problems import JsonBody

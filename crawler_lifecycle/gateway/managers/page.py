@@ -1,12 +1,10 @@
-"""Crawl managers: how far each is, what comes next, and what can be pressed about it."""
+"""The pages of crawl managers: a list, and one with its jobs and buttons."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field
@@ -14,40 +12,26 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.managers.manager import CAP_MAX, JobState
-from crawler_lifecycle.domain.names import manager_subject
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.manager_answers import ENDED, JobFilters, ManagerDetail, ManagerFilters
 from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.api.routes.managers import ManagerId, ManagerViews
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import StopManager
-from crawler_lifecycle.gateway.page.parts.forms import form, read
-from crawler_lifecycle.gateway.page.parts.pressing import Once, Pressed, Told, tell, went_on
+from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell, went_on
 from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.page.screens.stream import stream_address
 from crawler_lifecycle.store.managers.managers import ManagerStore
+from crawler_lifecycle.subjects import MANAGER, Subject
 
 #: Items that are shown as the next ones.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
 
 
-class Do(StrEnum):
-    """What can be pressed about a manager."""
-
-    STOP = "stop"
-    FORCE = "force"
-    LEAVE = "leave"
-    PAUSE = "pause"
-    RESUME = "resume"
-    CAP = "cap"
-
-
-class ManagerForm(Pressed):
+class ManagerForm(ActionForm):
     """The form of a manager."""
 
-    do: Do
+    subject: ClassVar[Subject] = MANAGER
     attempt: int
     reason: str | None = Field(default=None, max_length=2000)
     cap: int | None = Field(default=None, ge=0, le=CAP_MAX)
@@ -71,9 +55,13 @@ def add_managers(
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token"})
         token = page.next_page_token
         more = "/managers" + query({**asked, "page_token": token}) if token else None
-        stream = stream_address([], clock(), about="managers")
         return answer(
-            request, "managers.html", stream=stream, rows=page.managers, more=more, filters=filters, now=clock()
+            request,
+            "managers.html",
+            rows=[one.model_dump() for one in page.managers],
+            more=more,
+            filters=filters,
+            now=clock(),
         )
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
@@ -95,10 +83,9 @@ def add_managers(
             "states": list(JobState),
             "chosen": states,
         }
-        values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING), "ended": ENDED}
-        values |= {"output": managers.manager_output(manager.manager_id), "key": uuid.uuid4().hex, "now": clock()}
-        stream = stream_address([], clock(), about=manager_subject(manager.manager_id))
-        return answer(request, "manager.html", stream=stream, **values)
+        values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
+        values |= {"output": managers.manager_output(manager.manager_id), "now": clock()}
+        return answer(request, "manager.html", **values)
 
     @app.post("/managers/{manager_id}", operation_id="pressManager", include_in_schema=False)
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
@@ -112,19 +99,19 @@ def add_managers(
                 return went_on(name, href, row.status, row.attempt)
             return Told(name, href, True, await _carried_out(commands, manager_id, pressed))
 
-        return tell(request, pressed.do.capitalize(), [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
 
 
 async def _carried_out(commands: ManagerCommands, manager_id: int, pressed: ManagerForm) -> str:
     """What became of it, in a sentence."""
-    if pressed.do in (Do.STOP, Do.FORCE, Do.LEAVE):
-        body = StopManager(force=pressed.do is Do.FORCE, leave=pressed.do is Do.LEAVE, reason=pressed.reason)
-        done, text = await commands.stop(manager_id, signed(body)), "The stop is recorded."
-    elif pressed.do is Do.PAUSE:
-        done, text = await commands.pause(manager_id), "It picks nothing more; what runs goes on."
-    elif pressed.do is Do.CAP:
-        done = await commands.cap(manager_id, pressed.cap or 0)
-        text = f"The cap is {pressed.cap or 'what its class says'}."
-    else:
-        done, text = await commands.resume(manager_id), "It goes on."
-    return " ".join(filter(None, (text if done.fresh else "It was so already.", done.note)))
+    match pressed.action.path:
+        case "stop":
+            body = StopManager(**pressed.action.body, reason=pressed.reason)
+            done = await commands.stop(manager_id, signed(body))
+        case "pause":
+            done = await commands.pause(manager_id)
+        case "cap":
+            done = await commands.cap(manager_id, pressed.cap or 0)
+        case _:
+            done = await commands.resume(manager_id)
+    return pressed.said(done.fresh, done.note, cap=pressed.cap or "what its class says")

@@ -1,1 +1,0 @@
-"""Routes: a module a subject."""

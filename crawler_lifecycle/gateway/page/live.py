@@ -1,0 +1,215 @@
+"""Screens of the page: each is rendered once for all who look, and sent again in those parts that changed.
+
+A screen is an address of the page and the role of its readers. It is rendered by the route of that address: every two
+seconds, because a quiet look at the cluster writes no event, and sooner when an event tells of what it shows. Readers
+have no queues: each keeps the number of the version that it was given, and gets what changed after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.sse import format_sse_event
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Message
+
+from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
+from crawler_lifecycle.gateway.page.parts.forms import read
+from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, parts_of
+from crawler_lifecycle.gateway.streams.feed import Feed, build
+from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.web.problems import Problem
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two renderings of a screen of runs, and of others, whose events tell nearly everything.
+EVERY_S, OTHERS_S = 2.0, 5.0
+#: Seconds between two words about how old a screen is.
+TICK_S = 5.0
+#: A screen rests for so many times as long as it took to render, so that a large one cannot keep us busy.
+REST = 4.0
+#: Screens that are rendered at the same moment.
+AT_ONCE = 2
+Render = Callable[[], Coroutine[Any, Any, str]]
+
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
+
+
+class Wanted(BaseModel):
+    """The parameters of a stream: the screen, and marks of the parts that its reader has already."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(pattern="^/", max_length=2000)
+    query: str = Field(default="", max_length=8000)
+    seen: str = Field(default="", pattern="^([0-9a-f]{8})*$", max_length=4000)
+
+
+class Screen:
+    """One screen, for all its readers. ``render`` gives its main part, with marks around the parts that move alone."""
+
+    def __init__(self, path: str, render: Render, feed: Feed, places: asyncio.Semaphore) -> None:
+        self.about = path.strip("/") or "runs"
+        self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
+        self.readers, self.version = 0, 0
+        self.as_of: datetime | None = None
+        self.gone = False
+        """True when what it shows is not there any more, or not for its readers."""
+        self._render, self._feed, self._places = render, feed, places
+        self._place, self._moved = 0, False
+        self._due_at = self._rests_until = 0.0
+        self._rendering: asyncio.Task[None] | None = None
+        self._whole = ""
+        #: By name; that without a name is the frame, which holds the others: version, mark and text.
+        self._parts: dict[str, tuple[int, str, str]] = {}
+        self._failed = False
+
+    async def refresh(self, clock: Callable[[], datetime]) -> None:
+        """Render it where that is due; who comes meanwhile waits for the same rendering."""
+        self._place, subjects = self._feed.changed(self._place)
+        within = self.about + "/"
+        self._moved |= subjects is None or any(one == self.about or one.startswith(within) for one in subjects)
+        if self._rendering is None and self.due_in() <= 0:
+            self._rendering = asyncio.create_task(self._rendered(clock))
+        if self._rendering is not None:
+            await asyncio.shield(self._rendering)
+
+    def due_in(self) -> float:
+        """Seconds until it is to be rendered again."""
+        due_at = min(self._due_at, self._rests_until) if self._moved else self._due_at
+        return due_at - asyncio.get_running_loop().time()
+
+    async def _rendered(self, clock: Callable[[], datetime]) -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            async with self._places:
+                began, as_of, self._moved = now(), clock(), False
+                self._keep(await self._render())
+                self.as_of, self._failed, self.gone = as_of, False, False
+        except Exception as error:
+            self.gone = isinstance(error, Problem) and error.status < 500
+            if not self._failed and not self.gone:
+                logger.warning("the screen %s cannot be rendered now: %s", self.about, error)
+            self._failed = True
+        finally:
+            self._rests_until = now() + REST * (now() - began)
+            self._due_at = max(began + self.every_s, self._rests_until)
+            self._rendering = None
+
+    def _keep(self, text: str) -> None:
+        self._whole, parts = parts_of(text)
+        self.version += 1
+        before = self._parts
+        self._parts = {
+            name: before[name] if name in before and before[name][1] == mark else (self.version, mark, part)
+            for name, (mark, part) in parts.items()
+        }
+
+    def since(self, version: int, seen: set[str], *, fixed: bool) -> str:
+        """The parts that changed after a version and that have none of the marks ``seen``. Of a ``fixed`` screen the
+        frame stays: nothing that begins later comes upon it."""
+        changed = {name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen}
+        if "" in changed and not fixed:
+            return _partial("main", self._whole)
+        return "".join(_partial(name, self._parts[name][2]) for name in self._parts if name in changed - {""})
+
+
+def _partial(name: str, text: str) -> str:
+    return f'<hx-partial hx-target="#{name}" hx-swap="outerMorph">{text}</hx-partial>'
+
+
+class Live:
+    """The screens that somebody looks at."""
+
+    def __init__(self, feed: Feed, clock: Callable[[], datetime], tick_s: float = TICK_S) -> None:
+        self._feed, self._clock, self._tick_s = feed, clock, tick_s
+        self._screens: dict[tuple[str, str, str | None], Screen] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def stream(self, wanted: Wanted, render: Render) -> AsyncGenerator[bytes, None]:
+        """The wire: ``hello``, what its reader lacks, and then what changes, until the feed closes. ``gone`` tells that
+        what it shows is not there any more; it stays on the screen, as somebody may just have deleted it."""
+        key = (wanted.path, wanted.query, caller_role())
+        screen = self._screens.setdefault(key, Screen(wanted.path, render, self._feed, self._places))
+        self._feed.enter("page")
+        screen.readers += 1
+        now, version = asyncio.get_running_loop().time, 0
+        seen = {wanted.seen[n : n + 8] for n in range(0, len(wanted.seen), 8)}
+        fixed = "all=true" in wanted.query.split("&")
+        try:
+            yield self._event("hello", screen)
+            told_at, told_gone = now(), False
+            while not self._feed.closed:
+                news = self._feed.news
+                await screen.refresh(self._clock)
+                if screen.gone and not told_gone:
+                    yield self._event("gone", screen)
+                told_gone = screen.gone
+                text, version, seen = screen.since(version, seen, fixed=fixed), screen.version, set()
+                if text:
+                    yield format_sse_event(data_str=text.replace(NO_KEY, uuid.uuid4().hex))
+                elif now() - told_at >= self._tick_s:
+                    yield self._event("tick", screen)
+                    told_at = now()
+                await self._feed.heard(news, min(screen.due_in(), told_at + self._tick_s - now()))
+        finally:
+            self._feed.leave("page")
+            screen.readers -= 1
+            if not screen.readers:
+                self._screens.pop(key, None)
+
+    def _event(self, name: str, screen: Screen) -> bytes:
+        """The time here, and the time of what was sent."""
+        data = {"now": self._clock(), "as_of": screen.as_of, "build": build()}
+        return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
+
+
+def add_stream(app: FastAPI, feed: Feed, clock: Callable[[], datetime]) -> None:
+    """Add ``GET /page/events``."""
+    live = Live(feed, clock)
+
+    @functools.cache
+    def operations() -> Operations:
+        return Operations(app)  # when all routes are there
+
+    @app.get("/page/events", operation_id="streamPage", include_in_schema=False, response_class=Response)
+    async def stream_page(request: Request) -> Streamed:
+        """Send what is on one screen, part by part, as soon as it is another one."""
+        wanted = read(Wanted, request.query_params.multi_items())
+        operation, _ = operations().of("GET", wanted.path)
+        if operation not in MOVES:
+            raise Problem(422, "invalid_request", "path: no page that moves; load the page again")
+        if not may(operation):
+            raise Problem(403, "forbidden", f"{operation} needs another role")
+        chunks = live.stream(wanted, lambda: _asked(app, request, wanted))
+        return Streamed(chunks, "text/event-stream", _HEADERS, dropped=lambda: feed.dropped("page"))
+
+
+async def _asked(app: FastAPI, request: Request, wanted: Wanted) -> str:
+    """The main part of a page, as its own route makes it for the present caller."""
+    raw = {"raw_path": quote(wanted.path).encode(), "query_string": wanted.query.encode()}
+    scope = {**request.scope, **raw, "path": wanted.path, "headers": [], ALONE: True}
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await app.router(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent).decode()
+    if (status := sent[0]["status"]) != 200:
+        raise Problem(status, "http_error", body)
+    return body

@@ -1,1 +1,0 @@
-"""What is on somebody's screen, and how it moves."""

@@ -1,1 +1,0 @@
-"""Pages of everything else: a module a subject."""

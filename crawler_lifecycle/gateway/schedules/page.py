@@ -1,0 +1,300 @@
+"""The pages of schedules: a list, one with its due times and buttons, and the form that makes or changes one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from fastapi import FastAPI, Query, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
+from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind, kind_of
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.paging import Moment, cut
+from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.page.parts import forms as fields
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer, pretty, query
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
+from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.gateway.schedules.routes import Due, DueFilters, Schedule, ScheduleName, put_form
+from crawler_lifecycle.ports.schedules import ScheduleRow
+from crawler_lifecycle.store.schedules.schedules import ScheduleStore
+from crawler_lifecycle.subjects import SCHEDULE, Subject
+from crawler_lifecycle.temporal.schedules import AHEAD
+from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, of_error
+
+_PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
+_NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
+_TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
+_TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
+_KNOWN = ("name", "revision", "kind", *_TARGET, *_NUMBERS, *_TEXTS, "excluded", "paused", "was_paused", "reason")
+_NEW = {"kind": "run", "time_zone": "UTC"}
+#: What an error of the API names -> the field of the form. The rest of a target stands in ``request``.
+_PLACES = {
+    **{name: name for name in ("name", "excluded", "args", "crawler", "plan", "argv", "tags", *_NUMBERS, *_TEXTS)},
+    **{f"run.{name}": name for name in ("crawler", "args", "tags")},
+    **{f"manager.{name}": name for name in ("plan", "argv", "tags")},
+    **{"manager.name": "target_name", "graph.name": "target_name", "graph.tags": "tags"},
+    **{"run": "kind", "reason": "reason", "request": "request"},
+}
+OVERLAPS = {
+    Overlap.SKIP: "leave it out",
+    Overlap.QUEUE: "begin when the other has its verdict",
+    Overlap.STOP_PREVIOUS: "stop the other, then begin",
+    Overlap.ALLOW: "begin beside it",
+}
+
+
+def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawlers) -> None:
+    """Add the form and its sending."""
+
+    @app.get("/schedules/new", operation_id="showPutSchedule", include_in_schema=False)
+    async def show_put(request: Request, name: str = "") -> Response:
+        """The form of a new schedule, or of one that is to be changed."""
+        return await shown(request, of_row(await commands.find(name)) if name else _NEW)
+
+    @app.post("/schedules/new", operation_id="pressPutSchedule", include_in_schema=False)
+    async def press_put(request: Request) -> Response:
+        """Make a schedule, or give it another definition. Sent again it changes nothing more."""
+        given = fields.typed(await form(request), _KNOWN)
+        try:
+            name = await _kept(commands, given)
+        except Problem as problem:
+            return await shown(request, given, problem)
+        except LifecycleError as error:
+            return await shown(request, given, of_error(error))
+        return RedirectResponse(f"/schedules/{name}", 303)
+
+    async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+        try:
+            known = sorted(await crawlers.all())
+        except LifecycleError:
+            known = []  # a name may be typed all the same
+        wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
+        values: dict[str, Any] = {"given": given, "wrong": wrong, "crawlers": known, "overlaps": OVERLAPS}
+        values["zones"] = await run_in_threadpool(_zones)
+        return answer(request, "schedule_form.html", status=problem.status if problem else 200, **values)
+
+
+@functools.cache
+def _zones() -> list[str]:
+    """All zones that this machine knows. It looks into each one's file."""
+    return sorted(available_timezones())
+
+
+async def _kept(commands: ScheduleCommands, given: Mapping[str, str]) -> str:
+    """The name of the schedule, which is as the form says. Raises ``Problem`` or an error of the domain."""
+    raw = json.dumps(body_of(given)).encode()
+    check_json(raw)
+    body, name = signed(_PUT.read(raw)), given.get("name", "").strip()
+    pause = signed(_PAUSE.read(json.dumps({"reason": given.get("reason")}).encode()))
+    row = await commands.seen(name)
+    if row is None or row.definition != body.spec().document():
+        fields.check_seen(given, None if row is None else row.revision)
+        await commands.put(name, body)
+    if "paused" in given and "was_paused" not in given:
+        await commands.pause(name, pause)
+    elif "was_paused" in given and "paused" not in given:
+        await commands.resume(name)
+    return name
+
+
+def body_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """The form as the API takes it. Raises ``Problem`` 422 for what cannot be read."""
+    body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
+    body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
+    if "excluded" in given:
+        body["excluded"] = fields.lines(given["excluded"])
+    kind = given.get("kind", "")
+    if kind in list(TargetKind):
+        body[kind] = _target(kind, given)
+    return body
+
+
+def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    if kind == TargetKind.RUN:
+        own |= {"crawler": given["crawler"].strip()} if "crawler" in given else {}
+        own |= {"args": fields.assignments("args", given["args"])} if "args" in given else {}
+    else:
+        own |= {"name": given["target_name"].strip()} if "target_name" in given else {}
+    if kind == TargetKind.MANAGER:
+        own |= {"plan": given["plan"].strip()} if "plan" in given else {}
+        own |= {"argv": fields.words("argv", given["argv"])} if "argv" in given else {}
+    own |= {"tags": fields.parts(given["tags"])} if "tags" in given else {}
+    more = fields.one_object("request", given["request"]) if "request" in given else {}
+    for name in own:
+        if name in more:
+            raise fields.refused("request", f"{name}: it has a field of its own above; leave it out here")
+    return {**more, **own}
+
+
+def of_row(row: ScheduleRow) -> dict[str, str]:
+    """The form filled in from a schedule: sent again as it is, it changes nothing."""
+    definition = put_form(row.definition)
+    kind = kind_of(definition)
+    more = dict(definition[kind])
+    given: dict[str, str | None] = {"name": row.name, "revision": str(row.revision), "kind": kind}
+    given |= {name: str(definition[name]) for name in (*_NUMBERS, *_TEXTS) if definition.get(name) is not None}
+    if not fields.can_be_typed([given.get("cron") or ""]):
+        given["cron"] = " ".join(str(definition["cron"]).split())
+    given["excluded"] = "\n".join(definition.get("excluded", ()))
+    own = {"tags": fields.as_parts(more.get("tags"))}
+    if kind is TargetKind.RUN:
+        own |= {"crawler": more.get("crawler"), "args": fields.as_assignments(more.get("args"))}
+    else:
+        own["target_name"] = more.get("name")
+    if kind is TargetKind.MANAGER:
+        own |= {"plan": more.get("plan"), "argv": fields.as_words(more.get("argv"))}
+    for name, text in own.items():
+        if text:  # what no field can say stands in the JSON
+            more.pop("name" if name == "target_name" else name)
+    given |= own | {"request": pretty(more) if more else None}
+    if row.paused_at is not None:
+        given |= {"paused": "yes", "was_paused": "yes"}
+    return {name: text for name, text in given.items() if text}
+
+
+#: Due times ahead that are shown, and past ones of which a backfill is counted.
+NEXT, COUNTED_MAX = 10, 500
+#: The year 2100, as seconds since 1970.
+TIME_MAX = 4_102_444_800
+
+
+class ScheduleForm(ActionForm):
+    """The form of a schedule."""
+
+    subject: ClassVar[Subject] = SCHEDULE
+    reason: str | None = Field(default=None, max_length=2000)
+    after: Moment | None = None
+    until: Moment | None = None
+    counted: int | None = None
+    """Due times of a backfill, as they were counted before."""
+    seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
+    """The latest due time that had a line when the form was shown, as seconds since 1970."""
+
+
+def add_schedules(
+    app: FastAPI,
+    commands: ScheduleCommands,
+    schedules: ScheduleStore,
+    once: Once,
+    clock: Callable[[], datetime],
+    blocked: Blocked,
+) -> None:
+    """Add the pages of schedules."""
+
+    @app.get("/schedules", operation_id="showSchedules", include_in_schema=False)
+    def show_schedules(request: Request, search: Annotated[str, Query(max_length=200)] = "") -> Response:
+        """All schedules with their next due time and what became of the last one; those whose name has the text."""
+        found: list[ScheduleRow] = []
+        while page := schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
+            found += page
+        now = clock()
+        rows = [blocked.schedule(row) for row in found if search.lower() in row.name.lower()]
+        return answer(request, "schedules.html", rows=[listed(row, now) for row in rows], search=search, now=now)
+
+    def listed(row: ScheduleRow, now: datetime) -> dict[str, Any]:
+        last = [Due.of(one).model_dump() for one in schedules.list_due(row.schedule_id, None, 1)]
+        return Schedule.of(row).model_dump() | {
+            "next": next(iter(_next(row, now, 1)), None),
+            "last": next(iter(last), None),
+        }
+
+    @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
+    async def show_schedule(name: ScheduleName, request: Request) -> Response:
+        """One schedule: its next due times, its last ones with what they began, and its definition."""
+        filters = read(DueFilters, request.query_params.multi_items())
+        row = await commands.find(name)
+        return await run_in_threadpool(shown, request, row, filters)
+
+    def shown(request: Request, row: ScheduleRow, filters: DueFilters) -> Response:
+        now, before = clock(), decode("due", filters.page_token)
+        at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
+        rows = schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
+        page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
+        more = query({"decision": filters.decision, "page_token": token}) if token else None
+        values: dict[str, Any] = {"schedule": Schedule.of(blocked.schedule(row)), "next": _next(row, now, NEXT)}
+        values |= {"due": page, "more": more, "definition": put_form(row.definition)}
+        latest = rows if at is None and filters.decision is None else schedules.list_due(row.schedule_id, None, 1)
+        values |= {"seen": int(latest[0].due_at.timestamp()) if latest else 0, "now": now}
+        return answer(request, "schedule.html", filters=filters, **values)
+
+    @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
+    async def press_schedule(name: ScheduleName, request: Request) -> Response:
+        """Pause, resume, run now, backfill or delete a schedule."""
+        pressed = read(ScheduleForm, await form(request))
+        if pressed.do == "backfill" and (count := await _uncounted(commands, name, pressed)) is not None:
+            return answer(request, "backfill.html", name=name, pressed=pressed, count=count, now=clock())
+
+        async def act() -> Told:
+            try:
+                text = await _carried_out(commands, name, pressed)
+            except NotInThisState as error:
+                return Told(name, f"/schedules/{name}", False, str(error))
+            return Told(name, "/schedules" if pressed.do == "delete" else f"/schedules/{name}", True, text)
+
+        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+
+
+def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
+    """The next due times by the schedule's own clock."""
+    if row.deleted_at is not None:
+        return []
+    spec = ScheduleSpec.read(row.definition)
+    try:
+        zone = ZoneInfo(spec.time_zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        zone = ZoneInfo("UTC")
+    return [one.astimezone(zone) for one in itertools.islice(spec.due_times(now, now + AHEAD), count)]
+
+
+async def _uncounted(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> int | None:
+    """How many due times a backfill would have; ``None`` when that number was shown and pressed on."""
+    body = _window(pressed)
+    row = await commands.find(name)
+
+    def count() -> int:
+        if body.until is None or body.after >= body.until:
+            return 0
+        found = ScheduleSpec.read(row.definition).due_times(body.after, body.until)
+        return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
+
+    counted = await run_in_threadpool(count)
+    return None if counted == pressed.counted else counted
+
+
+def _window(pressed: ScheduleForm) -> Backfill:
+    if pressed.after is None or pressed.until is None:
+        raise InvalidRequest("after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z")
+    return Backfill(after=pressed.after, until=pressed.until)
+
+
+async def _carried_out(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> str:
+    """What became of it, in a sentence."""
+    if pressed.do in ("trigger", "backfill"):
+        if pressed.do == "trigger":
+            seen = None if pressed.seen is None else datetime.fromtimestamp(pressed.seen, UTC)
+            asked = await commands.trigger(name, signed(AskSchedule()), seen)
+            lines, note = asked.row, asked.note
+        else:
+            lines, note = await commands.backfill(name, signed(_window(pressed)))
+        words = ", ".join(f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC {one.decision}" for one in lines[:5])
+        more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
+        return " ".join(filter(None, (f"{len(lines)} due: {words}{more}." if lines else "Nothing is due there.", note)))
+    if pressed.do == "pause":
+        done = await commands.pause(name, signed(PauseSchedule(reason=pressed.reason)))
+    else:
+        done = await (commands.resume(name) if pressed.do == "resume" else commands.delete(name))
+    return pressed.said(done.fresh or pressed.do == "delete", done.note)
