@@ -38,7 +38,7 @@ SERVICES = {
     "worker": ("admin.services:worker", "Run a worker."),
     "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
-    "doctor": ("doctor:doctor", "Check everything that a run needs, and say what to do about it."),
+    "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and say what to do about it."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
