@@ -20,6 +20,7 @@ OUTSIDE = ("adapters", "clusters", "store")
 #: What each part of the house may import of ours. A part that is not listed may not exist.
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
+    "subjects": {"domain"},
     "task_tokens": {"domain"},
     "settings": {"domain"},
     "background": {"domain"},
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "gateway": {
         *("domain", "ports", "activities", *OUTSIDE, "settings", "compose", "temporal", "web", "task_tokens"),
-        *("observability", "background"),
+        *("observability", "background", "subjects"),
     },
     "plans": {
         "domain",
@@ -58,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),
-        *("worker", "scheduler", "gateway", "dev_json"),
+        *("worker", "scheduler", "gateway", "dev_json", "subjects"),
     },
     "dev_json": {"domain"},
     "managers": {"domain"},

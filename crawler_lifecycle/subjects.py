@@ -1,0 +1,647 @@
+"""One table of what people see and do: runs, managers, graphs, schedules and webhooks.
+
+Of each subject it holds the columns of a list, the facts of one, and the actions. All of them are functions of the
+document that the HTTP API answers, as JSON. The page and ``crawlctl`` draw the same table in their own way: a function
+returns a ``Cell``, and each of them knows how to write one. It is imported by every command, so it imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from crawler_lifecycle.domain.webhooks.definition import cure
+
+Document = Mapping[str, Any]
+"""One run, manager, graph, schedule or webhook as the API answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A time, written as its age. ``exact``: a terminal writes the time itself, because it is typed again."""
+
+    time: Any
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The length of time between two times; up to now while there is no end."""
+
+    begin: Any
+    end: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A length of time in milliseconds."""
+
+    ms: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word for a state, which gets a colour. The page writes ``why`` below it."""
+
+    text: Any
+    bad: bool = False
+    why: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A text that leads to a page, such as ``/runs/7``."""
+
+    text: Any
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of things, written with separators. A plain number in a cell is an id."""
+
+    number: Any
+
+
+Cell = At | Took | Lag | Word | Link | Count | str | int | float | bool | Mapping[str, Any] | Sequence[Any] | None
+Read = Callable[[Document], Cell]
+Facts = Sequence[tuple[str, Read]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. ``wide``: ``crawlctl`` shows it with ``-o wide`` only. ``on``: where it is shown at all."""
+
+    title: str
+    cell: Read
+    right: bool = False
+    wide: bool = False
+    on: Sequence[str] = ("page", "terminal")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that is done to one of them: ``POST`` to its address and ``/path``; ``delete`` is ``DELETE``."""
+
+    name: str
+    title: str
+    """The text of its button."""
+    done: str = ""
+    """What the page says afterwards; where it is empty, that depends on the answer."""
+    offered: Callable[[Document], bool] = lambda row: True
+    asks: Sequence[str] = ()
+    """Fields of the body that a person may fill in."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """What it always sends."""
+    via: str | None = None
+    """Its path, where that is another one than its name."""
+    before: str = "It was so already."
+    """What the page says when nothing had to be changed."""
+
+    @property
+    def path(self) -> str:
+        return self.via or self.name
+
+    @property
+    def danger(self) -> bool:
+        """Whether it loses something: crawlers are killed, or a definition goes."""
+        return self.name in ("force", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One kind of them."""
+
+    noun: str
+    key: str
+    """The field by which one is addressed."""
+    columns: Sequence[Column]
+    """Of a list."""
+    facts: Facts = ()
+    actions: Sequence[Action] = ()
+    empty: str = ""
+    """What the page says of an empty list."""
+
+    @property
+    def plural(self) -> str:
+        return f"{self.noun}s"
+
+    def path(self, key: object, what: str = "") -> str:
+        """The address of one on the page and, behind ``/v1``, of the API; ``what`` is a part of it: ``/stop``."""
+        return f"/{self.plural}/{quote(str(key), safe='')}{what}"
+
+    @property
+    def state(self) -> list[Column]:
+        """The columns that ``crawlctl`` shows after a command."""
+        return [*(one for one in self.columns if one.title in _BRIEF), Column("Cause", of("cause"))]
+
+    def action(self, name: str) -> Action:
+        """The action of this name. Raises ``KeyError``."""
+        return {one.name: one for one in self.actions}[name]
+
+    def known(self, row: Document) -> list[tuple[str, Cell]]:
+        """The facts of one that say something."""
+        found = [(name, read(row)) for name, read in self.facts]
+        return [(name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))]
+
+
+#: Columns that tell enough of a run, manager or graph after a command.
+_BRIEF = ("Run", "Crawler", "Manager", "Graph", "Name", "Flow", "Status", "State", "Outcome", "Steps")
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def of(name: str) -> Read:
+    """The value of a field."""
+    return lambda row: row.get(name)
+
+
+def at(name: str) -> Read:
+    """The time of a field."""
+    return lambda row: At(row.get(name))
+
+
+def count(name: str) -> Read:
+    """The number in a field."""
+    return lambda row: Count(row.get(name))
+
+
+def first(*names: str) -> Read:
+    """The first of these fields that says something."""
+    return lambda row: next((row[name] for name in names if row.get(name)), None)
+
+
+def words(name: str) -> Read:
+    """The words of a list."""
+    return lambda row: " ".join(map(str, row.get(name) or ()))
+
+
+def plain(value: Any) -> str:
+    """A value of JSON as words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        return " ".join(plain(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _why(row: Document) -> list[Any]:
+    names = ("blocked", "waiting", "error", "cause", "pause_reason", "trouble", "unreadable")
+    return [row[name] for name in names if row.get(name)]
+
+
+def _wide(title: str, cell: Read, *, right: bool = False, page: bool = False) -> Column:
+    return Column(title, cell, right, wide=True, on=("page", "terminal") if page else ("terminal",))
+
+
+def _page(title: str, cell: Read, *, right: bool = False) -> Column:
+    return Column(title, cell, right, on=("page",))
+
+
+def _stop_of(row: Document) -> str | None:
+    stop = row.get("stop")
+    if not isinstance(stop, Mapping):
+        return None
+    how = "by force" if stop.get("force") else "its runs are left" if row.get("leave") else "in order"
+    by = f" by {stop['requested_by']}" if stop.get("requested_by") else ""
+    return f"{how}{by}" + (f": {stop['reason']}" if stop.get("reason") else "")
+
+
+_ORIGIN: Facts = (
+    ("tags", words("tags")),
+    ("asked by", of("requested_by")),
+    ("parent", of("parent")),
+    ("workflow", of("workflow_id")),
+    ("created", at("created_at")),
+    ("started", at("started_at")),
+    ("ended", at("ended_at")),
+)
+_REASON, _FORCE = ("reason",), {"force": True}
+_RECORDED, _FORCED, _GOES_ON = "The stop is recorded.", "The forced stop is recorded.", "It goes on."
+
+
+def _is(name: str, *values: object) -> Callable[[Document], bool]:
+    return lambda row: row.get(name) in values
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+TERMINAL = ("COMPLETED", "FAILED")
+STOPPED = ("cancelled", "cancel_timeout")
+
+
+def status_word(row: Document) -> str:
+    """The status; of what somebody stopped a word that nobody takes for a failure."""
+    asked_for = row.get("status") == "FAILED" and row.get("outcome") in STOPPED
+    return "stopped" if asked_for else str(row.get("status"))
+
+
+def _status(row: Document) -> Word:
+    return Word(status_word(row), why=_why(row))
+
+
+def _live(row: Document) -> bool:
+    return row.get("status") not in TERMINAL
+
+
+def _pace(row: Document) -> str | None:
+    value = row.get("pages_per_minute")
+    return f"{value:,.1f}" if isinstance(value, int | float) else None
+
+
+RUN = Subject(
+    "run",
+    "run_id",
+    columns=(
+        Column("Run", of("run_id"), right=True),
+        Column("Crawler", of("crawler")),
+        Column("Trigger", of("trigger"), wide=True),
+        Column("Status", _status),
+        Column("Outcome", of("outcome")),
+        Column("Stage", of("stage")),
+        Column("Pages", count("pages"), right=True),
+        Column("Per min", _pace, right=True),
+        Column("Items", count("items"), right=True),
+        Column("Errors", count("errors"), right=True),
+        Column("Verified", at("verified_at")),
+        Column("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None),
+        Column("Created", at("created_at")),
+        Column("Attempt", of("attempt"), right=True, wide=True),
+        Column("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), wide=True),
+        Column("Tags", words("tags"), wide=True),
+        Column("By", of("requested_by"), wide=True),
+        Column("Workflow", first("workflow_id", "owner_workflow_id"), wide=True),
+        Column("Why", first("blocked", "cause", "waiting_for"), wide=True),
+    ),
+    actions=(
+        Action("stop", "Stop", _RECORDED, _live, _REASON),
+        Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
+        Action("look", "Check now", "It is being checked.", _live),
+        Action("resume", "Resume", offered=_is("status", "FAILED")),
+        Action("rerun", "Run again", offered=_is("status", "COMPLETED"), body={"rerun": True}, via="resume"),
+    ),
+)
+
+# --- managers ---------------------------------------------------------------------------------------------------------
+
+#: States of jobs that wait for a slot.
+WAITING = ("buffered", "delayed", "queued")
+JOB_STATES = (*WAITING, "starting", "started", "ended", "skipped")
+
+
+def jobs(row: Document) -> dict[str, int]:
+    """The numbers of jobs; 0 for what the gateway does not tell."""
+    found = row.get("jobs")
+    return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
+
+
+def _jobs_in(*names: str) -> Read:
+    return lambda row: Count(sum(jobs(row).get(name, 0) for name in names))
+
+
+def manager_state(row: Document) -> str:
+    """The status of a manager, or that it is paused."""
+    return "paused" if row.get("paused") and row.get("status") not in (*TERMINAL, "STOPPING") else status_word(row)
+
+
+def _source(row: Document) -> str | None:
+    if row.get("crawler"):
+        return "sealed, no more items come" if row.get("sealed") else "open, more items may come"
+    if not row.get("position"):
+        return None
+    return f"{row['position']:,} read" + (", no more" if row.get("exhausted") else "")
+
+
+def _jobs_said(row: Document, *, states: bool) -> str:
+    said = {name: number for name, number in jobs(row).items() if number and (name in JOB_STATES) is states}
+    names = [name for name in JOB_STATES if name in said] if states else list(said)
+    return ", ".join(f"{name} {said[name]:,}" for name in names) or ("none yet" if states else "")
+
+
+def _picks(row: Document) -> bool:
+    return _live(row) and not row.get("paused")
+
+
+def _window(row: Document) -> str:
+    return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
+
+
+MANAGER = Subject(
+    "manager",
+    "manager_id",
+    columns=(
+        Column("Manager", lambda row: Link(row.get("manager_id"), MANAGER.path(row.get("manager_id"))), right=True),
+        Column("Name", of("name")),
+        Column("Flow", lambda row: Link(row.get("flow_id"), f"/?flow_id={quote(str(row.get('flow_id')), safe='')}")),
+        Column("Runs", first("crawler", "plan")),
+        Column("Status", lambda row: Word(manager_state(row), why=_why(row))),
+        Column("Outcome", of("outcome")),
+        Column("Live", count("live"), right=True),
+        _wide("Cap", of("cap"), right=True, page=True),
+        Column("Wait", _jobs_in(*WAITING), right=True),
+        Column("Good", _jobs_in("good"), right=True),
+        Column("Bad", _jobs_in("bad"), right=True),
+        Column("Skipped", _jobs_in("skipped"), right=True),
+        Column("Created", at("created_at")),
+        _wide("Attempt", of("attempt"), right=True),
+        _wide("By", of("requested_by")),
+        _wide("Tags", words("tags")),
+        _wide("Why", first("error", "cause", "waiting")),
+    ),
+    facts=(
+        ("manager", of("manager_id")),
+        ("name", of("name")),
+        ("flow", of("flow_id")),
+        ("runs", first("crawler", "plan")),
+        ("options", lambda row: plain(row.get("argv") or [])),
+        ("status", lambda row: f"{manager_state(row)} {row.get('outcome') or ''}".strip()),
+        ("cause", of("cause")),
+        ("attempt", of("attempt")),
+        ("window", _window),
+        ("jobs", lambda row: _jobs_said(row, states=True)),
+        ("so far", lambda row: _jobs_said(row, states=False)),
+        ("source", _source),
+        ("waiting", of("waiting")),
+        ("error", of("error")),
+        ("stop", _stop_of),
+        ("statistics", of("stats")),
+        ("state", of("state")),
+        *_ORIGIN,
+        ("pruned", lambda row: row.get("jobs_pruned_at") and "its old jobs are removed: they are new to it again"),
+        ("checked", at("updated_at")),
+    ),
+    actions=(
+        Action("stop", "Stop", _RECORDED, _live, _REASON),
+        Action("leave", "Stop, its runs go on", _RECORDED, _live, _REASON, {"leave": True}, "stop"),
+        Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
+        Action("pause", "Pause", "It picks nothing more; what runs goes on.", _picks),
+        Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
+        Action("cap", "Set", "The cap is set.", _live, ("cap",)),
+    ),
+    empty="There are none. A manager keeps a stream of runs going under a cap; it is started by crawlctl manager "
+    "start, the API or a schedule.",
+)
+JOBS = (
+    Column("Job", of("item_id"), right=True),
+    Column("Number", of("seq"), right=True),
+    Column("Retry", of("retry"), right=True),
+    Column("State", of("state")),
+    Column("Run", lambda row: row.get("run_id") and Link(row["run_id"], RUN.path(row["run_id"])), right=True),
+    Column("Outcome", of("outcome")),
+    Column("Spider", lambda row: (row.get("job") or {}).get("spider")),
+    Column("Arguments", lambda row: plain((row.get("job") or {}).get("spider_args") or {})),
+    _wide("Position", of("position"), right=True),
+    _wide("Tags", lambda row: words("tags")(row.get("job") or {})),
+    Column("Why", first("error", "unreadable")),
+)
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+STEP_STATES = (
+    *("suspended", "scheduled", "available", "executing", "retryable"),
+    *("completed", "cancelled", "discarded"),
+)
+
+
+def steps(row: Document) -> str:
+    """The steps of a graph by state, in words."""
+    found = row.get("counts") or {}
+    return ", ".join(f"{found[state]:,} {state}" for state in STEP_STATES if found.get(state))
+
+
+def _graph_state(row: Document) -> Word:
+    return Word(row.get("state"), why=_why(row))
+
+
+def _open(row: Document) -> bool:
+    return row.get("state") in ("draft", "executing")
+
+
+GRAPH = Subject(
+    "graph",
+    "id",
+    columns=(
+        Column("Graph", lambda row: Link(row.get("id"), GRAPH.path(row.get("id")))),
+        Column("Name", of("name")),
+        Column("State", _graph_state),
+        Column("Steps", steps),
+        Column("Created", at("created_at")),
+        _page("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), right=True),
+        _wide("Attempt", of("attempt"), right=True),
+        _wide("By", of("requested_by")),
+        _wide("Tags", words("tags")),
+        _wide("Why", first("cause", "waiting")),
+    ),
+    facts=(
+        ("graph", of("id")),
+        ("name", of("name")),
+        ("state", of("state")),
+        ("cause", of("cause")),
+        ("waiting", of("waiting")),
+        ("steps", lambda row: f"{row.get('total') or 0:,}: {steps(row)}"),
+        ("attempt", of("attempt")),
+        ("options", lambda row: plain({name: one for name, one in (row.get("options") or {}).items() if one})),
+        ("stop", _stop_of),
+        *_ORIGIN,
+        ("pruned", at("pruned_at")),
+    ),
+    actions=(
+        Action("cancel", "Cancel steps", offered=_open, asks=("reason", "names")),
+        Action("retry", "Retry steps", asks=("names",)),
+        Action("fresh", "Retry with new runs", asks=("names",), body={"fresh": True}, via="retry"),
+        Action("stop", "Stop the graph", _RECORDED, _open, _REASON),
+        Action("force", "Force stop the graph", _FORCED, _open, _REASON, _FORCE, "stop"),
+    ),
+    empty="There are none. A graph has runs and functions that depend on each other; it is started by crawlctl graph "
+    "start, the API or a schedule.",
+)
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+#: Decisions about a due time that need a person.
+UNDONE = ("missed", "failed")
+
+
+def begins(row: Document) -> str:
+    """The run, manager or graph that a schedule begins."""
+    kind = str(row.get("kind"))
+    target = (row.get("definition") or {}).get(kind) or {}
+    return f"{kind} {target.get('crawler') or target.get('name') or target.get('plan') or ''}".strip()
+
+
+def due_times(row: Document) -> str:
+    """The times at which a schedule is due."""
+    found = row.get("definition") or {}
+    return (
+        f"{found['cron']} {found.get('time_zone', 'UTC')}" if found.get("cron") else f"every {found.get('every_s')} s"
+    )
+
+
+def schedule_state(row: Document) -> str:
+    """The state of a schedule in a word."""
+    return "paused" if row.get("paused") else "ended" if row.get("ended_at") else "active"
+
+
+def _began(row: Document) -> Cell:
+    kind, number = row.get("kind"), row.get("target_id")
+    if number is None:
+        return None
+    return f"{kind} {number}" if kind == "graph" else Link(f"{kind} {number}", f"/{kind}s/{number}")
+
+
+def _with(row: Document) -> str | None:
+    return plain((row.get("definition") or {}).get("run") or {}) if row.get("kind") == "run" else None
+
+
+def _odd_days(row: Document) -> str:
+    return ", ".join(f"{one['day']} {one['local_time']} {one['oddity']}" for one in row.get("odd_days") or ())
+
+
+def _option(name: str) -> tuple[str, Read]:
+    return name, lambda row: plain((row.get("definition") or {}).get(name))
+
+
+def _decided(row: Document) -> Word:
+    return Word(row.get("decision"), bad=row.get("decision") in UNDONE)
+
+
+DUE = (
+    Column("Due", lambda row: At(row.get("due_at"), exact=True)),
+    Column("Decision", _decided),
+    Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True),
+    Column("Began", _began),
+    Column("Status", of("status")),
+    Column("Why", of("reason")),
+    Column("By", of("asked_by"), wide=True),
+)
+
+
+def _of_last(column: Column) -> Read:
+    return lambda row: column.cell(row["last"]) if row.get("last") else None
+
+
+SCHEDULE = Subject(
+    "schedule",
+    "name",
+    columns=(
+        Column("Schedule", lambda row: Link(row.get("name"), SCHEDULE.path(row.get("name")))),
+        Column("Begins", begins),
+        Column("Due", due_times),
+        Column("State", lambda row: Word(schedule_state(row), why=_why(row))),
+        _page("Next", lambda row: At(row.get("next"))),
+        _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
+        *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
+        Column("Changed", at("updated_at"), on=("terminal",)),
+        _wide("By", of("requested_by")),
+        _wide("Why", first("pause_reason", "trouble")),
+    ),
+    facts=(
+        ("schedule", of("name")),
+        ("begins", begins),
+        ("with", _with),
+        ("due", due_times),
+        ("state", schedule_state),
+        ("why", of("pause_reason")),
+        ("trouble", of("trouble")),
+        ("next", lambda row: ", ".join(row.get("next_due") or ())),
+        ("clock set", _odd_days),
+        *map(_option, ("catch_up_s", "end_at", "excluded", "jitter_s", "offset_s", "overlap", "pause_after_failures")),
+        _option("start_at"),
+        ("revision", of("revision")),
+        ("in Temporal", lambda row: None if row.get("in_temporal") else "not yet; a worker of the role audit tells it"),
+        ("asked by", of("requested_by")),
+        ("created", at("created_at")),
+    ),
+    actions=(
+        Action("pause", "Pause", "It is paused.", _is("paused", False), _REASON, before="It was paused before."),
+        Action("resume", "Resume", _GOES_ON, _is("paused", True), before="It was not paused."),
+        Action("trigger", "Run now"),
+        Action("backfill", "Backfill …", asks=("after", "until")),
+        Action("delete", "Delete", "It is deleted; what it began goes on."),
+    ),
+    empty="There are none yet.",
+)
+
+# --- webhooks ---------------------------------------------------------------------------------------------------------
+
+
+def _definition(name: str, otherwise: str = "") -> Read:
+    return lambda row: plain((row.get("definition") or {}).get(name)) or otherwise
+
+
+def _listed(name: str, otherwise: str = "") -> Read:
+    return lambda row: ", ".join((row.get("definition") or {}).get(name) or ()) or otherwise
+
+
+_SKIP = "Resume without what happened meanwhile"
+
+
+def _webhook_why(row: Document) -> Any:
+    return row.get("pause_reason") or (row.get("error") if row.get("state") == "failing" else None)
+
+
+def _webhook_state(row: Document) -> Word:
+    return Word(row.get("state"), bad=row.get("state") != "active")
+
+
+def _webhook_cure(row: Document) -> str | None:
+    if row.get("state") == "active":
+        return None
+    return cure(str(row.get("name")), int(row.get("through_seq") or 0), fails=bool(row.get("failing_since")))
+
+
+WEBHOOK = Subject(
+    "webhook",
+    "name",
+    columns=(
+        Column("Webhook", lambda row: Link(row.get("name"), WEBHOOK.path(row.get("name")))),
+        Column("State", _webhook_state),
+        Column("Address", _definition("url")),
+        Column("Told of", _listed("events", "everything")),
+        Column("Delivered", at("delivered_at")),
+        Column("Why", _webhook_why),
+        _wide("By", of("requested_by")),
+    ),
+    facts=(
+        ("webhook", of("name")),
+        ("address", _definition("url")),
+        ("told of", _listed("events", "everything")),
+        *((name, _listed(name)) for name in ("crawlers", "tags", "flows", "statuses", "outcomes", "secrets")),
+        ("state", of("state")),
+        ("fails since", at("failing_since")),
+        ("last error", of("error")),
+        ("paused", of("pause_reason")),
+        ("next", _webhook_cure),
+        ("delivered", lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet"),
+        ("up to event", of("through_seq")),
+        ("revision", of("revision")),
+        ("asked by", of("requested_by")),
+        ("created", at("created_at")),
+    ),
+    actions=(
+        Action("test", "Test"),
+        Action("pause", "Pause", "It is paused.", _is("state", "active", "failing"), _REASON),
+        Action("resume", "Resume", _GOES_ON, _is("state", "paused")),
+        Action("skip", _SKIP, _GOES_ON, _is("state", "paused"), body={"skip": True}, via="resume"),
+        Action("again", "Send again now", _GOES_ON, _is("state", "active", "failing"), via="resume"),
+        Action("skip_one", "Leave it out", _GOES_ON, lambda row: False, ("skip_seq",), via="resume"),
+        Action("delete", "Delete", "It is deleted; its deliveries stay on record."),
+    ),
+    empty="There are none yet.",
+)
+DELIVERIES = (
+    Column("Event", of("seq"), right=True),
+    Column("Type", of("type")),
+    Column("About", of("subject")),
+    Column("Status", lambda row: Word(row.get("status"), bad=row.get("status") == "failed")),
+    Column("Tries", of("tries"), right=True),
+    Column("Happened", at("created_at")),
+    Column("Delivered", at("delivered_at")),
+    Column("Why", of("error")),
+)
+
+SUBJECTS = {one.noun: one for one in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK)}
