@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A time, written as its age. ``exact``: a terminal writes the time itself, because it is typed again."""
+    """A time, written as its age; ``None`` as nothing. ``exact``: a terminal writes the time itself, because it is typed again."""
 
     time: Any
     exact: bool = False
@@ -173,6 +173,10 @@ def first(*names: str) -> Read:
     return lambda row: next((row[name] for name in names if row.get(name)), None)
 
 
+def _itself(plural: str, key: str) -> Read:
+    return lambda row: Link(row[key], f"/{plural}/{quote(str(row[key]), safe='')}") if row.get(key) else None
+
+
 def words(name: str) -> Read:
     """The words of a list."""
     return lambda row: " ".join(map(str, row.get(name) or ()))
@@ -257,7 +261,7 @@ RUN = Subject(
     "run",
     "run_id",
     columns=(
-        Column("Run", of("run_id"), right=True),
+        Column("Run", _itself("runs", "run_id"), right=True),
         Column("Crawler", of("crawler")),
         Column("Trigger", of("trigger"), wide=True),
         Column("Status", _status),
@@ -334,7 +338,7 @@ MANAGER = Subject(
     "manager",
     "manager_id",
     columns=(
-        Column("Manager", lambda row: Link(row.get("manager_id"), MANAGER.path(row.get("manager_id"))), right=True),
+        Column("Manager", _itself("managers", "manager_id"), right=True),
         Column("Name", of("name")),
         Column("Flow", lambda row: Link(row.get("flow_id"), f"/?flow_id={quote(str(row.get('flow_id')), safe='')}")),
         Column("Runs", first("crawler", "plan")),
@@ -390,7 +394,7 @@ JOBS = (
     Column("Number", of("seq"), right=True),
     Column("Retry", of("retry"), right=True),
     Column("State", of("state")),
-    Column("Run", lambda row: row.get("run_id") and Link(row["run_id"], RUN.path(row["run_id"])), right=True),
+    Column("Run", _itself("runs", "run_id"), right=True),
     Column("Outcome", of("outcome")),
     Column("Spider", lambda row: (row.get("job") or {}).get("spider")),
     Column("Arguments", lambda row: plain((row.get("job") or {}).get("spider_args") or {})),
@@ -425,7 +429,7 @@ GRAPH = Subject(
     "graph",
     "id",
     columns=(
-        Column("Graph", lambda row: Link(row.get("id"), GRAPH.path(row.get("id")))),
+        Column("Graph", _itself("graphs", "id")),
         Column("Name", of("name")),
         Column("State", _graph_state),
         Column("Steps", steps),
@@ -528,7 +532,7 @@ SCHEDULE = Subject(
     "schedule",
     "name",
     columns=(
-        Column("Schedule", lambda row: Link(row.get("name"), SCHEDULE.path(row.get("name")))),
+        Column("Schedule", _itself("schedules", "name")),
         Column("Begins", begins),
         Column("Due", due_times),
         Column("State", lambda row: Word(schedule_state(row), why=_why(row))),
@@ -598,7 +602,7 @@ WEBHOOK = Subject(
     "webhook",
     "name",
     columns=(
-        Column("Webhook", lambda row: Link(row.get("name"), WEBHOOK.path(row.get("name")))),
+        Column("Webhook", _itself("webhooks", "name")),
         Column("State", _webhook_state),
         Column("Address", _definition("url")),
         Column("Told of", _listed("events", "everything")),
