@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A time, written as its age; ``None`` as nothing. ``exact``: a terminal writes the time itself, because it is typed again."""
+    """A time, written as its age. ``exact``: a terminal writes the time itself, because people type it again."""
 
     time: Any
     exact: bool = False
