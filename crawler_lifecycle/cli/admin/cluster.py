@@ -11,9 +11,10 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.output import Column, Document, clean, emit, moment, number, of, show_rows, span
+from crawler_lifecycle.cli.output import clean, emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.subjects import Column, Document, of
 
 from .services import load_settings
 
@@ -48,13 +49,13 @@ def _became(row: Document) -> str:
 
 
 PODS = (
-    Column("POD", of("pod")),
-    Column("RUN", lambda row: number(row.get("run_id")), right=True),
-    Column("TASK", lambda row: number(row.get("task")), right=True),
-    Column("ATTEMPT", lambda row: number(row.get("attempt")), right=True, wide=True),
-    Column("STATE", _state),
-    Column("NODE", of("node"), wide=True),
-    Column("RELEASE", _became),
+    Column("Pod", of("pod")),
+    Column("Run", of("run_id"), right=True),
+    Column("Task", of("task"), right=True),
+    Column("Attempt", of("attempt"), right=True, wide=True),
+    Column("State", _state),
+    Column("Node", of("node"), wide=True),
+    Column("Release", _became),
 )
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import Column, Document, ago, clean, emit, number, of, show_rows, span
+from crawler_lifecycle.cli.output import clean, emit, number, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.subjects import Column, Document, at, of
 
 from .services import load_settings
 
@@ -38,14 +39,14 @@ def _became(row: Document) -> str:
 
 RUNS = (
     Column(
-        "RUN", lambda row: number(row["run_id"]) if row.get("run_id") is not None else clean(row["name"]), right=True
+        "Run", lambda row: number(row["run_id"]) if row.get("run_id") is not None else clean(row["name"]), right=True
     ),
-    Column("CRAWLER", of("crawler")),
-    Column("ENDED", lambda row: ago(row.get("ended_at"))),
-    Column("STATE", of("state")),
-    Column("WHY", of("why")),
-    Column("WHERE", lambda row: clean(", ".join(row["where"])), wide=True),
-    Column("REMOVAL", _became),
+    Column("Crawler", of("crawler")),
+    Column("Ended", at("ended_at")),
+    Column("State", of("state")),
+    Column("Why", of("why")),
+    Column("Where", lambda row: clean(", ".join(row["where"])), wide=True),
+    Column("Removal", _became),
 )
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import Column, Document, emit, number, of, show_rows
+from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.subjects import Column, Document, count, of
 
 from .services import load_settings
 
@@ -34,10 +35,10 @@ TOLD_EVERY_S = 10.0
 T = TypeVar("T")
 
 TABLES = (
-    Column("TABLE", of("table")),
-    Column("ROWS", lambda row: number(row["rows"]), right=True),
-    Column("WHAT", of("what")),
-    Column("WHY", of("why")),
+    Column("Table", of("table")),
+    Column("Rows", count("rows"), right=True),
+    Column("What", of("what")),
+    Column("Why", of("why")),
 )
 
 

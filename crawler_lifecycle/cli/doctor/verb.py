@@ -138,9 +138,10 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
 
 
 def _show_settings(session: Session, settings: Sequence[Setting]) -> None:
-    from crawler_lifecycle.cli.output import Column, of, show_rows
+    from crawler_lifecycle.cli.output import show_rows
+    from crawler_lifecycle.subjects import Column, of
 
-    columns = (Column("SETTING", of("name")), Column("VALUE", of("value")), Column("FROM", of("source")))
+    columns = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
     if settings:
         print()
         show_rows(session, [asdict(one) for one in settings], columns, empty="")

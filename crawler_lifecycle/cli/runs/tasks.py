@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts
+from crawler_lifecycle.cli.inputs import pairs
+from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.subjects import Limit
+from crawler_lifecycle.subjects import Cell, Document
 
 from . import tables
-from .show import Limit, RunId
-from .start import pairs, read_tasks
+from .start import read_tasks
+from .texts import RunId
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -87,7 +90,7 @@ def add(
             if answer.get("note"):
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
-    lines = [("run", str(run)), ("tasks", f"{len(added)} ({_indexes(added)})")]
+    lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
     emit(
         session,
         document,
