@@ -7,6 +7,7 @@ token never goes to an address that was found this way: the gateway of ``crawlct
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import stat
@@ -144,3 +145,35 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
         if found is not None:
             return found
     return None
+
+
+class ConfigUnreadable(Exception):
+    """The file that ``LIFECYCLE_CONFIG`` names cannot be read; the text says why."""
+
+
+def gateway_setting(name: str) -> str | None:
+    """``url`` or ``token`` of the gateway: of the environment, else of the file that ``LIFECYCLE_CONFIG`` names.
+
+    Raises ``ConfigUnreadable``.
+    """
+    path = os.environ.get("LIFECYCLE_CONFIG")
+    if found := os.environ.get(f"LIFECYCLE_GATEWAY__{name.upper()}"):
+        return found
+    if not path:
+        return None
+    import tomllib  # few have such a file
+
+    try:
+        section = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("gateway")
+    except (OSError, ValueError) as error:
+        raise ConfigUnreadable(f"LIFECYCLE_CONFIG: {path!r} cannot be read: {error}") from None
+    value = section.get(name) if isinstance(section, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def user() -> str:
+    """Who calls, for the record of who started or stopped what."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"uid {os.getuid()}"

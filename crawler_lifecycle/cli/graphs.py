@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import GRAPH as SUBJECT
 from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
 
 from .inputs import answer_of, content_of, json_of
 from .output import as_json, clean, emit, show_facts, show_rows
 from .problems import CommandFailed, Exit
-from .session import current, user
+from .session import current
 from .subjects import (
     By,
     End,

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import Document
 
 from .output import clean, emit, say_note, show_facts
 from .problems import CommandFailed, Exit
-from .session import Session, current, user
+from .session import Session, current
 from .subjects import Kind
 
 Reason = Annotated[str | None, Parameter(help="shown with it")]

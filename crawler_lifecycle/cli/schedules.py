@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
 from .inputs import content_of, json_of, pairs
 from .named import Named, Reason
 from .output import emit_list, now, say_note
 from .problems import CommandFailed, Exit
-from .session import Session, current, time_of, user
+from .session import Session, current, time_of
 from .subjects import By, Limit
 
 KIND = Named(SCHEDULE)

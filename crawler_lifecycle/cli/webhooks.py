@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
 
 from .client.gateway import Gateway
@@ -14,7 +15,7 @@ from .client.polling import Polling
 from .named import Named, Reason
 from .output import clean, emit_list, say_note
 from .problems import CommandFailed, Exit
-from .session import current, user
+from .session import current
 from .subjects import By, Limit
 
 KIND = Named(WEBHOOK)

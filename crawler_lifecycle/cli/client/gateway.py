@@ -105,22 +105,6 @@ class Gateway:
         """The tasks of a run."""
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
-    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> Document:
-        """Append tasks to a live run; the same ``key`` again adds nothing and answers the same."""
-        body = {"tasks": [{"args": dict(one)} for one in args]}
-        return self._send("POST", f"/v1/runs/{run_id}/tasks", json=body, headers={"Idempotency-Key": key})
-
-    def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
-        """Every change of status, oldest first."""
-        return self.rows(f"/v1/runs/{run_id}/timeline", limit=limit)
-
-    def corrections(
-        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None, kind: str | None = None
-    ) -> list[Document]:
-        """Recorded statuses that were untrue, of one run or of all (from ``since`` on), of one kind or of all."""
-        path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
-        return self.rows(path, limit=limit, since=since, kind=kind)
-
     def correction_summary(self, since: str | None = None) -> Document:
         """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
         return self._send("GET", "/v1/corrections/summary", params={"since": since} if since else {})
@@ -135,21 +119,10 @@ class Gateway:
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
 
-    def export(self, run_id: int, *, attempt: int | None, event: bool, files: bool) -> Document:
-        """Have the event and the supporting files of an attempt (default: the present one) sent again."""
-        body: dict[str, object] = {"event": event, "files": files}
-        if attempt is not None:
-            body["attempt"] = attempt
-        return self._send("POST", f"/v1/runs/{run_id}/export", json=body)
-
     def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
         """The bytes of an attempt's archive."""
         with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
             yield from answer.iter_bytes()
-
-    def files(self, run_id: int, task_id: int | None = None) -> Document:
-        """Supporting files of a run's tasks that the gateway can read now."""
-        return self._send("GET", f"/v1/runs/{run_id}/files", params={} if task_id is None else {"task": task_id})
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
         """The bytes of one of them."""
@@ -171,10 +144,6 @@ class Gateway:
         if requested_by is not None:
             body["requested_by"] = requested_by
         return self._send("POST", f"/v1/runs/{run_id}/resume", json=body)
-
-    def look(self, run_id: int) -> Document:
-        """Have the cluster asked about a run now."""
-        return self._send("POST", f"/v1/runs/{run_id}/look")
 
     # --- managers and graphs --------------------------------------------------------------------------------------
 
@@ -230,13 +199,6 @@ class Gateway:
             if failure.code is Exit.NOT_FOUND:
                 return None
             raise
-        return found
-
-    # --- crawlers ------------------------------------------------------------------------------------------------
-
-    def crawlers(self) -> list[Document]:
-        """What can be run."""
-        found: list[Document] = self._send("GET", "/v1/crawlers").get("crawlers", [])
         return found
 
     # --- transport -----------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from crawler_lifecycle.cli.client.polling import Polling, patiently
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, user
+from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.subjects import By, End, follow, is_news
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import PAGE_ITEMS
 from crawler_lifecycle.subjects import Cell, Document, manager_state
@@ -294,7 +295,7 @@ def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Call
     """What refuses an item that the crawler would refuse, by the catalogue; without a crawler nothing is refused."""
     if not isinstance(crawler, str):
         return lambda args: None
-    found = next((one for one in gateway.crawlers() if one.get("name") == crawler), None)
+    found = next((one for one in gateway.rows("/v1/crawlers") if one.get("name") == crawler), None)
     if found is None:
         raise CommandFailed(Exit.USAGE, f"there is no crawler {crawler!r}", None, "crawlctl crawler list")
     from pydantic import TypeAdapter

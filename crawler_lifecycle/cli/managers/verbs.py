@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.output import clean, emit, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit
-from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import (
     By,
     End,
@@ -24,6 +24,7 @@ from crawler_lifecycle.cli.subjects import (
     show,
     watch_one,
 )
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
 

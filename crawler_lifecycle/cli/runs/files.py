@@ -24,7 +24,7 @@ from crawler_lifecycle.subjects import Cell, Document, status_word
 
 from . import tables
 from .logs import lines
-from .texts import RunId
+from .texts import RUN, RunId
 
 #: Of a file, on the terminal.
 SHOWN_MAX = 1024 * 1024
@@ -40,7 +40,7 @@ class Files:
     """The files of one run, by the names that they have in its archive."""
 
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
-        found = gateway.files(run, task)
+        found = gateway.get(f"/v1/runs/{run}/files", task=task)
         left_out = int(found.get("left_out") or 0)
         notes = [f"{number(left_out)} more are left out" if left_out else None, clean(found.get("note")) or None]
         self.rows: list[Document] = found["files"]
@@ -198,7 +198,8 @@ def export(
         raise CommandFailed(Exit.USAGE, "--only goes with --resend", None, f"crawlctl export {run} --resend")
     with session.gateway() as gateway:
         if resend:
-            answer = gateway.export(run, attempt=attempt, event=only != "files", files=only != "event")
+            body = {"event": only != "files", "files": only != "event", "attempt": attempt}
+            answer = gateway.post(RUN.path(run, "/export"), body)
             return _resent(session, run, answer)
         found = gateway.run(run)
         if download is None:

@@ -14,8 +14,9 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, user
+from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import By, End, await_end
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
 from crawler_lifecycle.subjects import TERMINAL, Cell, status_word

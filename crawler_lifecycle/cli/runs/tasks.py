@@ -83,7 +83,8 @@ def add(
         for first in range(0, len(args), PAGE):
             page = args[first : first + PAGE]
             try:
-                answer = gateway.add_tasks(run, page, f"{stem}-{first // PAGE}")
+                body = {"tasks": [{"args": one} for one in page]}
+                answer = gateway.post(f"/v1/runs/{run}/tasks", body, f"{stem}-{first // PAGE}")
             except CommandFailed as failure:
                 raise _stopped(failure, first, len(args)) from None
             added += answer.get("tasks", [])

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, time_of, user
+from crawler_lifecycle.cli.session import current, time_of
 from crawler_lifecycle.cli.subjects import (
     By,
     End,
@@ -25,6 +25,7 @@ from crawler_lifecycle.cli.subjects import (
     each,
     show,
 )
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import Document, plain
 
 from . import tables
@@ -105,7 +106,7 @@ def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
     """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.timeline(run, limit=limit)
+        rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
     emit_list(session, "timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
     return Exit.DONE
 
@@ -124,7 +125,8 @@ def corrections(
         raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
     begin = None if since is None else time_of("--since", since, output.now())
     with session.gateway() as gateway:
-        rows = gateway.corrections(run, limit=limit, since=begin, kind=kind)
+        path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")
+        rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
         summary = gateway.correction_summary(begin) if run is None else None
 
     def table() -> None:
@@ -143,7 +145,7 @@ def describe(run: RunId, /) -> int:
     with session.gateway() as gateway:
         found = gateway.run(run)
         rows = gateway.tasks(run, limit=TASKS_MAX)
-        wrong = gateway.corrections(run, limit=CORRECTIONS_MAX)
+        wrong = gateway.rows(RUN.path(run, "/corrections"), limit=CORRECTIONS_MAX)
 
     def table() -> None:
         show_facts(session, facts(found, rows, wrong))
@@ -165,7 +167,7 @@ def crawlers() -> int:
     """List the crawlers that can be run."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.crawlers()
+        rows = gateway.rows("/v1/crawlers")
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
     emit_list(session, "crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
     return Exit.DONE
@@ -175,7 +177,7 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     """Show one crawler of the catalogue."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.crawlers()
+        rows = gateway.rows("/v1/crawlers")
     found = next((row for row in rows if row.get("name") == name), None)
     if found is None:
         raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
@@ -250,7 +252,7 @@ def look(run: RunId, /) -> int:
     """Have the cluster asked about a run now, instead of at the next due look."""
     session = current()
     with session.gateway() as gateway:
-        answer = gateway.look(run)
+        answer = gateway.post(RUN.path(run, "/look"))
     show(RUN, [answer])
     session.say(f"next: crawlctl describe {run}")
     return Exit.DONE

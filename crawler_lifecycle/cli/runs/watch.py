@@ -95,7 +95,7 @@ def _read(gateway: Gateway, run_id: int, seen: Seen) -> None:
     run = gateway.poll(f"/v1/runs/{run_id}")
     tasks = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=TASKS_PAGE).get("tasks", [])
     if _moved(run) != _moved(seen.run) or len(tasks) != len(seen.tasks):
-        seen.corrections = gateway.corrections(run_id, limit=TASKS_PAGE)
+        seen.corrections = gateway.rows(f"/v1/runs/{run_id}/corrections", limit=TASKS_PAGE)
     seen.run, seen.tasks = run, tasks
 
 
