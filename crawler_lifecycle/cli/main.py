@@ -42,7 +42,7 @@ SERVICES = {
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
-    "version": ("version:show_version", "Show the version of this program."),
+    "version": ("program:show_version", "Show the version of this program."),
 }
 CRAWLER = {
     "list": ("runs.verbs:crawlers", "List the crawlers that can be run."),
@@ -118,7 +118,7 @@ def build() -> App:
         help="Run crawls and know the truth about them.",
         help_epilogue=session.HELP,
         help_format="markdown",
-        version=_version,
+        version=session.installed,
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
@@ -150,12 +150,6 @@ def build() -> App:
 
 def _add(app: App, name: str, function: str, text: str, group: str | None, alias: str | None) -> None:
     app.command(f"crawler_lifecycle.cli.{function}", name=name, help=text, group=group, alias=alias)
-
-
-def _version() -> str:
-    from .version import installed
-
-    return installed()
 
 
 def check_words(words: Sequence[str]) -> None:

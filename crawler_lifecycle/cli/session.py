@@ -277,3 +277,13 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
     except ValueError as error:
         raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not allowed", None, str(error)) from None
     return at.isoformat().replace("+00:00", "Z")
+
+
+def installed() -> str:
+    """The version of this package."""
+    from importlib.metadata import PackageNotFoundError, version  # for this alone
+
+    try:
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:
+        return "unknown (not installed)"

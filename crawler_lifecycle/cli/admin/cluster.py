@@ -11,9 +11,10 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.output import clean, emit, moment, show_rows, span
+from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.subjects import Column, Document, of
 
 from .services import load_settings
@@ -42,10 +43,8 @@ def _state(row: Document) -> str:
     return ", ".join(words)
 
 
-def _became(row: Document) -> str:
-    if row.get("trouble"):
-        return clean(row["trouble"])
-    return {None: "-", True: "released", False: "gone already"}[row.get("released")]
+def _became(row: Document) -> str | None:
+    return row["trouble"] or {None: None, True: "released", False: "gone already"}[row["released"]]
 
 
 PODS = (
@@ -133,7 +132,6 @@ class _Row:
 
 def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
     from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
-    from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     try:
         found = held_pods.list_held(api, run_id=run)
@@ -153,7 +151,6 @@ def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
 def _let_go(api: Api, row: _Row) -> None:
     from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
     from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
-    from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     for left in reversed(range(TRIES)):
         try:

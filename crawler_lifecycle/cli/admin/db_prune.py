@@ -15,12 +15,13 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+from crawler_lifecycle.domain.retention import GOES, NEVER, RETENTION, Stays, Store
 from crawler_lifecycle.subjects import Column, Document, count, of
 
 from .services import load_settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.domain.retention import Stays
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
@@ -68,14 +69,11 @@ def prune(
 
 
 def _age(text: str) -> tuple[float, datetime]:
-    from crawler_lifecycle.domain.retention import RETENTION, Store
-
     rule = RETENTION[Store.DATABASE]
     return long_ago(text, output.now(), least_s=rule.least_s, why=rule.why_least, such_as=DEFAULT_AGE)
 
 
 def _pruner(url: str) -> Pruner:
-    from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
     from crawler_lifecycle.store import open_pruner, read_schema
 
     try:
@@ -102,8 +100,6 @@ class _Pruning:
     """One call of the command."""
 
     def __init__(self, session: Session, pruner: Pruner, before: datetime, *, yes: bool) -> None:
-        from crawler_lifecycle.domain.retention import GOES
-
         self._session = session
         self._pruner = pruner
         self._told_at = time.monotonic()
@@ -154,8 +150,6 @@ class _Pruning:
 
     def _tried(self, step: Callable[[], T]) -> T:
         """The step, again and again while the database does not take it. Each is one transaction, all or nothing."""
-        from crawler_lifecycle.domain.errors import StoreUnavailable
-
         for pause in (*AGAIN_S, None):
             try:
                 return step()
@@ -176,14 +170,10 @@ class _Pruning:
 
 
 def _show(session: Session, work: _Pruning, age_s: float) -> None:
-    from crawler_lifecycle.domain.retention import GOES, NEVER
-
     documents: list[Document] = []
     for name, table in work.tables.items():
-        if work.yes:
-            documents.append({"table": name, "rows": table.removed, "what": "removed", "why": GOES[name]})
-        else:
-            documents.append({"table": name, "rows": table.goes, "what": "would go", "why": GOES[name]})
+        rows, what = (table.removed, "removed") if work.yes else (table.goes, "would go")
+        documents.append({"table": name, "rows": rows, "what": what, "why": GOES[name]})
         kept = [{"table": name, "rows": rows, "what": "stays", "why": str(why)} for why, rows in table.stays.items()]
         documents += sorted(kept, key=lambda one: str(one["why"]))
     # Counting them would read them all.
