@@ -54,7 +54,7 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Whether this environment says by itself where our parts are."""
+    """Tell whether this environment says by itself where our parts are."""
     return any(environment.get(name) for name in NAMING)
 
 
@@ -64,7 +64,7 @@ class SetAside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one file tells."""
+    """The content of one file."""
 
     file: Path
     known: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Stack:
 
 
 def read(file: Path) -> Stack | None:
-    """What this file tells; ``None`` when there is none. Raises ``SetAside``."""
+    """The content of this file; ``None`` when there is none. Raises ``SetAside``."""
     try:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +172,7 @@ def gateway_setting(name: str) -> str | None:
 
 
 def user() -> str:
-    """Who calls, for the record of who started or stopped what."""
+    """The name of the caller, for the record of who started or stopped what."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container whose user has no name

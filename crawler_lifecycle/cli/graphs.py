@@ -124,7 +124,7 @@ def start(
 
 
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """What a module of the user builds: in a process of its own, which gets nothing from this one but the words."""
+    """The graph that a module of the user builds, in a process that gets nothing from this one but the words."""
     content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
     if code:
         why = f"the process that builds it ended with {code}; what it said stands above"

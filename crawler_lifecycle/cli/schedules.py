@@ -44,7 +44,7 @@ class TimeOptions:
     pause_after_failures: Annotated[int | None, Parameter(help="pause after so many failures in a row")] = None
 
     def given(self) -> dict[str, Any]:
-        """Those that were named, as a definition has them; cron and an interval take each other's place."""
+        """The options that were named, as a definition has them; cron and an interval take each other's place."""
         words = {"every": "every_s", "offset": "offset_s", "jitter": "jitter_s", "catch_up": "catch_up_s"}
         words["exclude"] = "excluded"
         found = {words.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}

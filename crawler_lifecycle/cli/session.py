@@ -99,7 +99,7 @@ class Session:
         )
 
     def token(self) -> str | None:
-        """What the gateway is shown: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
+        """The token for the gateway: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
 
         Never an argument: every user of a machine can read those of every process. Raises ``CommandFailed``.
         """
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def for_people(self) -> bool:
-        """Whether standard output is a table, and not data for a program."""
+        """Tell whether standard output is a table, and not data for a program."""
         return self.output in ("table", "wide")
 
     def say(self, line: str) -> None:

@@ -50,7 +50,7 @@ def status_of(row: Document) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a command is about: runs, managers, graphs, or (without ``line``) schedules and webhooks."""
+    """The subject of a command: runs, managers, graphs, or (without ``line``) schedules and webhooks."""
 
     subject: Subject
     line: Callable[[Document], str] = str
@@ -91,7 +91,7 @@ class Kind:
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """What a state means for somebody who waits for ``goal``; ``None`` to go on waiting."""
+    """The meaning of a state for somebody who waits for ``goal``; ``None`` to go on waiting."""
     status, outcome = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
@@ -103,7 +103,7 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 
 
 def is_news(row: Document, after: Document | None) -> bool:
-    """Whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
+    """Tell whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
 
     That of a manager may be the end before: its next attempt is on record a little later.
     """

@@ -45,7 +45,7 @@ class WebhookOptions:
     outcome: Annotated[list[str] | None, Parameter(help="only events that tell this outcome")] = None
 
     def given(self) -> dict[str, list[str]]:
-        """Those that were named, as a definition has them; an empty text stands for none."""
+        """The options that were named, as a definition has them; an empty text stands for none."""
         named = {_WORDS[one.name]: getattr(self, one.name) for one in fields(self)}
         return {name: [one for one in value if one] for name, value in named.items() if value is not None}
 

@@ -34,7 +34,7 @@ TOLD_EVERY = 1000
 
 
 def _state(row: Document) -> str:
-    """Where a pod stands, in words."""
+    """The state of a pod, in words."""
     words = [str(row["phase"])]
     for name, verb in (("ended_at", "ended"), ("deleted_at", "being deleted since")):
         if (at := moment(row.get(name))) is not None:

@@ -117,7 +117,7 @@ def _age(text: str) -> tuple[float, datetime]:
 
 @dataclass
 class _Row:
-    """What lies somewhere under the name of a run, and what became of it."""
+    """Files that lie somewhere under the name of a run, and what became of it."""
 
     name: str
     places: list[FilesPlace] = field(default_factory=list)
@@ -224,7 +224,7 @@ def _names(place: FilesPlace) -> set[str]:
 def _show(
     session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
 ) -> None:
-    """What is live, recent, or an empty folder is only counted for people: it is most of what there is."""
+    """Write what was found; for people, what is live, recent or empty is only counted: it is most of it."""
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
     shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]

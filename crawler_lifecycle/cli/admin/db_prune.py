@@ -89,7 +89,7 @@ def _pruner(url: str) -> Pruner:
 
 @dataclass
 class _Table:
-    """What was found in one table, and what became of it."""
+    """The rows found in one table, and what became of them."""
 
     goes: int = 0
     removed: int = 0
@@ -142,7 +142,7 @@ class _Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Whoever waits for a SQLite file polls, and would not come between two transactions that follow at once."""
+        """Leave the database to others: who waits for a SQLite file polls, and needs time between two transactions."""
         if time.monotonic() - self._told_at >= TOLD_EVERY_S:
             self._session.say(f"{self.removed:,} rows …")
             self._told_at = time.monotonic()

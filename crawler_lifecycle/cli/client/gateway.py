@@ -55,7 +55,7 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """Whether the last answer was that something is done now; else it was so already."""
+        """Tell whether the last answer was that something is done now; else it was so already."""
         # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
         self._http = httpx.Client(
             base_url=self.url,
@@ -312,7 +312,7 @@ def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:
 
 
 def unreachable() -> str:
-    """What to do about a gateway that does not answer."""
+    """The cure for a gateway that does not answer."""
     return "crawlctl dev (starts one on this machine), or name yours with --gateway or LIFECYCLE_GATEWAY__URL"
 
 

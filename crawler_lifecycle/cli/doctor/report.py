@@ -82,7 +82,7 @@ def counted(number: int, what: str) -> str:
 
 
 def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
-    """How far another clock is ahead of ours, known to within ``uncertain_s``.
+    """The line about how far another clock is ahead of ours, known to within ``uncertain_s``.
 
     Bad beyond what proofs of absence allow for.
     """
@@ -102,7 +102,7 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What checks may know. ``settings`` is ``None`` when they are wrong; ``fix`` allows them to mend things."""
+    """The knowledge of checks. ``settings`` is ``None`` when they are wrong; ``fix`` allows them to mend things."""
 
     settings: Settings | None
     sources: Sources
@@ -113,7 +113,7 @@ class Context:
 
     @property
     def call_s(self) -> float:
-        """How long one call of a check may take: a check makes a few, and each one that fails has a line to write."""
+        """Seconds for one call of a check: it makes a few, and each one that fails has a line to write."""
         return self.limit_s / 3
 
     @property

@@ -40,7 +40,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where settings come from: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
+    """The sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
 
     environment: Mapping[str, str]
     file: Path | None = None

@@ -76,7 +76,7 @@ def plan(
 
 
 def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
-    """What the process with the class says: its jobs, and how it came to its end."""
+    """The answer of the process with the class: its jobs, and how it came to its end."""
     options = [str(limit), name, *argv]
     answer, code = answer_of("crawler_lifecycle.plans.preview", options, session.timeout_s or TIMEOUT_S)
     try:

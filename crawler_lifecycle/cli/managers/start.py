@@ -269,7 +269,7 @@ class Sender:
             self._session.say(f"manager {self._manager_id}: {clean(self._told)}")
 
     def answer(self) -> Document:
-        """What was sent, for programs."""
+        """The answer for programs: what was sent."""
         return {"manager_id": self._manager_id, "jobs": self.jobs, "new": self.new}
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
@@ -292,7 +292,7 @@ def checked_id(request_id: str | None) -> str:
 
 
 def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Callable[[Args], None]:
-    """What refuses an item that the crawler would refuse, by the catalogue; without a crawler nothing is refused."""
+    """A check that refuses an item as the crawler would, by the catalogue; without a crawler nothing is refused."""
     if not isinstance(crawler, str):
         return lambda args: None
     found = next((one for one in gateway.rows("/v1/crawlers") if one.get("name") == crawler), None)

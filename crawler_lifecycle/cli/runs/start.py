@@ -135,7 +135,7 @@ def start(
 
 
 def _check_numbers(request: Mapping[str, Any]) -> None:
-    """What the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
+    """Refuse what the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
     given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
     given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}

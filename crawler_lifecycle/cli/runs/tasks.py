@@ -110,7 +110,7 @@ def add(
 
 
 def _present(gateway: Gateway, run: int) -> int:
-    """How many tasks the run has; 0 when this caller may not ask, as a crawler with the token for its own run."""
+    """The number of tasks of the run; 0 when this caller may not ask, as a crawler with the token for its own run."""
     try:
         counts = gateway.run(run).get("tasks")
     except CommandFailed as failure:

@@ -60,7 +60,7 @@ def status_words(run: Document) -> str:
 
 
 def asked(request: Document) -> list[tuple[str, str]]:
-    """What was asked for, as far as it is not the general default."""
+    """Everything that was asked for, as far as it is not the general default."""
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
@@ -85,7 +85,7 @@ def assignments(values: object) -> str:
 
 
 def truth_words(run: Document) -> str:
-    """When the recorded status was last compared with the cluster, and when it will be again."""
+    """Words about the last comparison of the status with the cluster, and the next one."""
     words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
     due = moment(run.get("next_look_at"))
     if run.get("status") in TERMINAL or due is None:
@@ -94,7 +94,7 @@ def truth_words(run: Document) -> str:
 
 
 def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
-    """That a list of corrections is empty, and of what."""
+    """Words for an empty list of corrections."""
     words = "no corrections" if kind is None else f"no corrections of kind {kind}"
     return words + (f" of run {run}" if run is not None else "") + (f" since {since}" if since else "")
 
@@ -128,7 +128,7 @@ def task_line(task: Document) -> str:
 
 
 def waiting_clause(run: Document) -> str:
-    """What the run waits for, as a part of a line about it; empty when it waits for nothing."""
+    """The thing that the run waits for, as a part of a line about it; empty when it waits for nothing."""
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
@@ -192,7 +192,7 @@ def stop_words(stop: Document) -> str:
 
 
 def stops(run: Document) -> list[tuple[str, str]]:
-    """Who stopped the run: each wish of a person as it was logged, also of earlier attempts, and the run's own limit.
+    """Lines about each stop: wishes of people as they were logged, also of earlier attempts, and the run's own limit.
 
     The intent of the run merges them (the first one's time, every force), so it names nobody where the log does.
     """

@@ -43,7 +43,7 @@ _RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CAN
 
 @dataclass(slots=True)
 class Seen:
-    """What the last round of questions found, and the lines that were told of it and of those before."""
+    """The findings of the last round of questions, and the lines that were told of it and of those before."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
     tasks: Sequence[Document] = ()

@@ -69,7 +69,7 @@ def modules_with_plans(folder: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one stack is."""
+    """The places of everything in one stack."""
 
     state_dir: Path
     ports: Mapping[str, int]
@@ -90,7 +90,7 @@ class Layout:
         return f"http://{self.host(name)}:{self.ports[name]}"
 
     def host(self, name: str) -> str:
-        """Where a part listens: on loopback, except for the site, which pods have to reach."""
+        """The address on which a part listens: on loopback, except for the site, which pods have to reach."""
         return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
 
     @property
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def cluster_dir(self) -> Path:
-        """Where local tasks live."""
+        """The folder of local tasks."""
         return self.state_dir / "cluster"
 
     @property
@@ -111,7 +111,7 @@ class Layout:
         return self.site is not None or examples_dir() is not None
 
     def addresses(self) -> dict[str, str | None]:
-        """What ``dev.json`` tells, as settings spell it."""
+        """The addresses for ``dev.json``, as settings spell them."""
         return {
             "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
             "namespace": temporal_server.NAMESPACE,
@@ -128,7 +128,7 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """Where crawls execute; what the stack was told, not what its environment says beside it."""
+        """The cluster where crawls execute; what the stack was told, not what its environment says beside it."""
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()

@@ -117,7 +117,7 @@ def _unreadable(api: Api) -> Line:
 
 
 def _rights(api: Api) -> list[Line]:
-    """Whether we have the rights of every component; of one alone, when we are its service account."""
+    """Check whether we have the rights of every component; of one alone, when we are its service account."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     me = rbac.who_am_i(api)

@@ -41,7 +41,7 @@ Found = Mapping[str, Any]
 
 
 def room(api: Api) -> list[Line]:
-    """Whether the quotas of the namespace have room."""
+    """Check whether the quotas of the namespace have room."""
     answer = _read(api, api.path("resourcequotas"))
     if answer is None:
         return [ok("quota", "quotas are not ours to read; a full one is told as the reason why tasks wait")]
@@ -54,7 +54,7 @@ def room(api: Api) -> list[Line]:
 
 
 def quota_lines(quota: Found) -> list[Line]:
-    """What is used up of a ResourceQuota, of what pods and Jobs need."""
+    """Lines about what is used up of a ResourceQuota, of what pods and Jobs need."""
     status, name, namespace = quota.get("status") or {}, quota["metadata"]["name"], quota["metadata"].get("namespace")
     hard = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}
     edit = " ".join(["kubectl edit resourcequota", name, *(["-n", namespace] if namespace else [])])
@@ -79,7 +79,7 @@ def quota_lines(quota: Found) -> list[Line]:
 
 
 def account(api: Api, name: str) -> list[Line]:
-    """Whether the service account of crawl pods is there, and powerless."""
+    """Check whether the service account of crawl pods is there, and powerless."""
 
     def judge(found: Found, what: str) -> Line:
         if found.get("automountServiceAccountToken") is False:
@@ -93,7 +93,7 @@ def account(api: Api, name: str) -> list[Line]:
 
 
 def pull_secrets(api: Api, settings: Settings) -> list[Line]:
-    """Whether the image pull secrets of settings and catalogue are there, as far as they are ours to read."""
+    """Check whether the image pull secrets of settings and catalogue are there, as far as they are ours to read."""
     wanted = dict.fromkeys(settings.cluster.pull_secrets, "LIFECYCLE_CLUSTER__PULL_SECRETS")
     for crawler in _crawlers(settings):
         wanted = dict.fromkeys(crawler.kubernetes.pull_secrets, f"crawler {crawler.name}") | wanted
@@ -115,7 +115,7 @@ def pull_secrets(api: Api, settings: Settings) -> list[Line]:
 
 
 def claim(api: Api, name: str | None) -> list[Line]:
-    """Whether the shared volume's claim is bound."""
+    """Check whether the shared volume's claim is bound."""
     if name is None:
         return []
 
@@ -136,7 +136,7 @@ def claim(api: Api, name: str | None) -> list[Line]:
 
 
 def priority(api: Api, settings: Settings) -> list[Line]:
-    """Whether the priority classes of crawl pods are there, and none is so low that no node is added for them."""
+    """Check whether the priority classes of crawl pods are there, and none is so low that no node is added for them."""
     chosen = settings.cluster
     wanted = {crawler.kubernetes.priority_class: f"crawler {crawler.name}" for crawler in _crawlers(settings)}
     wanted[chosen.scheduled_priority_class] = "LIFECYCLE_CLUSTER__SCHEDULED_PRIORITY_CLASS"
@@ -204,7 +204,7 @@ def _crawlers(settings: Settings) -> list[CrawlerDefinition]:
 
 
 def left_over(api: Api) -> list[Line]:
-    """Whether pods wait for our finalizer for longer than anything of ours takes."""
+    """Check whether pods wait for our finalizer for longer than anything of ours takes."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
     from crawler_lifecycle.clusters.kubernetes.jobs import held_pods
 

@@ -69,7 +69,7 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
 
 
 def _written(url: str, file: Path) -> list[Line]:
-    """Whoever only reads does not notice that nobody can write."""
+    """Try to write: reading alone does not show that nobody can."""
     try:
         try_writing(url)
     except StoreUnavailable as error:
@@ -103,7 +103,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    """What the server's variables mean for us; nothing for SQLite."""
+    """Lines about the server's variables; nothing for SQLite."""
     if not variables:
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}

@@ -20,8 +20,7 @@ SIGNS, READS = "gateway", "worker-export"
 
 
 def check_files(context: Context) -> Sequence[Line]:
-    """Whether bucket and volume can be used: in a component's pod as that component uses them, elsewhere in every way
-    that any of ours does."""
+    """Check whether bucket and volume can be used: in a component's pod as it uses them, elsewhere in every way."""
     settings = context.known
     if settings.cluster.kind != "kubernetes":
         return []
@@ -42,7 +41,7 @@ def check_files(context: Context) -> Sequence[Line]:
 
 
 def bucket_lines(url: str, mine: str | None) -> list[Line]:
-    """What of writing, listing, reading and removing is refused. ``mine``: the component whose place this is."""
+    """Lines about what is refused of writing, listing, reading and removing; ``mine``: the component that we are."""
     try:
         bucket = compose.build_bundles_place(url, probing=True)
     except InvalidRequest as error:
@@ -79,7 +78,7 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
 
 
 def volume_line(path: Path | None, *, in_pod: bool) -> Line:
-    """Whether the shared volume is mounted here, and can be read, as exports need; or written to as well."""
+    """Check whether the shared volume is mounted here, and can be read, as exports need; or written to as well."""
     if path is None:
         cure = "set LIFECYCLE_CLUSTER__VOLUME_PATH to where workers of the role export have the volume mounted"
         return bad(CHECK, "LIFECYCLE_CLUSTER__VOLUME_PATH is not set, and LIFECYCLE_CLUSTER__VOLUME_CLAIM is", cure)

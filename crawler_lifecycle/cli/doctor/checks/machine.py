@@ -61,7 +61,7 @@ def check_versions(context: Context) -> Sequence[Line]:
 
 
 def requirement_lines(wanted: Sequence[str]) -> list[Line]:
-    """What is wrong with the packages that are installed, by requirements such as ``boto3<2,>=1.40``.
+    """Lines about what is wrong with the packages that are installed, by requirements such as ``boto3<2,>=1.40``.
 
     Known traps: without bounds a resolver falls back to boto3 0.0.3, and python-dateutil 3 breaks botocore.
     """
@@ -86,7 +86,7 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_memory(context: Context) -> Sequence[Line]:
-    """What is left of this machine's memory, and of this control group's."""
+    """Check what is left of this machine's memory, and of this control group's."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     left = [(int(found[1]) * 1024, "of this machine")] if found else []
     try:
@@ -99,14 +99,14 @@ def check_memory(context: Context) -> Sequence[Line]:
 
 
 def memory_line(available: int, why: str, *, alone: bool) -> Line:
-    """What so many bytes of memory mean; ``alone``: for our process, and not for crawls beside it."""
+    """The line about so many bytes of memory; ``alone``: for our process, and not for crawls beside it."""
     level = _level(available, *((ALONE_WARN, ALONE_BAD) if alone else (MEMORY_WARN, MEMORY_BAD)))
     cure = "give it more memory" + ("" if alone else ", or run fewer tasks at once (LIFECYCLE_CLUSTER__SLOTS)")
     return Line("memory", level, f"{available // MIB:,} MiB of memory are left ({why})", cure)
 
 
 def check_groups(context: Context) -> Sequence[Line]:
-    """Whether the kernel can limit the tasks of a local cluster; proved by making a control group and removing it."""
+    """Check whether the kernel can limit local tasks, by making a control group and removing it."""
     cluster = context.known.cluster
     if cluster.kind != "local":
         return []

@@ -22,7 +22,7 @@ _PLANS_SHOWN = 5
 
 
 def plans(store: Store, settings: Settings) -> list[Line]:
-    """What workers have registered. No module of a user is imported here."""
+    """Check the plans that workers have registered. No module of a user is imported here."""
     return plan_lines(store.plans.list_plans(), settings.plans.modules)
 
 
@@ -45,7 +45,7 @@ def plan_lines(rows: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
 
 
 def webhooks(store: Store, settings: Settings) -> list[Line]:
-    """How webhooks stand. No receiver is called."""
+    """Check how webhooks stand. No receiver is called."""
     return webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), settings.webhooks.rules)
 
 
@@ -80,7 +80,7 @@ def schedules(store: Store, settings: Settings) -> list[Line]:
 
 
 def truth(store: Store, settings: Settings) -> list[Line]:
-    """What is overdue or lost, in a sentence."""
+    """Check what is overdue or lost."""
     now = datetime.now(UTC)
     wrong = overdue_words(store.overdue.overdue_looks(overdue_before(now)), now)
     audit = "a worker of the role audit sees to it within a minute: start one, or read in its log why it cannot"

@@ -19,7 +19,7 @@ from crawler_lifecycle.settings import Settings
 
 
 def check_catalogue(context: Context) -> Sequence[Line]:
-    """Whether the catalogue can be read; what is wrong is named with its line."""
+    """Check whether the catalogue can be read; what is wrong is named with its line."""
     settings = context.known
     files = [settings.crawlers, *([settings.more_crawlers] if settings.more_crawlers is not None else [])]
     return [_catalogue(path, settings) for path in files]
@@ -39,7 +39,7 @@ def _catalogue(path: Path, settings: Settings) -> Line:
 
 
 def check_scheduler(context: Context) -> Sequence[Line]:
-    """Whether the scheduler service answers, and which crawlers it offers."""
+    """Check whether the scheduler service answers, and which crawlers it offers."""
     settings = context.known
     least = {"timeout_s": min(settings.scheduler.timeout_s, context.call_s)}
     quick = settings.model_copy(update={"scheduler": settings.scheduler.model_copy(update=least)})
@@ -57,7 +57,7 @@ def check_scheduler(context: Context) -> Sequence[Line]:
 
 
 def check_gateway(context: Context) -> Sequence[Line]:
-    """Whether the gateway answers, what it lacks by its own word, whether it lets us in, and its clock."""
+    """Check whether the gateway answers, what it lacks by its own word, whether it lets us in, and its clock."""
     url = gateway_url(context.known).rstrip("/")
     headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
     try:
@@ -83,7 +83,7 @@ def check_gateway(context: Context) -> Sequence[Line]:
 
 
 def gateway_url(settings: Settings) -> str:
-    """Where the gateway is, as far as settings tell."""
+    """The address of the gateway, as far as settings tell."""
     listen = settings.gateway
     return listen.url or f"http://{'127.0.0.1' if listen.host in ('', '0.0.0.0', '::') else listen.host}:{listen.port}"  # noqa: S104
 
@@ -102,7 +102,7 @@ def _readiness(url: str, answer: httpx.Response) -> Line:
 
 
 def authorisation_line(answer: httpx.Response, *, token: bool) -> Line:
-    """What the answer to a plain read says about our token; the gateway says by itself that one has expired."""
+    """The line about our token, by the answer to a plain read; the gateway says by itself that it has expired."""
     shown, status = "the token" if token else "no token", answer.status_code
     if status == 200:
         return ok("gateway", f"lets us in with {shown}")
