@@ -65,9 +65,7 @@ class Gateway:
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = encode_pages(spec)
         body = {"id": key, "fingerprint": fingerprint(spec), "pages": len(pages), "options": asdict(spec.options)}
-        draft = self._call(
-            "POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": user()}
-        )
+        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": user()})
         if draft["state"] != "draft":
             return False
         for number, page in enumerate(pages):
