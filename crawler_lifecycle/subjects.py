@@ -89,7 +89,7 @@ class Action:
     title: str
     """The text of its button."""
     done: str = ""
-    """What the page says afterwards; where it is empty, that depends on the answer."""
+    """What the page says afterwards, with fields in braces; where it is empty, that depends on the answer."""
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the body that a person may fill in."""
@@ -106,7 +106,7 @@ class Action:
 
     @property
     def danger(self) -> bool:
-        """Whether it loses something: crawlers are killed, or a definition goes."""
+        """True for what loses something: crawlers are killed, or a definition goes."""
         return self.name in ("force", "delete")
 
 
@@ -384,7 +384,7 @@ MANAGER = Subject(
         Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
         Action("pause", "Pause", "It picks nothing more; what runs goes on.", _picks),
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
-        Action("cap", "Set", "The cap is set.", _live, ("cap",)),
+        Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
     ),
     empty="There are none. A manager keeps a stream of runs going under a cap; it is started by crawlctl manager "
     "start, the API or a schedule.",
@@ -421,6 +421,10 @@ def _graph_state(row: Document) -> Word:
     return Word(row.get("state"), why=_why(row))
 
 
+def _graph_name(row: Document) -> Link | None:
+    return Link(row["name"], f"/graphs/{quote(str(row.get('id')), safe='')}") if row.get("name") else None
+
+
 def _open(row: Document) -> bool:
     return row.get("state") in ("draft", "executing")
 
@@ -430,7 +434,7 @@ GRAPH = Subject(
     "id",
     columns=(
         Column("Graph", _itself("graphs", "id")),
-        Column("Name", of("name")),
+        Column("Name", _graph_name),
         Column("State", _graph_state),
         Column("Steps", steps),
         Column("Created", at("created_at")),
@@ -490,6 +494,10 @@ def schedule_state(row: Document) -> str:
     return "paused" if row.get("paused") else "ended" if row.get("ended_at") else "active"
 
 
+def _untold(row: Document) -> list[str]:
+    return ["Temporal is not told yet"] if row.get("in_temporal") is False else []
+
+
 def _began(row: Document) -> Cell:
     kind, number = row.get("kind"), row.get("target_id")
     if number is None:
@@ -535,7 +543,7 @@ SCHEDULE = Subject(
         Column("Schedule", _itself("schedules", "name")),
         Column("Begins", begins),
         Column("Due", due_times),
-        Column("State", lambda row: Word(schedule_state(row), why=_why(row))),
+        Column("State", lambda row: Word(schedule_state(row), why=[*_why(row), *_untold(row)])),
         _page("Next", lambda row: At(row.get("next"))),
         _page("Last", lambda row: At((row.get("last") or {}).get("due_at"))),
         *(_page(one.title, _of_last(one), right=one.right) for one in DUE[1:5]),
@@ -604,6 +612,7 @@ WEBHOOK = Subject(
     columns=(
         Column("Webhook", _itself("webhooks", "name")),
         Column("State", _webhook_state),
+        _page("Since", lambda row: At(row.get("paused_at") or row.get("failing_since"))),
         Column("Address", _definition("url")),
         Column("Told of", _listed("events", "everything")),
         Column("Delivered", at("delivered_at")),
