@@ -7,6 +7,7 @@ token never goes to an address that was found this way: the gateway of ``crawlct
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import stat
@@ -53,7 +54,7 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Whether this environment says by itself where our parts are."""
+    """Tell whether this environment says by itself where our parts are."""
     return any(environment.get(name) for name in NAMING)
 
 
@@ -63,7 +64,7 @@ class SetAside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one file tells."""
+    """The content of one file."""
 
     file: Path
     known: Mapping[str, Any]
@@ -75,7 +76,7 @@ class Stack:
 
 
 def read(file: Path) -> Stack | None:
-    """What this file tells; ``None`` when there is none. Raises ``SetAside``."""
+    """The content of this file; ``None`` when there is none. Raises ``SetAside``."""
     try:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -144,3 +145,35 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
         if found is not None:
             return found
     return None
+
+
+class ConfigUnreadable(Exception):
+    """The file that ``LIFECYCLE_CONFIG`` names cannot be read; the text says why."""
+
+
+def gateway_setting(name: str) -> str | None:
+    """``url`` or ``token`` of the gateway: of the environment, else of the file that ``LIFECYCLE_CONFIG`` names.
+
+    Raises ``ConfigUnreadable``.
+    """
+    path = os.environ.get("LIFECYCLE_CONFIG")
+    if found := os.environ.get(f"LIFECYCLE_GATEWAY__{name.upper()}"):
+        return found
+    if not path:
+        return None
+    import tomllib  # few have such a file
+
+    try:
+        section = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("gateway")
+    except (OSError, ValueError) as error:
+        raise ConfigUnreadable(f"LIFECYCLE_CONFIG: {path!r} cannot be read: {error}") from None
+    value = section.get(name) if isinstance(section, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def user() -> str:
+    """The name of the caller, for the record of who started or stopped what."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"uid {os.getuid()}"

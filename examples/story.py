@@ -200,7 +200,8 @@ class Story:
         return Places(self.stack.state_dir, self.stack.addresses)
 
     def _corrections_of(self, task: Mapping[str, Any]) -> list[Run]:
-        return [c for c in self.gateway.corrections(task["run_id"]) if c["task_id"] == task["task_id"]]
+        rows = self.gateway.rows(f"/v1/runs/{task['run_id']}/corrections")
+        return [row for row in rows if row["task_id"] == task["task_id"]]
 
     def _found_something(self, run_id: int) -> bool:
         """Whether a crawler of this run has written an item."""

@@ -105,8 +105,8 @@ class ClusterStory(Story):
         name = pod["metadata"]["name"]
         self.cluster.admin.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
         self.view.say("chaos", f"deleted pod {name} behind the service's back", "red")
-        self._wait("the correction", lambda: self.gateway.corrections(self.ids["taken"]))
-        self.corrections = self.gateway.corrections(self.ids["taken"])
+        self._wait("the correction", lambda: self.gateway.rows(f"/v1/runs/{self.ids['taken']}/corrections"))
+        self.corrections = self.gateway.rows(f"/v1/runs/{self.ids['taken']}/corrections")
         for found in self.corrections:
             text = f"believed {found['believed']}, true was {found['truth']}, for {milliseconds(found['lag_ms'])}"
             self.view.say("corrected", f"{found['kind']}: {text}, found by {found['found_by']}", "green")

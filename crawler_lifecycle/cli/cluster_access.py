@@ -1,4 +1,4 @@
-"""Which Kubernetes cluster a command means, and a connection to it whose errors name a cure."""
+"""The Kubernetes cluster that a command means, and a connection to it whose errors name a cure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def namespace_phase(api: Api) -> str | None:
 
 
 def failed(error: Exception) -> CommandFailed:
-    """What an answer that is none means for a command."""
+    """The failure of a command that got no answer."""
     status = getattr(error, "status", None)
     if status == 401:
         return CommandFailed(

@@ -1,4 +1,4 @@
-"""How our programs exit."""
+"""The exit of our programs."""
 
 from __future__ import annotations
 

@@ -15,22 +15,22 @@ from .problems import CommandFailed, Exit
 #: called: what one verb needs must not slow down the others.
 RUNS = {
     "start": ("runs.start:start", "Start a run of a crawler."),
-    "stop": ("runs.control:stop", "Ask runs to end in order."),
-    "force-stop": ("runs.control:force_stop", "End runs at once, killing what they execute."),
-    "resume": ("runs.control:resume", "Go on with a run that has ended, as its next attempt."),
-    "look": ("runs.control:look", "Have the cluster asked about a run now."),
-    "wait": ("runs.control:wait", "Wait for a run; the exit code tells how it ended."),
+    "stop": ("runs.verbs:stop", "Ask runs to end in order."),
+    "force-stop": ("runs.verbs:force_stop", "End runs at once, killing what they execute."),
+    "resume": ("runs.verbs:resume", "Go on with a run that has ended, as its next attempt."),
+    "look": ("runs.verbs:look", "Have the cluster asked about a run now."),
+    "wait": ("runs.verbs:wait", "Wait for a run; the exit code tells how it ended."),
     "watch": ("runs.watch:watch", "Watch a run to its end, or all live runs."),
-    "list": ("runs.show:list_runs", "List runs, newest first."),
-    "get": ("runs.show:get", "Describe a run; without one, list runs."),
-    "describe": ("runs.show:describe", "Show everything about a run on one screen."),
+    "list": ("runs.verbs:list_runs", "List runs, newest first."),
+    "get": ("runs.verbs:get", "Describe a run; without one, list runs."),
+    "describe": ("runs.verbs:describe", "Show everything about a run on one screen."),
     "tasks": ("runs.tasks:app", "List the tasks of a run; tasks add gives it more."),
-    "timeline": ("runs.show:timeline", "List everything that happened to a run, and how late it was recorded."),
-    "corrections": ("runs.show:corrections", "List recorded statuses that were untrue, and for how long."),
+    "timeline": ("runs.verbs:timeline", "List everything that happened to a run, and how late it was recorded."),
+    "corrections": ("runs.verbs:corrections", "List recorded statuses that were untrue, and for how long."),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
     "items": ("runs.files:items", "Show the items that a run found, also while it runs."),
     "files": ("runs.files:files", "List the supporting files of a run, show or fetch one."),
-    "export": ("runs.export:export", "Show what was exported of a run; send it again, or fetch it."),
+    "export": ("runs.files:export", "Show what was exported of a run; send it again, or fetch it."),
 }
 SERVICES = {
     "audit": ("admin.audit:audit", "Compare database, cluster and Temporal, and put right what differs."),
@@ -38,65 +38,65 @@ SERVICES = {
     "worker": ("admin.services:worker", "Run a worker."),
     "gateway": ("admin.services:gateway_app", "Run the gateway (HTTP API); gateway token new makes tokens."),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
-    "doctor": ("doctor:doctor", "Check everything that a run needs, and say what to do about it."),
+    "doctor": ("doctor.verb:doctor", "Check everything that a run needs, and say what to do about it."),
 }
 PROGRAM = {
     "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
-    "version": ("version:show_version", "Show the version of this program."),
+    "version": ("program:show_version", "Show the version of this program."),
 }
 CRAWLER = {
-    "list": ("runs.show:crawlers", "List the crawlers that can be run."),
-    "describe": ("runs.show:describe_crawler", "Show one crawler of the catalogue."),
+    "list": ("runs.verbs:crawlers", "List the crawlers that can be run."),
+    "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
 }
 MANAGER = {
     "start": ("managers.start:start", "Start a manager: of a class, or a crawler once for each item."),
-    "list": ("managers.show:list_managers", "List managers, newest first."),
-    "describe": ("managers.show:describe", "Show everything about a manager, and its jobs."),
-    "watch": ("managers.control:watch", "Watch a manager to its end."),
-    "wait": ("managers.control:wait", "Wait for a manager; the exit code tells how it ended."),
-    "stop": ("managers.control:stop", "Ask managers to end, with their runs."),
-    "force-stop": ("managers.control:force_stop", "End managers and their runs at once."),
-    "pause": ("managers.control:pause", "Have managers start nothing more for now."),
-    "resume": ("managers.control:resume", "Let a paused manager go on, or one that has ended begin its next attempt."),
-    "add": ("managers.adding:add", "Give a manager more jobs."),
-    "cap": ("managers.control:cap", "Set how many runs a manager may have at once."),
-    "logs": ("managers.show:logs", "Show what the class of a manager printed last."),
+    "list": ("managers.verbs:list_managers", "List managers, newest first."),
+    "describe": ("managers.verbs:describe", "Show everything about a manager, and its jobs."),
+    "watch": ("managers.verbs:watch", "Watch a manager to its end."),
+    "wait": ("managers.verbs:wait", "Wait for a manager; the exit code tells how it ended."),
+    "stop": ("managers.verbs:stop", "Ask managers to end, with their runs."),
+    "force-stop": ("managers.verbs:force_stop", "End managers and their runs at once."),
+    "pause": ("managers.verbs:pause", "Have managers start nothing more for now."),
+    "resume": ("managers.verbs:resume", "Let a paused manager go on, or one that has ended begin its next attempt."),
+    "add": ("managers.start:add", "Give a manager more jobs."),
+    "cap": ("managers.verbs:cap", "Set how many runs a manager may have at once."),
+    "logs": ("managers.verbs:logs", "Show what the class of a manager printed last."),
     "plan": ("managers.plan:plan", "Show what a class would schedule; without one, list the classes there are."),
 }
 GRAPH = {
-    "start": ("graphs.start:start", "Start a graph: of a module that builds it, or of a file."),
-    "list": ("graphs.show:list_graphs", "List graphs, newest first."),
-    "describe": ("graphs.show:describe", "Show everything about a graph, and its steps."),
-    "watch": ("graphs.control:watch", "Watch a graph to its end."),
-    "wait": ("graphs.control:wait", "Wait for a graph; the exit code tells how it ended."),
-    "stop": ("graphs.control:stop", "Ask graphs to end, with all that they execute; or cancel some of their steps."),
-    "force-stop": ("graphs.control:force_stop", "End graphs and all that they execute at once."),
-    "retry": ("graphs.control:retry", "Let steps begin anew, also of a graph that has ended."),
-    "step": ("graphs.show:step", "Show one step, what it waits for, how it failed, and its result."),
-    "render": ("graphs.show:render", "Draw a graph for Graphviz or Mermaid."),
+    "start": ("graphs:start", "Start a graph: of a module that builds it, or of a file."),
+    "list": ("graphs:list_graphs", "List graphs, newest first."),
+    "describe": ("graphs:describe", "Show everything about a graph, and its steps."),
+    "watch": ("graphs:watch", "Watch a graph to its end."),
+    "wait": ("graphs:wait", "Wait for a graph; the exit code tells how it ended."),
+    "stop": ("graphs:stop", "Ask graphs to end, with all that they execute; or cancel some of their steps."),
+    "force-stop": ("graphs:force_stop", "End graphs and all that they execute at once."),
+    "retry": ("graphs:retry", "Let steps begin anew, also of a graph that has ended."),
+    "step": ("graphs:step", "Show one step, what it waits for, how it failed, and its result."),
+    "render": ("graphs:render", "Draw a graph for Graphviz or Mermaid."),
 }
 SCHEDULE = {
-    "create": ("schedules.put:create", "Make a schedule: of a crawler, or of a file."),
-    "list": ("schedules.control:list_schedules", "List schedules."),
-    "describe": ("schedules.control:describe", "Show everything about a schedule, and what lies ahead."),
-    "update": ("schedules.put:update", "Change when a schedule is due, and what happens then."),
-    "pause": ("schedules.control:pause", "Have due times begin nothing for now."),
-    "resume": ("schedules.control:resume", "Let a paused schedule go on."),
-    "trigger": ("schedules.control:trigger", "Have a schedule be due now."),
-    "backfill": ("schedules.control:backfill", "Have past due times begin that began nothing."),
-    "due": ("schedules.control:due", "List due times, each with what became of it."),
-    "delete": ("schedules.control:delete", "Delete a schedule; its due times stay on record."),
+    "create": ("schedules:create", "Make a schedule: of a crawler, or of a file."),
+    "list": ("schedules:list_schedules", "List schedules."),
+    "describe": ("schedules:describe", "Show everything about a schedule, and what lies ahead."),
+    "update": ("schedules:update", "Change when a schedule is due, and what happens then."),
+    "pause": ("schedules:pause", "Have due times begin nothing for now."),
+    "resume": ("schedules:resume", "Let a paused schedule go on."),
+    "trigger": ("schedules:trigger", "Have a schedule be due now."),
+    "backfill": ("schedules:backfill", "Have past due times begin that began nothing."),
+    "due": ("schedules:due", "List due times, each with what became of it."),
+    "delete": ("schedules:delete", "Delete a schedule; its due times stay on record."),
 }
 WEBHOOK = {
-    "create": ("webhooks.put:create", "Make a webhook: who is told, and of what."),
-    "list": ("webhooks.control:list_webhooks", "List webhooks."),
-    "describe": ("webhooks.control:describe", "Show everything about a webhook, and how it stands."),
-    "update": ("webhooks.put:update", "Change where a webhook leads, and what it is told of."),
-    "pause": ("webhooks.control:pause", "Have nothing told to a webhook for now."),
-    "resume": ("webhooks.control:resume", "Let a paused webhook go on."),
-    "test": ("webhooks.control:try_out", "Tell a webhook of an event that is for it alone."),
-    "deliveries": ("webhooks.control:deliveries", "List what was told to a webhook, or tried to be."),
-    "delete": ("webhooks.control:delete", "Delete a webhook; its deliveries stay on record."),
+    "create": ("webhooks:create", "Make a webhook: who is told, and of what."),
+    "list": ("webhooks:list_webhooks", "List webhooks."),
+    "describe": ("webhooks:describe", "Show everything about a webhook, and how it stands."),
+    "update": ("webhooks:update", "Change where a webhook leads, and what it is told of."),
+    "pause": ("webhooks:pause", "Have nothing told to a webhook for now."),
+    "resume": ("webhooks:resume", "Let a paused webhook go on."),
+    "test": ("webhooks:try_out", "Tell a webhook of an event that is for it alone."),
+    "deliveries": ("webhooks:deliveries", "List what was told to a webhook, or tried to be."),
+    "delete": ("webhooks:delete", "Delete a webhook; its deliveries stay on record."),
 }
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Bring the database's schema to this version."),
@@ -118,7 +118,7 @@ def build() -> App:
         help="Run crawls and know the truth about them.",
         help_epilogue=session.HELP,
         help_format="markdown",
-        version=_version,
+        version=session.installed,
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
@@ -150,12 +150,6 @@ def build() -> App:
 
 def _add(app: App, name: str, function: str, text: str, group: str | None, alias: str | None) -> None:
     app.command(f"crawler_lifecycle.cli.{function}", name=name, help=text, group=group, alias=alias)
-
-
-def _version() -> str:
-    from .version import installed
-
-    return installed()
 
 
 def check_words(words: Sequence[str]) -> None:

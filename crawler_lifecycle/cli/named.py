@@ -1,43 +1,27 @@
-"""What the verbs about schedules and webhooks share: both are definitions that people name, pause and delete."""
+"""Schedules and webhooks: definitions that people name, pause and delete."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from .output import Column, Document, clean, emit, emit_list, say_note, show_facts
-from .problems import CommandFailed, Exit
-from .session import Session, current, user
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import Document
 
-By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
-Limit = Annotated[int, Parameter(help="at most so many")]
+from .output import clean, emit, say_note, show_facts
+from .problems import CommandFailed, Exit
+from .session import Session, current
+from .subjects import Kind
+
 Reason = Annotated[str | None, Parameter(help="shown with it")]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Named(Kind):
     """One kind of them. Each method answers the exit code of a verb."""
-
-    kind: str
-    """What the verb is called; routes and answers have its plural."""
-    columns: Sequence[Column]
-    facts: Callable[[Document], list[tuple[str, str]]]
-
-    def path(self, name: str) -> str:
-        """Where one is."""
-        return f"/v1/{self.kind}s/{quote(name, safe='')}"
-
-    def list_all(self, limit: int) -> int:
-        session = current()
-        with session.gateway() as gateway:
-            rows = gateway.rows(f"/v1/{self.kind}s", limit=limit)
-        empty = f"no {self.kind}s; next: crawlctl {self.kind} create --help"
-        emit_list(session, f"{self.kind}s", rows, self.columns, name="name", empty=empty)
-        return Exit.DONE
 
     def describe(self, name: str) -> int:
         session = current()
@@ -61,14 +45,14 @@ class Named:
         with session.gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
         self._show(session, found, name)
-        verbs = " · ".join(f"crawlctl {self.kind} {verb} {name}" for verb in following(found).split())
+        verbs = " · ".join(f"crawlctl {self.noun} {verb} {name}" for verb in following(found).split())
         session.say(f"next: {verbs}")
         return Exit.DONE
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Its definition with these changes. Raises ``CommandFailed`` where there are none."""
         if not changes:
-            raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.kind} update --help")
+            raise CommandFailed(Exit.USAGE, "nothing to change", None, f"crawlctl {self.noun} update --help")
         with current().gateway() as gateway:
             return {**gateway.get(self.path(name))["definition"], **changes}
 
@@ -76,11 +60,11 @@ class Named:
         session = current()
         with session.gateway() as gateway:
             found = gateway.delete(self.path(name))
-        emit(session, found, names=[name], table=lambda: print(clean(f"{self.kind} {name} is deleted")))
+        emit(session, found, names=[name], table=lambda: print(clean(f"{self.noun} {name} is deleted")))
         say_note(session, found)
         return Exit.DONE
 
     def _show(self, session: Session, found: Document, name: str | None = None) -> None:
         say_note(session, found)
         names = [name or found["name"]]
-        emit(session, found, names=names, table=lambda: show_facts(session, self.facts(found)))
+        emit(session, found, names=names, table=lambda: show_facts(session, self.subject.known(found)))

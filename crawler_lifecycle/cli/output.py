@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from crawler_lifecycle.subjects import At, Cell, Column, Count, Document, Lag, Link, Took, Word
 
 from .session import Session, current
 
@@ -29,18 +30,6 @@ STYLES = {
     "PROCESSING": "cyan",
     "RUNNING": "cyan",
 }
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: its title, and its text for a row. ``wide`` columns appear with ``-o wide`` only."""
-
-    title: str
-    text: Callable[[Document], str]
-    right: bool = False
-    wide: bool = False
 
 
 def now() -> datetime:
@@ -107,10 +96,10 @@ def number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "-"
 
 
-def pace(row: Document) -> str:
-    """Pages per minute of a run or task, as the gateway has it; ``-`` where it is unknown."""
-    value = row.get("pages_per_minute")
-    return f"{value:,.1f}" if isinstance(value, int | float) else "-"
+def took(begin: object, end: object) -> str:
+    """The length of time between two times of the API, up to now while there is no end."""
+    since, until = moment(begin), moment(end) or now()
+    return span((until - since).total_seconds()) if since else "-"
 
 
 def milliseconds(value: object) -> str:
@@ -118,9 +107,22 @@ def milliseconds(value: object) -> str:
     return span(value / 1000) if isinstance(value, int | float) else "-"
 
 
-def of(name: str) -> Callable[[Document], str]:
-    """The text of a field."""
-    return lambda row: clean(row.get(name)) or "-"
+def written(cell: Cell) -> str:
+    """A cell of the table of subjects as a terminal shows it; ``-`` for nothing."""
+    match cell:
+        case At(time, exact):
+            return (clean(time) or "-") if exact else ago(time)
+        case Took(begin, end):
+            return took(begin, end)
+        case Lag(ms):
+            return milliseconds(ms)
+        case Count(known):
+            return number(known)
+        case Word(text) | Link(text):
+            return clean(text) or "-"
+        case Mapping() | list() | tuple():
+            return as_json(cell, indent=None) if cell else "-"
+    return clean(cell) or "-"
 
 
 def as_json(document: object, *, indent: int | None = 2) -> str:
@@ -193,12 +195,13 @@ def build_table(session: Session, rows: Sequence[Document], columns: Sequence[Co
     from rich.table import Table
     from rich.text import Text
 
-    shown = [column for column in columns if session.output == "wide" or not column.wide]
+    wide = session.output == "wide"
+    shown = [one for one in columns if "terminal" in one.on and (wide or not one.wide)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_edge=False, expand=False)
     for column in shown:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+        table.add_column(column.title.upper(), justify="right" if column.right else "left", overflow="fold")
     for row in rows:
-        texts = [column.text(row) for column in shown]
+        texts = [written(column.cell(row)) for column in shown]
         table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
     return table
 
@@ -218,14 +221,14 @@ def show_rows(session: Session, rows: Sequence[Document], columns: Sequence[Colu
             session.say(clean(row["unreadable"]))
 
 
-def show_facts(session: Session, facts: Sequence[tuple[str, str]]) -> None:
+def show_facts(session: Session, facts: Sequence[tuple[str, Cell]]) -> None:
     """Names and values, one line each."""
     from rich.text import Text
 
     terminal = console(session)
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
-        words = value.partition(" ")
+        words = written(value).partition(" ")
         line = Text(name.ljust(width), style="bold").append(words[0], style=STYLES.get(words[0], "not bold"))
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
@@ -245,3 +248,14 @@ def console(session: Session) -> Any:
         emoji=False,
         soft_wrap=False,
     )
+
+
+def write_lines(session: Session, lines: Sequence[str]) -> None:
+    """Write lines as they come, each with its time."""
+    moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
+    for line in lines:
+        if session.for_people:
+            print(f"{moment} {line}")
+        else:
+            session.say(f"{moment} {line}")
+    sys.stdout.flush()

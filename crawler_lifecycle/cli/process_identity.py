@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
+    """The start of a process, in clock ticks since the machine's start; ``None`` when it does not exist or has ended.
 
     Process ids are used again; id and start time together name one process for good.
     """

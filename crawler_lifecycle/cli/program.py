@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from . import session as options
+from .output import emit, show_facts
 from .problems import Exit
-from .session import current
+from .session import current, installed
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -42,4 +45,18 @@ def completion(shell: Annotated[Shell, Parameter(help="the shell that shall comp
 
     print(app.meta.generate_completion(prog_name="crawlctl", shell=shell), end="")
     current().say(_HINTS[shell])
+    return Exit.DONE
+
+
+def show_version() -> int:
+    """Show the version of this program, of Python and of where both are."""
+    session = current()
+    document = {
+        "version": installed(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "package": str(Path(options.__file__).parents[1]),
+    }
+    table = list(document.items())
+    emit(session, document, names=[document["version"]], table=lambda: show_facts(session, table))
     return Exit.DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.domain.bounds import storable
@@ -81,7 +80,7 @@ class Session:
         from .client.gateway import Gateway  # with its HTTP client, which `--help` can do without
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
-        url = self.gateway_url or named_gateway()
+        url = self.gateway_url or _setting("url")
         if url is not None:
             return Gateway(url, token=self.token(), timeout_s=timeout_s)
         url = self._of_dev()
@@ -102,19 +101,19 @@ class Session:
         )
 
     def token(self) -> str | None:
-        """What the gateway is shown: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
+        """The token for the gateway: of ``--token-file``, else ``LIFECYCLE_GATEWAY__TOKEN``, else the settings' file.
 
         Never an argument: every user of a machine can read those of every process. Raises ``CommandFailed``.
         """
         if self.token_file is not None:
             return _read_token(self.token_file)
-        if found := os.environ.get("LIFECYCLE_GATEWAY__TOKEN") or _of_config("token"):
+        if found := _setting("token"):
             return _checked_token(found, "LIFECYCLE_GATEWAY__TOKEN")
         return None
 
     @property
     def for_people(self) -> bool:
-        """Whether standard output is a table, and not data for a program."""
+        """Tell whether standard output is a table, and not data for a program."""
         return self.output in ("table", "wide")
 
     def say(self, line: str) -> None:
@@ -137,26 +136,12 @@ def begin(session: Session) -> None:
     _current = session
 
 
-def named_gateway() -> str | None:
-    """The gateway's address of ``LIFECYCLE_GATEWAY__URL``, else of the file ``LIFECYCLE_CONFIG``, if one is named."""
-    return os.environ.get("LIFECYCLE_GATEWAY__URL") or _of_config("url")
-
-
-def _of_config(name: str) -> str | None:
-    """A setting of the gateway in the file that ``LIFECYCLE_CONFIG`` names. Raises ``CommandFailed``."""
-    path = os.environ.get("LIFECYCLE_CONFIG")
-    if not path:
-        return None
-    import tomllib  # few have such a file
-
+def _setting(name: str) -> str | None:
     try:
-        tree: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dev_json.gateway_setting(name)
+    except dev_json.ConfigUnreadable as error:
         cure = "give the path of a TOML file in LIFECYCLE_CONFIG, or unset it"
-        raise CommandFailed(Exit.USAGE, f"LIFECYCLE_CONFIG: {path!r} cannot be read", str(error), cure) from None
-    section = tree.get("gateway")
-    found = section.get(name) if isinstance(section, dict) else None
-    return found if isinstance(found, str) else None
+        raise CommandFailed(Exit.USAGE, str(error), None, cure) from None
 
 
 def _read_token(file: Path) -> str:
@@ -293,9 +278,11 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def user() -> str:
-    """Who calls, for the record of who started or stopped what."""
+def installed() -> str:
+    """The version of this package."""
+    from importlib.metadata import PackageNotFoundError, version  # for this alone
+
     try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container whose user has no name
-        return f"uid {os.getuid()}"
+        return version("crawler-lifecycle")
+    except PackageNotFoundError:
+        return "unknown (not installed)"

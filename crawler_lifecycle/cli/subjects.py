@@ -1,4 +1,4 @@
-"""Runs, managers and graphs, as commands steer them, wait for them, and say how they ended."""
+"""Runs, managers and graphs, as commands steer them, wait for them, follow them, and say how they ended."""
 
 from __future__ import annotations
 
@@ -6,40 +6,65 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from crawler_lifecycle.domain.waiting import ageless
+from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import Column, Document, clean, emit, show_rows
+from .output import as_json, clean, emit, emit_list, show_rows, write_lines
 from .problems import CommandFailed, Exit
-from .session import current
-from .states import STOPPED, TERMINAL, status_of
+from .session import Session, current
 
 if TYPE_CHECKING:
     from .client.gateway import Gateway
 
 Goal = Literal["completed", "ended", "started"]
+#: What people still take for "at once".
+LONGEST_PAUSE_S = 1.0
+
+By = Annotated[str | None, Parameter(help="who asks for it; default: you")]
+Limit = Annotated[int, Parameter(help="at most so many")]
+Reason = Annotated[str | None, Parameter(help="written into the record")]
+Force = Annotated[bool, Parameter(negative=(), help="kill what it executes")]
+Yes = Annotated[bool, Parameter(negative=(), help="do not ask; needed without a terminal")]
+Proof = Annotated[bool, Parameter(negative=(), help="wait for the proof that nothing of it executes")]
+End = Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")]
+
+#: The state of a graph as the status of a run, and as its outcome.
+_OF_STATE = {
+    "draft": ("INITIALIZING", None),
+    "executing": ("PROCESSING", None),
+    "completed": ("COMPLETED", "finished"),
+    "discarded": ("FAILED", "failed"),
+    "cancelled": ("FAILED", "cancelled"),
+}
+
+
+def status_of(row: Document) -> tuple[Any, Any]:
+    """Status and outcome of a run or a manager; of a graph the same in their words."""
+    return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("outcome")))
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a command is about: runs, managers, or graphs."""
+    """The subject of a command: runs, managers, graphs, or (without ``line``) schedules and webhooks."""
 
-    noun: str
-    columns: Sequence[Column]
-    """Of its state."""
-    line: Callable[[Document], str]
+    subject: Subject
+    line: Callable[[Document], str] = str
     """One of it in a line: what it is and its number, then how it is."""
-    field: str | None = None
-    """What tells one from another; default: its number."""
     again: str = "resume"
     """The verb that lets one go on that has ended."""
 
+    @property
+    def noun(self) -> str:
+        return self.subject.noun
+
     def number(self, row: Document) -> Any:
         """The number of one of them, or whatever tells it from others."""
-        return row[self.field] if self.field else int(row[f"{self.noun}_id"])
+        return row[self.subject.key]
 
     def call(self, verb: str, *numbers: object) -> str:
         """A command line about some of them."""
@@ -48,15 +73,25 @@ class Kind:
 
     def path(self, number: object, what: str = "") -> str:
         """The address of one of them, or of something of it, such as ``/stop``."""
-        return f"/v1/{self.noun}s/{quote(str(number), safe='')}{what}"
+        return f"/v1{self.subject.path(number, what)}"
 
     def ask(self, action: str, body: Mapping[str, Any] | None = None) -> Callable[[Gateway, Any], Document]:
-        """What has this done to one of them."""
+        """The call that has this done to one of them."""
         return lambda gateway, number: gateway.post(self.path(number, f"/{action}"), body)
+
+    def list_all(self, limit: int, **filters: Any) -> int:
+        """The verb ``list``."""
+        session, plural = current(), self.subject.plural
+        with session.gateway() as gateway:
+            rows = gateway.rows(f"/v1/{plural}", limit=limit, **filters)
+        make = "create" if self.noun in ("schedule", "webhook") else "start"
+        empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
+        emit_list(session, plural, rows, self.subject.columns, name=self.subject.key, empty=empty)
+        return Exit.DONE
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """What a state means for somebody who waits for ``goal``; ``None`` to go on waiting."""
+    """The meaning of a state for somebody who waits for ``goal``; ``None`` to go on waiting."""
     status, outcome = status_of(row)
     if status not in TERMINAL:
         return Exit.DONE if goal == "started" and status != "INITIALIZING" else None
@@ -68,7 +103,7 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 
 
 def is_news(row: Document, after: Document | None) -> bool:
-    """Whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
+    """Tell whether a row is of the attempt that ``after``, the answer to a start or resume, has brought about.
 
     That of a manager may be the end before: its next attempt is on record a little later.
     """
@@ -130,7 +165,8 @@ def show(kind: Kind, rows: Sequence[Document]) -> None:
     session = current()
     document: Any = rows[0] if len(rows) == 1 else {f"{kind.noun}s": list(rows)}
     names = [kind.number(row) for row in rows]
-    emit(session, document, names=names, table=lambda: show_rows(session, rows, kind.columns, empty=f"no {kind.noun}"))
+    columns = kind.subject.state
+    emit(session, document, names=names, table=lambda: show_rows(session, rows, columns, empty=f"no {kind.noun}"))
     for row in rows:
         if row.get("note"):
             session.say(f"{kind.noun} {kind.number(row)}: {clean(row['note'])}")
@@ -186,3 +222,54 @@ def be_sure(kind: Kind, numbers: Sequence[object], what: str, *, yes: bool) -> N
     print(f"Kill {what} {wanted}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed(Exit.ERROR, "nothing was stopped", None, kind.call("stop", *numbers))
+
+
+# --- following ------------------------------------------------------------------------------------------------------
+
+
+def follow(kind: Kind, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None) -> int:
+    """See one that was started to its end, or to that of the attempt that follows ``after``; the exit code."""
+    if watch:
+        return watch_one(kind, gateway, number, after=after)
+    current().say(f"{kind.noun} {number} started; Ctrl-C stops the waiting, not the {kind.noun}")
+    return await_end(kind, gateway, number, after=after)
+
+
+def watch_one(kind: Kind, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
+    """Show one until its end, or the end of the attempt that follows ``after``; the exit code."""
+    session = current()
+    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
+    told = ""
+    row: Document = {}
+    silence = lost(session)
+    for row in polling.answers(lambda: gateway.poll(kind.path(number)), silence=silence):
+        line = kind.line(row)
+        if line != told:
+            told = line
+            if session.output == "jsonl":
+                print(as_json(row, indent=None))
+                sys.stdout.flush()
+            else:
+                write_lines(session, [line])
+            polling.hurry()
+        code = verdict(row, "completed") if is_news(row, after) else None
+        if code is not None:
+            break
+    else:
+        raise gave_up(kind, number, told.partition(f"{kind.noun} {number} ")[2])
+    if session.output in ("json", "yaml", "name"):
+        return show_state(kind, row, code)
+    return look_further(kind, number, code)
+
+
+def lost(session: Session) -> Callable[[CommandFailed], None]:
+    """Says once that the gateway does not answer; on a screen the picture keeps its last content."""
+    told = False
+
+    def silence(failure: CommandFailed) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            session.say(f"{failure.what}; asking on")
+
+    return silence

@@ -6,22 +6,20 @@ The gateway is found as ``crawlctl`` finds it: ``LIFECYCLE_GATEWAY__URL``, the f
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import math
-import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from crawler_lifecycle import dev_json
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, LifecycleError, NotInThisState
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -53,7 +51,7 @@ class Gateway:
         if url is None:
             url, token = found()
         elif token is None:
-            _, token = _settings()
+            token = _setting("token")
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise PlatformUnavailable(f"{url!r} is no address of a gateway; give one such as http://127.0.0.1:8500")
@@ -71,7 +69,7 @@ class Gateway:
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = encode_pages(spec)
         body = {"id": key, "fingerprint": fingerprint(spec), "pages": len(pages), "options": asdict(spec.options)}
-        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": _user()})
+        draft = self._call("POST", "/v1/graphs", body | {"name": name, "tags": list(tags), "requested_by": user()})
         if draft["state"] != "draft":
             return False
         for number, page in enumerate(pages):
@@ -117,10 +115,10 @@ class Gateway:
         return found
 
     def cancel(self, key: str, paths: Sequence[str] | None, reason: str | None) -> int:
-        return self._command(key, "cancel", {"names": paths, "reason": reason, "requested_by": _user()})
+        return self._command(key, "cancel", {"names": paths, "reason": reason, "requested_by": user()})
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        body = {"names": paths, "cascade": cascade, "fresh": fresh, "requested_by": _user()}
+        body = {"names": paths, "cascade": cascade, "fresh": fresh, "requested_by": user()}
         return self._command(key, "retry", body)
 
     def append(self, key: str, spec: GraphSpec) -> int:
@@ -196,39 +194,22 @@ class Gateway:
         raise _ERRORS.get(str(problem.get("code")), InvalidRequest if refused else PlatformUnavailable)(text)
 
 
-def _settings() -> tuple[str | None, str | None]:
-    """Address and token of the environment, else of the file that ``LIFECYCLE_CONFIG`` names."""
-    url, token = os.environ.get("LIFECYCLE_GATEWAY__URL"), os.environ.get("LIFECYCLE_GATEWAY__TOKEN")
-    if file := os.environ.get("LIFECYCLE_CONFIG"):
-        import tomllib  # few have such a file
-
-        try:
-            section = tomllib.loads(Path(file).read_text(encoding="utf-8")).get("gateway", {})
-        except (OSError, ValueError) as error:
-            cure = "name a TOML file, or unset it"
-            raise PlatformUnavailable(f"LIFECYCLE_CONFIG: {file!r} cannot be read: {error}; {cure}") from None
-        url, token = url or section.get("url"), token or section.get("token")
-    return url, token
+def _setting(name: str) -> str | None:
+    try:
+        return dev_json.gateway_setting(name)
+    except dev_json.ConfigUnreadable as error:
+        raise PlatformUnavailable(f"{error}; name a TOML file, or unset it") from None
 
 
 def found() -> tuple[str, str | None]:
     """Address and token of the gateway that ``crawlctl`` would call. Raises ``PlatformUnavailable``."""
-    url, token = _settings()
-    if url:
-        return url, token
+    if url := _setting("url"):
+        return url, _setting("token")
     stack = dev_json.nearest(log.warning)
     if stack is not None and stack.known.get("gateway"):
         return str(stack.known["gateway"]), None  # it asks for no token, and gets none
     cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
     raise PlatformUnavailable(f"no gateway is known; {cure}")
-
-
-def _user() -> str:
-    """Say who calls, for the record."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container whose user has no name
-        return f"uid {os.getuid()}"
 
 
 def _graph(key: str) -> str:

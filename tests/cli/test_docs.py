@@ -61,6 +61,29 @@ def test_every_exit_code_is_documented() -> None:
     assert documented == {int(code) for code in Exit}
 
 
+def _options(verb: str) -> list[tuple[str, ...]]:
+    """The names of each option of a verb, without those that only take one back."""
+    app = main.build()
+    for word in verb.split():
+        app = app[word]
+    taken_back = ("--empty-",)  # the program's own defaults leave them out
+    named = [
+        tuple(name for name in argument.names if name.startswith("-") and not name.startswith(taken_back))
+        for argument in app.assemble_argument_collection()
+    ]
+    return [names for names in named if names]
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_option_of_a_verb_is_documented(verb: str) -> None:
+    common = DOCUMENT.partition("mean the same wherever a verb has them")[2].partition("\n- ")[0]
+
+    def documented(option: str) -> bool:
+        return re.search(rf"{option}(?![a-z-])", SECTIONS[verb] + common) is not None
+
+    assert [names for names in _options(verb) if not any(map(documented, names))] == []
+
+
 def test_options_of_every_verb_are_documented() -> None:
     table = DOCUMENT.partition("## Exit codes")[0]
     for option in (*session._VALUES, *session._FLAGS):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from crawler_lifecycle.cli.doctor.checks.clock import clock_line
 from crawler_lifecycle.cli.doctor.checks.cluster import DATE_S
+from crawler_lifecycle.cli.doctor.report import clock_line
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN_S, CLOCK_OFF_MAX_S
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.cli.runs.show import KIND
+from crawler_lifecycle.cli.runs.verbs import KIND
 from crawler_lifecycle.domain.audits.corrections import (
     MEANINGS,
     SOURCES,

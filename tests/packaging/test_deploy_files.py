@@ -546,7 +546,6 @@ def test_the_doctor_in_a_pod_asks_for_what_the_pod_can_reach() -> None:
             assert allowed(POLICIES, ours(name), target, port), f"{name}: {check}"
         volumes = {volume["name"] for volume in workloads[name]["spec"]["template"]["spec"]["volumes"]}
         assert ("catalogue" in checks) is ("catalogue" in volumes), name
-        assert ("tokens" in checks) is ("tokens" in volumes), name
         assert ("database" in checks) is ("LIFECYCLE_DATABASE__URL" in set(given(workloads[name]))), name
 
 

@@ -8,9 +8,10 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.output import Column, Document, emit, moment, of, show_rows, span
+from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.subjects import Column, Document, of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -30,11 +31,11 @@ def _became(row: Document) -> str:
 
 
 FINDINGS = (
-    Column("KIND", of("kind")),
-    Column("RUN", of("run_id"), right=True),
-    Column("FINDING", of("detail")),
-    Column("REPAIR", _became),
-    Column("WORKFLOW", of("workflow_id"), wide=True),
+    Column("Kind", of("kind")),
+    Column("Run", of("run_id"), right=True),
+    Column("Finding", of("detail")),
+    Column("Repair", _became),
+    Column("Workflow", of("workflow_id"), wide=True),
 )
 
 

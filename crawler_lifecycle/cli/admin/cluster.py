@@ -11,9 +11,11 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli import cluster_access, output
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
-from crawler_lifecycle.cli.output import Column, Document, clean, emit, moment, number, of, show_rows, span
+from crawler_lifecycle.cli.output import emit, moment, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.domain.errors import ClusterUnavailable
+from crawler_lifecycle.subjects import Column, Document, of
 
 from .services import load_settings
 
@@ -32,7 +34,7 @@ TOLD_EVERY = 1000
 
 
 def _state(row: Document) -> str:
-    """Where a pod stands, in words."""
+    """The state of a pod, in words."""
     words = [str(row["phase"])]
     for name, verb in (("ended_at", "ended"), ("deleted_at", "being deleted since")):
         if (at := moment(row.get(name))) is not None:
@@ -41,20 +43,18 @@ def _state(row: Document) -> str:
     return ", ".join(words)
 
 
-def _became(row: Document) -> str:
-    if row.get("trouble"):
-        return clean(row["trouble"])
-    return {None: "-", True: "released", False: "gone already"}[row.get("released")]
+def _became(row: Document) -> str | None:
+    return row["trouble"] or {None: None, True: "released", False: "gone already"}[row["released"]]
 
 
 PODS = (
-    Column("POD", of("pod")),
-    Column("RUN", lambda row: number(row.get("run_id")), right=True),
-    Column("TASK", lambda row: number(row.get("task")), right=True),
-    Column("ATTEMPT", lambda row: number(row.get("attempt")), right=True, wide=True),
-    Column("STATE", _state),
-    Column("NODE", of("node"), wide=True),
-    Column("RELEASE", _became),
+    Column("Pod", of("pod")),
+    Column("Run", of("run_id"), right=True),
+    Column("Task", of("task"), right=True),
+    Column("Attempt", of("attempt"), right=True, wide=True),
+    Column("State", _state),
+    Column("Node", of("node"), wide=True),
+    Column("Release", _became),
 )
 
 
@@ -132,7 +132,6 @@ class _Row:
 
 def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
-    from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     try:
         found = finalizers.list_held(api, run_id=run)
@@ -152,7 +151,6 @@ def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
 def _let_go(api: Api, row: _Row) -> None:
     from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
-    from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     for left in reversed(range(TRIES)):
         try:

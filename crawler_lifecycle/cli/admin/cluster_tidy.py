@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import Column, Document, ago, clean, emit, number, of, show_rows, span
+from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
+    InvalidRequest,
+    NotDelivered,
+    RowUnreadable,
+    RunNotFound,
+    StoreUnavailable,
+)
+from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.subjects import Column, Document, at, of
 
 from .services import load_settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.domain.retention import KeptRun, RetentionState
-    from crawler_lifecycle.domain.run_ref import RunRef
     from crawler_lifecycle.ports.protocols import FilesPlace
     from crawler_lifecycle.settings import Settings
     from crawler_lifecycle.store import Store
@@ -31,22 +40,18 @@ PAGE = 500
 TOLD_EVERY = 500
 
 
-def _became(row: Document) -> str:
-    if row.get("trouble"):
-        return clean(row["trouble"])
-    return "removed" if row.get("removed") else "-"
+def _became(row: Document) -> str | None:
+    return row["trouble"] or ("removed" if row["removed"] else None)
 
 
 RUNS = (
-    Column(
-        "RUN", lambda row: number(row["run_id"]) if row.get("run_id") is not None else clean(row["name"]), right=True
-    ),
-    Column("CRAWLER", of("crawler")),
-    Column("ENDED", lambda row: ago(row.get("ended_at"))),
-    Column("STATE", of("state")),
-    Column("WHY", of("why")),
-    Column("WHERE", lambda row: clean(", ".join(row["where"])), wide=True),
-    Column("REMOVAL", _became),
+    Column("Run", lambda row: row["name"] if row["run_id"] is None else row["run_id"], right=True),
+    Column("Crawler", of("crawler")),
+    Column("Ended", at("ended_at")),
+    Column("State", of("state")),
+    Column("Why", of("why")),
+    Column("Where", lambda row: ", ".join(row["where"]), wide=True),
+    Column("Removal", _became),
 )
 
 
@@ -69,8 +74,6 @@ def tidy(
     session = current()
     settings = load_settings()
     places, (age_s, before) = _places(settings), long_ago(older_than, output.now(), FILES)
-    from crawler_lifecycle.domain.errors import StoreUnavailable
-
     store = _store(settings)
     try:
         store.health.ping()
@@ -90,7 +93,6 @@ def tidy(
 def _places(settings: Settings) -> list[FilesPlace]:
     from crawler_lifecycle import compose
     from crawler_lifecycle.clusters.kind import kind_of
-    from crawler_lifecycle.domain.errors import InvalidRequest
 
     if kind_of(settings.cluster).clears_itself:
         why = "the scheduler service clears a local cluster by itself (LIFECYCLE_CLUSTER__KEEP_DAYS)"
@@ -108,7 +110,6 @@ def _places(settings: Settings) -> list[FilesPlace]:
 
 
 def _store(settings: Settings) -> Store:
-    from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.store import open_store
 
     try:
@@ -119,7 +120,7 @@ def _store(settings: Settings) -> Store:
 
 @dataclass
 class _Row:
-    """What lies somewhere under the name of a run, and what became of it."""
+    """Files that lie somewhere under the name of a run, and what became of it."""
 
     name: str
     places: list[FilesPlace] = field(default_factory=list)
@@ -164,11 +165,7 @@ class _Tidying:
         rows: dict[str, _Row] = {}
         for place in places:
             for name in _names(place):
-                rows.setdefault(name, _Row(name)).places.append(place)
-        from crawler_lifecycle.domain.run_ref import RunRef
-
-        for row in rows.values():
-            row.ref = RunRef.named(row.name)
+                rows.setdefault(name, _Row(name, ref=RunRef.named(name))).places.append(place)
         known = dict(self._known([row.run_id for row in rows.values() if row.run_id is not None]))
         for row in rows.values():
             self._judge(row, known)
@@ -180,8 +177,6 @@ class _Tidying:
             yield from ((run.run_id, run) for run in self._store.kept_runs(run_ids[start : start + PAGE]))
 
     def _judge(self, row: _Row, known: Mapping[int, KeptRun]) -> None:
-        from crawler_lifecycle.domain.retention import stand_of_name
-
         found = known.get(row.ref.run_id) if row.ref is not None else None
         row.stand, row.why = stand_of_name(row.ref, found, self._before, incomplete=self._incomplete)
         if found is not None and row.ref is not None and row.ref.owns(found.run_uid):
@@ -189,8 +184,6 @@ class _Tidying:
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
         """Remove what is old; what an earlier call could not end, and why this one cannot either."""
-        from crawler_lifecycle.domain.retention import RetentionState
-
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for count, row in enumerate(due, 1):
             self._remove(row, places)
@@ -200,9 +193,6 @@ class _Tidying:
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
         """One run, in every place: what it left may have come to one of them since they were listed."""
-        from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered, RowUnreadable, RunNotFound
-        from crawler_lifecycle.domain.retention import RetentionState
-
         assert row.ref is not None  # what is unknown is not old
         run, run_id = row.ref, row.ref.run_id
 
@@ -224,8 +214,6 @@ class _Tidying:
 
 
 def _names(place: FilesPlace) -> set[str]:
-    from crawler_lifecycle.domain.errors import ClusterUnavailable, NotDelivered
-
     try:
         return place.runs()
     except (ClusterUnavailable, NotDelivered) as error:
@@ -239,9 +227,7 @@ def _names(place: FilesPlace) -> set[str]:
 def _show(
     session: Session, rows: Sequence[_Row], troubles: Sequence[str], places: Sequence[FilesPlace], age_s: float
 ) -> None:
-    """What is live, recent, or an empty folder is only counted for people: it is most of what there is."""
-    from crawler_lifecycle.domain.retention import RetentionState
-
+    """Write what was found; for people, what is live, recent or empty is only counted: it is most of it."""
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]
     shown = [row.document() for row in rows if row.stand not in quiet or row.trouble]
@@ -264,8 +250,6 @@ def _show(
 
 
 def _counts(rows: Sequence[_Row]) -> dict[str, int]:
-    from crawler_lifecycle.domain.retention import RetentionState
-
     return {str(stand): count for stand in RetentionState if (count := sum(row.stand is stand for row in rows))}
 
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import Column, Document, emit, number, of, show_rows
+from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
+from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
+from crawler_lifecycle.subjects import Column, Document, count, of
 
 from .services import load_settings
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.domain.retention import Stays
     from crawler_lifecycle.store import Pruner
 
 DEFAULT_AGE = "90d"
@@ -34,10 +36,10 @@ TOLD_EVERY_S = 10.0
 T = TypeVar("T")
 
 TABLES = (
-    Column("TABLE", of("table")),
-    Column("ROWS", lambda row: number(row["rows"]), right=True),
-    Column("WHAT", of("what")),
-    Column("WHY", of("why")),
+    Column("Table", of("table")),
+    Column("Rows", count("rows"), right=True),
+    Column("What", of("what")),
+    Column("Why", of("why")),
 )
 
 
@@ -69,7 +71,6 @@ def prune(
 
 
 def _pruner(url: str) -> Pruner:
-    from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
     from crawler_lifecycle.store import open_pruner, read_schema
 
     try:
@@ -85,7 +86,7 @@ def _pruner(url: str) -> Pruner:
 
 @dataclass
 class _Table:
-    """What was found in one table, and what became of it."""
+    """The rows found in one table, and what became of them."""
 
     goes: int = 0
     removed: int = 0
@@ -96,8 +97,6 @@ class _Pruning:
     """One call of the command."""
 
     def __init__(self, session: Session, pruner: Pruner, before: datetime, *, yes: bool) -> None:
-        from crawler_lifecycle.domain.retention import GOES
-
         self._session = session
         self._pruner = pruner
         self._told_at = time.monotonic()
@@ -140,7 +139,7 @@ class _Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Whoever waits for a SQLite file polls, and would not come between two transactions that follow at once."""
+        """Leave the database to others: who waits for a SQLite file polls, and needs time between two transactions."""
         if time.monotonic() - self._told_at >= TOLD_EVERY_S:
             self._session.say(f"{self.removed:,} rows …")
             self._told_at = time.monotonic()
@@ -148,8 +147,6 @@ class _Pruning:
 
     def _tried(self, step: Callable[[], T]) -> T:
         """The step, again and again while the database does not take it. Each is one transaction, all or nothing."""
-        from crawler_lifecycle.domain.errors import StoreUnavailable
-
         for pause in (*AGAIN_S, None):
             try:
                 return step()
@@ -170,14 +167,10 @@ class _Pruning:
 
 
 def _show(session: Session, work: _Pruning, age_s: float) -> None:
-    from crawler_lifecycle.domain.retention import GOES, NEVER
-
     documents: list[Document] = []
     for name, table in work.tables.items():
-        if work.yes:
-            documents.append({"table": name, "rows": table.removed, "what": "removed", "why": GOES[name]})
-        else:
-            documents.append({"table": name, "rows": table.goes, "what": "would go", "why": GOES[name]})
+        rows, what = (table.removed, "removed") if work.yes else (table.goes, "would go")
+        documents.append({"table": name, "rows": rows, "what": what, "why": GOES[name]})
         kept = [{"table": name, "rows": rows, "what": "stays", "why": str(why)} for why, rows in table.stays.items()]
         documents += sorted(kept, key=lambda one: str(one["why"]))
     # Counting them would read them all.

@@ -48,7 +48,7 @@ def _runs(known: Mapping[str, object]) -> bool:
 
 
 def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """What the stack's parts have and its file does not tell."""
+    """The settings that the stack's parts have and its file does not tell."""
     folder, found = stack.file.parent, dict[str, str]()
     # An empty file: a profile in the home directory could add TLS or a key.
     if (profile := folder / "temporal.toml").is_file():

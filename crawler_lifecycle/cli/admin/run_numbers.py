@@ -38,7 +38,7 @@ class WorkflowNumbers:
 
 
 def named() -> bool:
-    """Whether the environment or a profile says where Temporal is."""
+    """Tell whether the environment or a profile says where Temporal is."""
     try:
         return bool(configured_address())
     except Exception:  # told by whoever connects

@@ -40,7 +40,7 @@ def hide() -> None:
 
 
 def keep_files_private() -> None:
-    """What this process makes from now on is its owner's alone: databases, sockets, logs, archives in a folder."""
+    """Keep what this process makes from now on its owner's alone: databases, sockets, logs, archives in a folder."""
     os.umask(0o077)
 
 

@@ -1,24 +1,45 @@
-"""The client of the gateway's HTTP API."""
+"""The client of the gateway's HTTP API: calls, and the exit code, cause and next step of each refusal."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-
-from .http_errors import refusal, unreachable
 
 Document = dict[str, Any]
 
 PAGE_SIZE = 200
 #: An archive comes from a disk or a bucket; when nothing comes for so long, nothing will.
 ARCHIVE_SILENCE_S = 120.0
+#: Status of an answer -> what it means for the command. Everything else is an error of the service.
+_EXITS = {
+    400: Exit.USAGE,
+    401: Exit.NOT_AUTHORISED,
+    403: Exit.NOT_AUTHORISED,
+    404: Exit.NOT_FOUND,
+    409: Exit.NOT_IN_THIS_STATE,
+    413: Exit.USAGE,
+    422: Exit.USAGE,
+    429: Exit.UNREACHABLE,
+    502: Exit.UNREACHABLE,
+    503: Exit.UNREACHABLE,
+    504: Exit.UNREACHABLE,
+}
+
+_UNKNOWN_CALLER = (
+    "set LIFECYCLE_GATEWAY__TOKEN or give --token-file FILE; crawlctl gateway token new makes a token, and whoever "
+    "runs the gateway enters it there"
+)
+_WRONG_ROLE = "use a token with a higher role (read < operate < admin); crawlctl gateway token new makes one"
+_LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 
 
 class Gateway:
@@ -34,7 +55,7 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """Whether the last answer was that something is done now; else it was so already."""
+        """Tell whether the last answer was that something is done now; else it was so already."""
         # Loading certificates takes 20 ms that plain HTTP does not need, and no proxy leads to this machine.
         self._http = httpx.Client(
             base_url=self.url,
@@ -105,22 +126,6 @@ class Gateway:
         """The tasks of a run."""
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
 
-    def add_tasks(self, run_id: int, args: Sequence[Mapping[str, str]], key: str) -> Document:
-        """Append tasks to a live run; the same ``key`` again adds nothing and answers the same."""
-        body = {"tasks": [{"args": dict(one)} for one in args]}
-        return self._send("POST", f"/v1/runs/{run_id}/tasks", json=body, headers={"Idempotency-Key": key})
-
-    def timeline(self, run_id: int, *, limit: int | None = None) -> list[Document]:
-        """Every change of status, oldest first."""
-        return self.rows(f"/v1/runs/{run_id}/timeline", limit=limit)
-
-    def corrections(
-        self, run_id: int | None = None, *, limit: int | None = None, since: str | None = None, kind: str | None = None
-    ) -> list[Document]:
-        """Recorded statuses that were untrue, of one run or of all (from ``since`` on), of one kind or of all."""
-        path = "/v1/corrections" if run_id is None else f"/v1/runs/{run_id}/corrections"
-        return self.rows(path, limit=limit, since=since, kind=kind)
-
     def correction_summary(self, since: str | None = None) -> Document:
         """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
         return self._send("GET", "/v1/corrections/summary", params={"since": since} if since else {})
@@ -135,21 +140,10 @@ class Gateway:
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
 
-    def export(self, run_id: int, *, attempt: int | None, event: bool, files: bool) -> Document:
-        """Have the event and the supporting files of an attempt (default: the present one) sent again."""
-        body: dict[str, object] = {"event": event, "files": files}
-        if attempt is not None:
-            body["attempt"] = attempt
-        return self._send("POST", f"/v1/runs/{run_id}/export", json=body)
-
     def archive(self, run_id: int, attempt: int) -> Iterator[bytes]:
         """The bytes of an attempt's archive."""
         with self._streamed(f"/v1/runs/{run_id}/archive", {"attempt": attempt}, silence_s=ARCHIVE_SILENCE_S) as answer:
             yield from answer.iter_bytes()
-
-    def files(self, run_id: int, task_id: int | None = None) -> Document:
-        """Supporting files of a run's tasks that the gateway can read now."""
-        return self._send("GET", f"/v1/runs/{run_id}/files", params={} if task_id is None else {"task": task_id})
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
         """The bytes of one of them."""
@@ -171,10 +165,6 @@ class Gateway:
         if requested_by is not None:
             body["requested_by"] = requested_by
         return self._send("POST", f"/v1/runs/{run_id}/resume", json=body)
-
-    def look(self, run_id: int) -> Document:
-        """Have the cluster asked about a run now."""
-        return self._send("POST", f"/v1/runs/{run_id}/look")
 
     # --- managers and graphs --------------------------------------------------------------------------------------
 
@@ -230,13 +220,6 @@ class Gateway:
             if failure.code is Exit.NOT_FOUND:
                 return None
             raise
-        return found
-
-    # --- crawlers ------------------------------------------------------------------------------------------------
-
-    def crawlers(self) -> list[Document]:
-        """What can be run."""
-        found: list[Document] = self._send("GET", "/v1/crawlers").get("crawlers", [])
         return found
 
     # --- transport -----------------------------------------------------------------------------------------------
@@ -323,3 +306,63 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 def _log_choice(task_id: int | None, tail: int | None) -> dict[str, str]:
     given = {"task": task_id, "tail": tail}
     return {name: str(value) for name, value in given.items() if value is not None}
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def unreachable() -> str:
+    """The cure for a gateway that does not answer."""
+    return "crawlctl dev (starts one on this machine), or name yours with --gateway or LIFECYCLE_GATEWAY__URL"
+
+
+def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
+    """The problem document of an answer as an error for people. The answer's body must have been read."""
+    try:
+        problem = json.loads(answer.content)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    code = _EXITS.get(answer.status_code, Exit.ERROR)
+    what = str(problem.get("detail") or problem.get("title") or f"{method} {path}: HTTP {answer.status_code}")
+    name = problem.get("code")
+    others = [f"{e.get('field')}: {e.get('message')}" for e in problem.get("errors") or () if isinstance(e, dict)][1:]
+    why = "; ".join(([f"{name} (HTTP {answer.status_code})"] if name else []) + others) or None
+    return CommandFailed(code, what, why, _next_step(code, name, path, answer))
+
+
+def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
+    """The same about a manager, a graph, a schedule or a webhook."""
+    if name in ("unknown_plan", "plan_unusable"):
+        return "crawlctl doctor, which tells what plans workers serve" if noun == "graph" else "crawlctl manager plan"
+    if name == f"{noun}_not_found":
+        return f"crawlctl {noun} list"
+    if name == "unknown_crawler":
+        return "crawlctl crawler list"
+    if code in (Exit.NOT_FOUND, Exit.NOT_IN_THIS_STATE) and number:
+        return f"crawlctl {noun} describe {shlex.quote(unquote(number))}" + (" --steps all" if noun == "graph" else "")
+    return None
+
+
+def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> str | None:
+    subject, number = (*path.split("/")[2:4], None, None)[:2]
+    run_id = number if subject == "runs" else None
+    if subject in ("managers", "graphs", "schedules", "webhooks") and (
+        found := _next_of(subject[:-1], code, name, number)
+    ):
+        return found
+    if code is Exit.NOT_FOUND and run_id:
+        return "crawlctl list" if name == "run_not_found" else f"crawlctl tasks {run_id}"
+    if code is Exit.NOT_IN_THIS_STATE and run_id:
+        if name == "already_completed":
+            return f"crawlctl resume {run_id} --rerun"
+        return f"crawlctl describe {run_id}"
+    if code is Exit.USAGE and path == "/v1/runs" and answer.request.method == "POST":
+        return "crawlctl crawler list, crawlctl start --help"
+    if code is Exit.NOT_AUTHORISED:
+        return _UNKNOWN_CALLER if answer.status_code == 401 else _WRONG_ROLE
+    if code is Exit.UNREACHABLE:
+        wait = answer.headers.get("retry-after", "")
+        return f"try again in {wait} s" if wait.isdecimal() else _LATER
+    return None

@@ -1,5 +1,1 @@
 """``crawlctl doctor``: checks everything that a run needs, and names a cure for each finding."""
-
-from .verb import doctor
-
-__all__ = ["doctor"]

@@ -1,4 +1,4 @@
-"""Every setting in force and its source, and variables that look like settings and are none."""
+"""Every setting in force and its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -17,19 +16,10 @@ from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.observability import redaction
-from crawler_lifecycle.settings import PREFIX, Settings, unread_variables, variables
-
-from .line import Line
+from crawler_lifecycle.settings import PREFIX, Settings, variables
 
 DEFAULT, ENVIRONMENT = "default", "environment"
 
-#: What dev.json tells -> where that part listens; the addresses are those of this stack, and not the usual ones.
-_LISTENING = {
-    "scheduler": "LIFECYCLE_SCHEDULER__",
-    "gateway": "LIFECYCLE_GATEWAY__",
-    "worker": "LIFECYCLE_WORKER__HEALTH_",
-    "metrics": "LIFECYCLE_WORKER__METRICS_",
-}
 #: Variables of others that decide what our processes speak with; the second half are secrets.
 _OTHERS = (
     *("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "TEMPORAL_TLS"),
@@ -50,7 +40,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where settings come from: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
+    """The sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
 
     environment: Mapping[str, str]
     file: Path | None = None
@@ -95,21 +85,10 @@ def collect(state_dir: Path | None) -> Sources:
     if stack is None:
         return Sources(environment, file, tree)
     given = stack.variables()
-    for name, variable in _LISTENING.items():
-        given |= _listening(str(stack.known.get(name) or ""), variable)
     if state_dir is None:
         given = {variable: value for variable, value in given.items() if not environment.get(variable)}
     os.environ.update(given)
     return Sources(environment, file, tree, stack.file, frozenset(given))
-
-
-def _listening(address: str, variable: str) -> dict[str, str]:
-    found = urlsplit(address)
-    try:
-        port = found.port
-    except ValueError:
-        return {}
-    return {f"{variable}HOST": found.hostname, f"{variable}PORT": str(port)} if found.hostname and port else {}
 
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
@@ -155,19 +134,3 @@ def _shown(variable: str, value: object, redactor: redaction.Redactor) -> str:
     if isinstance(value, list):
         return json.dumps([redactor.text(str(one)) for one in value], ensure_ascii=False)
     return redactor.text(str(value)) or '""'
-
-
-# --- what looks like a setting and is none -------------------------------------------------------------------------
-
-
-def check_variables(sources: Sources) -> list[Line]:
-    """Variables with our prefix that no setting reads: they were misspelt, or belong to another version."""
-    own = [name for name in sources.environment if name.upper().startswith(PREFIX)]
-    lines = [
-        Line("environment", "bad", f"{name} is set, but no setting reads it", cure)
-        for name, cure in unread_variables(sources.environment)
-    ]
-    if not lines:
-        number = f"{len(own)} {PREFIX}* variables are set" if own else f"no {PREFIX}* variable is set"
-        lines.append(Line("environment", "ok", f"{number}, each of them a setting" if own else number))
-    return lines

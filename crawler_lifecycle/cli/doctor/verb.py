@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -19,8 +20,7 @@ from crawler_lifecycle.cli.session import Session, current
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
-    from .line import Line
-    from .report import Check, Context
+    from .report import Check, Context, Line
     from .sources import Setting
 
 #: Time for all checks together, which run at the same time.
@@ -45,8 +45,7 @@ def doctor(
     """
     session = current()
     keep_files_private()  # with --fix it may make a database
-    from .loading import load
-    from .report import run
+    from .report import load, run
 
     context, in_force, problem = _prepare(session, fix, state_dir)
     lines: list[Line] = []
@@ -60,8 +59,8 @@ def doctor(
     counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
     document = {
         "summary": counts,
-        "checks": [line.document() for line in lines],
-        "settings": [{"name": one.name, "value": one.value, "source": one.source} for one in in_force],
+        "checks": [asdict(line) for line in lines],
+        "settings": [asdict(one) for one in in_force],
     }
     if settings and session.for_people:
         _show_settings(session, in_force)
@@ -78,8 +77,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
     from crawler_lifecycle.settings import Settings
 
     from . import sources
-    from .line import Line
-    from .report import Context
+    from .report import Context, bad, ok
 
     found = sources.collect(state_dir)
     if session.gateway_url:
@@ -94,46 +92,34 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
         settings = Settings.load()
         kind_of(settings.cluster)
     except InvalidRequest as error:
-        wrong = Line("settings", "bad", redactor.text(str(error)), "set it right; what depends on it was not checked")
+        wrong = bad("settings", redactor.text(str(error)), "set it right; what depends on it was not checked")
         return Context(None, found, redactor, fix, limit_s, token), (), (wrong,)
-    where = f"addresses are those of {found.dev_json}" if found.dev_json else "they can be read"
-    line = Line("settings", "ok", where)
-    return (
-        Context(settings, found, redactor, fix, limit_s, token),
-        sources.in_force(settings, found, redactor),
-        (line,),
-    )
+    line = ok("settings", f"addresses are those of {found.dev_json}" if found.dev_json else "they can be read")
+    context = Context(settings, found, redactor, fix, limit_s, token)
+    return context, sources.in_force(settings, found, redactor), (line,)
 
 
 def _checks(settings: Settings | None) -> Sequence[Check]:
     from crawler_lifecycle.clusters.kind import kind_of
 
-    from .checks import database, machine, plans, run_numbers, schedules, services, temporal, truth, webhooks
+    from .checks import database, machine, records, run_numbers, services, temporal
     from .report import Check
-    from .sources import check_variables
 
     of_cluster = {} if settings is None else kind_of(settings.cluster).checks
     return (
-        Check("environment", lambda context: check_variables(context.sources), needs_settings=False),
+        Check("environment", machine.check_environment, needs_settings=False),
         Check("versions", machine.check_versions, needs_settings=False),
-        Check("limits", machine.check_limits, needs_settings=False),
+        Check("memory", machine.check_memory, needs_settings=False),
         Check("disk", machine.check_disks),
-        Check("ports", machine.check_ports),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
         Check("numbers", run_numbers.check_numbers),
-        Check("plans", plans.check_plans),
-        Check("webhooks", webhooks.check_webhooks),
-        Check("schedules", schedules.check_schedules),
-        Check("truth", truth.check_truth),
+        *records.CHECKS,
         *(Check(name, resolve_name(function)) for name, function in of_cluster.items()),
         Check("catalogue", services.check_catalogue),
         Check("scheduler", services.check_scheduler),
-        Check("tokens", services.check_tokens),
         Check("gateway", services.check_gateway),
-        Check("archive", services.check_archive),
-        Check("events", services.check_events),
-        Check("pushes", services.check_pushes),
+        *services.SINKS,
     )
 
 
@@ -143,7 +129,7 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     from crawler_lifecycle.clusters.kind import kind_of
 
     from .checks import component
-    from .line import Line
+    from .report import ok
 
     mine = None
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
@@ -155,20 +141,20 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     else:
         return checks, ()
     text = f"{who}, and not {', '.join(c.name for c in checks if c.name not in wanted)}"
-    return [check for check in checks if check.name in wanted], (Line("component", "ok", text),)
+    return [check for check in checks if check.name in wanted], (ok("component", text),)
 
 
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
 def _show_settings(session: Session, settings: Sequence[Setting]) -> None:
-    from crawler_lifecycle.cli.output import Column, of, show_rows
+    from crawler_lifecycle.cli.output import show_rows
+    from crawler_lifecycle.subjects import Column, of
 
-    columns = (Column("SETTING", of("name")), Column("VALUE", of("value")), Column("FROM", of("source")))
-    rows: list[dict[str, Any]] = [{"name": one.name, "value": one.value, "source": one.source} for one in settings]
-    if rows:
+    columns = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
+    if settings:
         print()
-        show_rows(session, rows, columns, empty="")
+        show_rows(session, [asdict(one) for one in settings], columns, empty="")
         sys.stdout.flush()
 
 

@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where items come from: a file, or standard input (``-``)."""
+    """The source of items: a file, or standard input (``-``)."""
 
     path: Path
     form: Format
@@ -43,7 +43,7 @@ class Source:
 
     @property
     def again(self) -> bool:
-        """Whether it can be read twice: standard input and pipes cannot."""
+        """Tell whether it can be read twice: standard input and pipes cannot."""
         return str(self.path) != "-" and self.path.is_file()
 
     def items(self) -> Iterator[Item]:

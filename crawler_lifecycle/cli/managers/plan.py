@@ -7,26 +7,34 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.output import Column, clean, emit, emit_list, of, show_rows
+from crawler_lifecycle.cli.inputs import answer_of
+from crawler_lifecycle.cli.output import clean, emit, emit_list, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.texts import plain
 from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.users_code import answer_of
-
-from . import tables
+from crawler_lifecycle.subjects import Column, at, of, plain, words
 
 #: A class that plans for longer is stopped, unless --timeout says otherwise.
 TIMEOUT_S = 300.0
 
 COLUMNS = (
-    Column("NUMBER", of("seq"), right=True),
-    Column("WHAT", of("what")),
-    Column("SPIDER", of("spider")),
-    Column("ARGUMENTS", lambda row: plain(row.get("spider_args") or {}) or "-"),
-    Column("WHY", of("why")),
-    Column("POSITION", of("position"), right=True, wide=True),
-    Column("TAGS", lambda row: clean(" ".join(row.get("tags") or ())) or "-", wide=True),
-    Column("SETTINGS", lambda row: plain(row.get("job_settings") or {}) or "-", wide=True),
+    Column("Number", of("seq"), right=True),
+    Column("What", of("what")),
+    Column("Spider", of("spider")),
+    Column("Arguments", lambda row: plain(row.get("spider_args") or {})),
+    Column("Why", of("why")),
+    Column("Position", of("position"), right=True, wide=True),
+    Column("Tags", words("tags"), wide=True),
+    Column("Settings", lambda row: plain(row.get("job_settings") or {}), wide=True),
+)
+PLANS = (
+    Column("Plan", of("plan")),
+    Column("Name", of("name")),
+    Column("Served", lambda row: plain(bool(row.get("served") and not row.get("error")))),
+    Column("Description", of("description")),
+    Column("Why not", of("error")),
+    Column("Seen", at("seen_at"), wide=True),
+    Column("Pool", of("queue"), wide=True),
+    Column("Code", of("fingerprint"), wide=True),
 )
 
 
@@ -46,7 +54,7 @@ def plan(
             plans = gateway.get("/v1/plans").get("plans", [])
             rows = [one for one in plans if one.get("kind") == "manager" or one.get("error")]
         empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
-        emit_list(session, "plans", rows, tables.PLANS, name="plan", empty=empty)
+        emit_list(session, "plans", rows, PLANS, name="plan", empty=empty)
         return Exit.DONE
     rows, end = _simulated(session, name, argv, limit)
     document = {"plan": name, "jobs": rows, "end": end}
@@ -68,9 +76,9 @@ def plan(
 
 
 def _simulated(session: Session, name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
-    """What the process with the class says: its jobs, and how it came to its end."""
-    words = [str(limit), name, *argv]
-    answer, code = answer_of("crawler_lifecycle.plans.preview", words, session.timeout_s or TIMEOUT_S)
+    """The answer of the process with the class: its jobs, and how it came to its end."""
+    options = [str(limit), name, *argv]
+    answer, code = answer_of("crawler_lifecycle.plans.preview", options, session.timeout_s or TIMEOUT_S)
     try:
         found = json.loads(answer)
         return found["jobs"], found["end"]

@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.output import as_json, clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 
-from .show import RunId
+from .texts import RunId
 
 #: A "line" that never ends is shown in pieces of this length.
 LINE_MAX = 64 * 1024

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from crawler_lifecycle.cli.inputs import content_of, pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current, user
-from crawler_lifecycle.cli.states import TERMINAL, status_word
-from crawler_lifecycle.cli.subjects import await_end
+from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.subjects import By, End, await_end
+from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.bounds import LIMITS
 from crawler_lifecycle.domain.crawlers.arguments import Scalar
+from crawler_lifecycle.subjects import TERMINAL, Cell, status_word
 
 from .texts import RUN
 
@@ -84,8 +85,8 @@ def start(
     ] = None,
     limits: Annotated[LimitOptions, Parameter(name="*")] = _NO_LIMITS,
     resources: Annotated[ResourceOptions, Parameter(name="*")] = _NO_RESOURCES,
-    by: Annotated[str | None, Parameter(help="who asks for it; default: you")] = None,
-    wait: Annotated[bool, Parameter(negative=(), help="wait for its end; the exit code tells how it ended")] = False,
+    by: By = None,
+    wait: End = False,
     watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="only show the request")] = False,
 ) -> int:
@@ -125,7 +126,7 @@ def start(
         if wait:
             session.say(f"run {run_id} started; Ctrl-C stops the waiting, not the run")
             return await_end(RUN, gateway, run_id)
-    facts = [(name, str(started.get(name))) for name in ("run_id", "workflow_id") if started.get(name)]
+    facts: list[tuple[str, Cell]] = [(name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)]
     facts += [("status", status_word(started))]
     emit(session, started, names=[run_id], table=lambda: show_facts(session, facts))
     then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
@@ -134,7 +135,7 @@ def start(
 
 
 def _check_numbers(request: Mapping[str, Any]) -> None:
-    """What the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
+    """Refuse what the gateway would refuse, and what is no JSON at all (``nan``). Raises ``CommandFailed``."""
     given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
     given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
@@ -142,19 +143,6 @@ def _check_numbers(request: Mapping[str, Any]) -> None:
         for one in value if isinstance(value, list) else [value]:
             if one is not None and not LIMITS[name].holds(one):
                 raise CommandFailed(Exit.USAGE, f"{name}: {one} is not allowed", None, LIMITS[name].cure_text())
-
-
-def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
-    """``name=value`` words as a mapping; a value may hold anything, ``=`` included. Raises ``CommandFailed``."""
-    found: dict[str, str] = {}
-    for word in words or ():
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise CommandFailed(Exit.USAGE, f"{option} {word!r} has no value", None, f"give {option} name=value")
-        if name in found:
-            raise CommandFailed(Exit.USAGE, f"{option} {name!r} is given twice", None, "give it once")
-        found[name] = value
-    return found
 
 
 def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:
@@ -172,8 +160,8 @@ def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | No
 def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
     """Tasks of a file with a JSON object of arguments a line; ``-`` is standard input. Raises ``CommandFailed``."""
     try:
-        text = sys.stdin.buffer.read().decode() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = content_of(file, option).decode()
+    except UnicodeDecodeError as error:
         raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
     found = []
     # Not splitlines: JSON texts may hold separators that it takes for ends of lines.

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from crawler_lifecycle.cli.output import Document, clean, emit, emit_list, show_facts
+from crawler_lifecycle.cli.inputs import pairs
+from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.subjects import Limit
+from crawler_lifecycle.subjects import Cell, Document
 
 from . import tables
-from .show import Limit, RunId
-from .start import pairs, read_tasks
+from .start import read_tasks
+from .texts import RunId
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
@@ -80,14 +83,15 @@ def add(
         for first in range(0, len(args), PAGE):
             page = args[first : first + PAGE]
             try:
-                answer = gateway.add_tasks(run, page, f"{stem}-{first // PAGE}")
+                body = {"tasks": [{"args": one} for one in page]}
+                answer = gateway.post(f"/v1/runs/{run}/tasks", body, f"{stem}-{first // PAGE}")
             except CommandFailed as failure:
                 raise _stopped(failure, first, len(args)) from None
             added += answer.get("tasks", [])
             if answer.get("note"):
                 notes.append(clean(answer["note"]))
     document: dict[str, Any] = {"run_id": run, "tasks": added, "request_id": stem}
-    lines = [("run", str(run)), ("tasks", f"{len(added)} ({_indexes(added)})")]
+    lines: list[tuple[str, Cell]] = [("run", run), ("tasks", f"{len(added)} ({_indexes(added)})")]
     emit(
         session,
         document,
@@ -106,7 +110,7 @@ def add(
 
 
 def _present(gateway: Gateway, run: int) -> int:
-    """How many tasks the run has; 0 when this caller may not ask, as a crawler with the token for its own run."""
+    """The number of tasks of the run; 0 when this caller may not ask, as a crawler with the token for its own run."""
     try:
         counts = gateway.run(run).get("tasks")
     except CommandFailed as failure:

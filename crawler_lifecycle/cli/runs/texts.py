@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.output import Document, ago, clean, moment, number, pace, span
-from crawler_lifecycle.cli.states import STATE, TERMINAL, status_word
+from crawler_lifecycle.cli.output import ago, clean, moment, number, took
 from crawler_lifecycle.cli.subjects import Kind
 from crawler_lifecycle.domain.run import Limits
+from crawler_lifecycle.subjects import RUN as SUBJECT
+from crawler_lifecycle.subjects import TERMINAL, Document, plain, status_word
+
+RunId = Annotated[int, Parameter(help="the run's id")]
 
 _GENERAL = asdict(Limits())
 #: Fields of a request -> how ``describe`` calls them.
@@ -22,6 +27,7 @@ _WORDS |= {"max_parallel_tasks": "at once"}
 
 def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) -> list[tuple[str, str]]:
     """The lines of ``describe``; what does not apply is left out."""
+    started, ended = run.get("started_at"), run.get("ended_at")
     facts = [
         ("run", f"{run.get('run_id')}, attempt {run.get('attempt')}, crawler {clean(run.get('crawler'))}"),
         ("status", f"{status_words(run)}, stage {run.get('stage')}"),
@@ -33,8 +39,8 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
         *resumptions(run),
         ("counters", counters_as_of(run)),
         *stops(run),
-        ("started", f"{ago(run.get('started_at'))}, trigger {run.get('trigger')}" if run.get("started_at") else ""),
-        ("ended", f"{ago(run.get('ended_at'))}, took {took(run)}" if run.get("ended_at") else ""),
+        ("started", f"{ago(started)}, trigger {run.get('trigger')}" if started else ""),
+        ("ended", f"{ago(ended)}, took {took(started, ended)}" if ended else ""),
         ("corrections", str(len(wrong)) if wrong else "none"),
     ]
     facts += [("export", export_words(export)) for export in run.get("exports") or ()]
@@ -46,15 +52,15 @@ def facts(run: Document, rows: Sequence[Document], wrong: Sequence[Document]) ->
     return [(name, value) for name, value in facts if value]
 
 
-def status_words(run: Mapping[str, Any]) -> str:
+def status_words(run: Document) -> str:
     """The same with the outcome; of a stopped run also what is on record."""
     word, outcome = status_word(run), clean(run.get("outcome"))
     inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
     return f"{word} ({inside})" if inside else word
 
 
-def asked(request: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was asked for, as far as it is not the general default."""
+def asked(request: Document) -> list[tuple[str, str]]:
+    """Everything that was asked for, as far as it is not the general default."""
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
@@ -78,8 +84,8 @@ def assignments(values: object) -> str:
     return " ".join(f"{name}={value if value and ' ' not in value else repr(value)}" for name, value in given.items())
 
 
-def truth_words(run: Mapping[str, Any]) -> str:
-    """When the recorded status was last compared with the cluster, and when it will be again."""
+def truth_words(run: Document) -> str:
+    """Words about the last comparison of the status with the cluster, and the next one."""
     words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
     due = moment(run.get("next_look_at"))
     if run.get("status") in TERMINAL or due is None:
@@ -88,12 +94,12 @@ def truth_words(run: Mapping[str, Any]) -> str:
 
 
 def nothing_wrong(run: int | None, kind: str | None, since: str | None) -> str:
-    """That a list of corrections is empty, and of what."""
+    """Words for an empty list of corrections."""
     words = "no corrections" if kind is None else f"no corrections of kind {kind}"
     return words + (f" of run {run}" if run is not None else "") + (f" since {since}" if since else "")
 
 
-def run_line(run: Mapping[str, Any]) -> str:
+def run_line(run: Document) -> str:
     """One line that is another one as soon as anything worth telling changes."""
     words = f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
     if int(run.get("attempt") or 1) > 1:
@@ -113,7 +119,7 @@ def run_line(run: Mapping[str, Any]) -> str:
     return words + (f": {clean(run['cause'])}" if run.get("cause") else "")
 
 
-def task_line(task: Mapping[str, Any]) -> str:
+def task_line(task: Document) -> str:
     """One line about a task that is another one as soon as its status or reason changes."""
     why = why_of(task)
     return f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')}" + (
@@ -121,13 +127,13 @@ def task_line(task: Mapping[str, Any]) -> str:
     )
 
 
-def waiting_clause(run: Mapping[str, Any]) -> str:
-    """What the run waits for, as a part of a line about it; empty when it waits for nothing."""
+def waiting_clause(run: Document) -> str:
+    """The thing that the run waits for, as a part of a line about it; empty when it waits for nothing."""
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
 
-def why_of(task: Mapping[str, Any]) -> str:
+def why_of(task: Document) -> str:
     """Outcome and cause of a task, or the reason why it does not execute yet.
 
     A task that executes or has ended keeps the cluster's own reason, such as ``Error`` for an orderly exit 11: next to
@@ -138,13 +144,13 @@ def why_of(task: Mapping[str, Any]) -> str:
     return ": ".join(word for word in found if word)
 
 
-def counts_of(run: Mapping[str, Any], rows: Sequence[Document]) -> str:
+def counts_of(run: Document, rows: Sequence[Document]) -> str:
     known = run.get("tasks")
     counts = Counter(known if isinstance(known, dict) else [str(row.get("status")) for row in rows])
     return ", ".join(f"{status} {count}" for status, count in sorted(counts.items()) if count) or "none yet"
 
 
-def resumptions(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def resumptions(run: Document) -> list[tuple[str, str]]:
     """Of a resumed run: which tasks went on with saved state, and why others could not."""
     found = []
     for said in run.get("resumption") or ():
@@ -154,14 +160,21 @@ def resumptions(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def counters(run: Mapping[str, Any]) -> str:
+def pace(row: Document) -> str | None:
+    """Pages per minute of a run or task, as the gateway has it."""
+    value = row.get("pages_per_minute")
+    return f"{value:,.1f}" if isinstance(value, int | float) else None
+
+
+def counters(run: Document) -> str:
+    """Pages, items and errors so far."""
     named = [f"{number(run[name])} {name}" for name in ("pages", "items", "errors") if run.get(name) is not None]
-    if pace(run) != "-":
-        named.insert(1, f"{pace(run)} pages per minute")
+    if (speed := pace(run)) is not None:
+        named.insert(1, f"{speed} pages per minute")
     return ", ".join(named)
 
 
-def counters_as_of(run: Mapping[str, Any]) -> str:
+def counters_as_of(run: Document) -> str:
     """The counters of a run that goes on, and when they last moved."""
     words = counters(run)
     if words and run.get("status") not in TERMINAL and run.get("last_progress_at"):
@@ -169,7 +182,7 @@ def counters_as_of(run: Mapping[str, Any]) -> str:
     return words
 
 
-def stop_words(stop: Mapping[str, Any]) -> str:
+def stop_words(stop: Document) -> str:
     words = ["force-stop" if stop.get("force") else "stop", "asked for", ago(stop.get("requested_at"))]
     if stop.get("limit"):
         words = ["by the run's limit", clean(stop["limit"]) + ",", ago(stop.get("requested_at"))]
@@ -178,8 +191,8 @@ def stop_words(stop: Mapping[str, Any]) -> str:
     return " ".join(words) + (f": {clean(stop['reason'])}" if stop.get("reason") else "")
 
 
-def stops(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who stopped the run: each wish of a person as it was logged, also of earlier attempts, and the run's own limit.
+def stops(run: Document) -> list[tuple[str, str]]:
+    """Lines about each stop: wishes of people as they were logged, also of earlier attempts, and the run's own limit.
 
     The intent of the run merges them (the first one's time, every force), so it names nobody where the log does.
     """
@@ -220,15 +233,9 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
     return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
 
 
-def exit_of(task: Document) -> str:
-    if task.get("exit_signal"):
-        return f"signal {task['exit_signal']}"
-    return "-" if task.get("exit_code") is None else str(task["exit_code"])
-
-
-def took(row: Document) -> str:
-    started, ended = moment(row.get("started_at")), moment(row.get("ended_at"))
-    return span((ended - started).total_seconds()) if started and ended else "-"
+def exit_of(task: Document) -> str | None:
+    """The exit code of a task, or its signal."""
+    return f"signal {task['exit_signal']}" if task.get("exit_signal") else task.get("exit_code")
 
 
 def arguments(crawler: Document) -> str:
@@ -236,7 +243,7 @@ def arguments(crawler: Document) -> str:
     for name, spec in (crawler.get("args") or {}).items():
         required = isinstance(spec, dict) and spec.get("required") and spec.get("default") is None
         shown.append(f"{name}!" if required else name)
-    return clean(", ".join(shown)) or "-"
+    return ", ".join(shown)
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:
@@ -256,16 +263,6 @@ def argument_lines(crawler: Document) -> list[tuple[str, str]]:
     return lines
 
 
-def plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{clean(key)}: {plain(item)}" for key, item in value.items() if item is not None)
-    if isinstance(value, list):
-        return " ".join(plain(item) for item in value)
-    return clean(value)
-
-
 def _state_line(run: Document) -> str:
     words = waiting_clause(run)
     # Until it is looked at again it may have ended, and nobody here knows.
@@ -274,4 +271,4 @@ def _state_line(run: Document) -> str:
     return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"
 
 
-RUN = Kind("run", STATE, _state_line)
+RUN = Kind(SUBJECT, _state_line)

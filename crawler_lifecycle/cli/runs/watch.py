@@ -9,33 +9,46 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.output import Document, as_json, build_table, clean
+from crawler_lifecycle.cli.output import STYLES, as_json, build_table, clean, milliseconds, number, write_lines
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.states import TERMINAL, status_word
-from crawler_lifecycle.cli.subjects import gave_up, look_further, show_state, verdict
+from crawler_lifecycle.cli.subjects import LONGEST_PAUSE_S, gave_up, look_further, lost, show_state, verdict
 from crawler_lifecycle.domain.waiting import ageless
+from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
 
 from . import tables
-from .texts import RUN, counts_of, run_line, task_line
-from .tree import Seen, draw
+from .texts import RUN, counters, counts_of, run_line, stop_words, task_line, truth_words, waiting_clause, why_of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
 LIVE = ("INITIALIZING", "PROCESSING", "STOPPING")
-#: What people still take for "at once".
-LONGEST_PAUSE_S = 1.0
 #: Of larger runs the first tasks are shown one by one, all of them as counts.
 TASKS_PAGE = 200
 #: Runs that ended while the table of live runs is watched stay in it, the newest of them.
 ENDED_SHOWN = 10
+STAGES = ("initiation", "deployment", "reconciliation", "completion")
+#: Lines that everything but the tasks needs.
+FRAME = 14
+#: Which tasks are shown when not all of them find room: what executes or went wrong comes first.
+_RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CANCELLED": 5, "QUEUED": 6}
+
+
+@dataclass(slots=True)
+class Seen:
+    """The findings of the last round of questions, and the lines that were told of it and of those before."""
+
+    run: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Sequence[Document] = ()
+    corrections: Sequence[Document] = ()
+    told: dict[str, str] = field(default_factory=dict)
 
 
 def watch(
@@ -60,7 +73,7 @@ def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int =
     polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
     seen = Seen()
     with _screen(session) as show:
-        for _ in polling.answers(lambda: _read(gateway, run_id, seen), silence=lost(session, show)):
+        for _ in polling.answers(lambda: _read(gateway, run_id, seen), silence=lost(session)):
             told = _told(session, seen)
             if show is not None:
                 show(draw(session, seen, _height()))
@@ -82,7 +95,7 @@ def _read(gateway: Gateway, run_id: int, seen: Seen) -> None:
     run = gateway.poll(f"/v1/runs/{run_id}")
     tasks = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=TASKS_PAGE).get("tasks", [])
     if _moved(run) != _moved(seen.run) or len(tasks) != len(seen.tasks):
-        seen.corrections = gateway.corrections(run_id, limit=TASKS_PAGE)
+        seen.corrections = gateway.rows(f"/v1/runs/{run_id}/corrections", limit=TASKS_PAGE)
     seen.run, seen.tasks = run, tasks
 
 
@@ -99,7 +112,7 @@ def _told(session: Session, seen: Seen) -> list[str]:
     else:
         entries += [("counts", f"tasks {counts_of(seen.run, seen.tasks)}")]
     for wrong in seen.corrections:
-        believed = f"{clean(wrong.get('believed'))} was untrue for {output.milliseconds(wrong.get('lag_ms'))}"
+        believed = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
         where = f"task {wrong['task_id']} " if wrong.get("task_id") else ""
         truth = f"{clean(wrong.get('kind'))}, it was {clean(wrong.get('truth'))}"
         entries.append((f"correction {wrong.get('id')}", f"correction: {where}{believed}: {truth}"))
@@ -133,7 +146,7 @@ def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> 
         return gateway.poll(f"/v1/runs/{run_id}"), page.get("tasks", [])
 
     with _screen(session) as show:
-        for run, rows in polling.answers(ask, silence=lost(session, show)):
+        for run, rows in polling.answers(ask, silence=lost(session)):
             changed = _changed(told, rows, "task_id", task_line)
             if show is not None:
                 show(_rows(session, rows, tables.TASKS))
@@ -177,13 +190,13 @@ def watch_list(
         return rows, [run for run in left if run and run.get("status") not in TERMINAL]
 
     with _screen(session) as show:
-        for rows, left in polling.answers(ask, silence=lost(session, show)):
+        for rows, left in polling.answers(ask, silence=lost(session)):
             last = [row.get("run_id") for row in rows]
             ended = list(gone.values())[-ENDED_SHOWN:]
             shown = sorted((*rows, *left, *ended), key=lambda row: -int(row.get("run_id") or 0))
             changed = _changed(told, shown, "run_id", run_line)
             if show is not None:
-                show(_rows(session, shown, tables.RUNS) if shown else _text("no live runs"))
+                show(_rows(session, shown, RUN.subject.columns) if shown else _text("no live runs"))
             elif changed:
                 _write_rows(session, changed, run_line)
             elif not told:
@@ -228,17 +241,6 @@ def _write_rows(session: Session, rows: Sequence[Document], line: Callable[[Docu
         write_lines(session, [line(row) for row in rows])
 
 
-def write_lines(session: Session, lines: Sequence[str]) -> None:
-    """Write lines as they come, each with its time."""
-    moment = f"{output.now():%Y-%m-%dT%H:%M:%SZ}"
-    for line in lines:
-        if session.for_people:
-            print(f"{moment} {line}")
-        else:
-            session.say(f"{moment} {line}")
-    sys.stdout.flush()
-
-
 @contextlib.contextmanager
 def _screen(session: Session) -> Iterator[Callable[[Any], None] | None]:
     """Something that redraws the terminal; ``None`` where lines are to be written instead."""
@@ -252,7 +254,7 @@ def _screen(session: Session) -> Iterator[Callable[[Any], None] | None]:
         yield lambda picture: live.update(picture, refresh=True)
 
 
-def _rows(session: Session, rows: Sequence[Document], shown: Sequence[output.Column]) -> Any:
+def _rows(session: Session, rows: Sequence[Document], shown: Sequence[Column]) -> Any:
     """A table that fits the terminal; what is cut off is counted."""
     from rich.console import Group
 
@@ -273,14 +275,67 @@ def _height() -> int:
     return get_terminal_size().lines
 
 
-def lost(session: Session, show: Callable[[Any], None] | None) -> Callable[[CommandFailed], None]:
-    """Says once that the gateway does not answer; on a screen the picture keeps its last content."""
-    told = False
+# --- the tree ---------------------------------------------------------------------------------------------------------
 
-    def silence(failure: CommandFailed) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            session.say(f"{failure.what}; asking on")
 
-    return silence
+def draw(session: Session, seen: Seen, height: int) -> Any:
+    """A run as a tree for a terminal of this height: its four stages, and the tasks inside of them."""
+    from rich.console import Group
+    from rich.text import Text
+    from rich.tree import Tree
+
+    run = seen.run
+    status = str(run.get("status"))
+    title = Text(f"run {run.get('run_id')}  {clean(run.get('crawler'))}  ", style="bold")
+    word = status_word(run)
+    title.append(word, style=STYLES.get(word, ""))
+    if run.get("outcome"):
+        title.append(f"  {clean(run['outcome'])}")
+    if int(run.get("attempt") or 1) > 1:
+        title.append(f"  attempt {run['attempt']}", style="not bold")
+    tree = Tree(title, guide_style="dim")
+    reached = STAGES.index(str(run.get("stage"))) if run.get("stage") in STAGES else 0
+    for place, stage in enumerate(STAGES):
+        over = status in TERMINAL or place < reached
+        word = "done" if over else "now" if place == reached else "-"
+        branch = tree.add(Text(stage.ljust(15)).append(word, style="cyan" if word == "now" else "dim"))
+        if word == "now" and waiting_clause(run):
+            branch.add(Text(waiting_clause(run)))
+        if stage == "reconciliation" and seen.tasks:
+            _add_tasks(branch, seen, max(1, height - FRAME))
+    return Group(tree, *(Text(line) for line in _below(run, seen.corrections)))
+
+
+def _add_tasks(branch: Any, seen: Seen, room: int) -> None:
+    from rich.text import Text
+
+    branch.add(Text(counts_of(seen.run, seen.tasks)))
+    first = sorted(seen.tasks, key=lambda task: _RANK.get(str(task.get("status")), 9))[:room]
+    for task in sorted(first, key=lambda task: int(task.get("task_index") or 0)):
+        status = str(task.get("status"))
+        line = Text(f"{task.get('task_index')}".rjust(4) + "  ").append(status.ljust(9), style=STYLES.get(status, ""))
+        line.append(f"  {number(task.get('pages'))} pages, {number(task.get('items'))} items")
+        why = why_of(task)
+        branch.add(line.append(f"  {why}", style="dim") if why else line)
+    counted = sum((seen.run.get("tasks") or {}).values()) if isinstance(seen.run.get("tasks"), dict) else 0
+    left = max(counted, len(seen.tasks)) - len(first)
+    if left > 0:
+        branch.add(Text(f"… {left} more: crawlctl tasks {seen.run.get('run_id')}"))
+
+
+def _below(run: Mapping[str, Any], corrections: Sequence[Document]) -> list[str]:
+    lines = []
+    if counters(run):
+        lines.append(counters(run))
+    if run.get("stop"):
+        lines.append(stop_words(run["stop"]))
+    if run.get("cause"):
+        lines.append(clean(run["cause"]))
+    if run.get("status") not in TERMINAL:
+        lines.append(truth_words(run))
+    elif waiting_clause(run):
+        lines.append(waiting_clause(run))
+    for wrong in list(corrections)[-3:]:
+        untrue = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
+        lines.append(f"correction: {untrue}: {clean(wrong.get('kind'))}")
+    return lines

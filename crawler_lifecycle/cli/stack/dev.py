@@ -115,7 +115,7 @@ def dev(
 
 
 def banner(stack: Stack, seconds: float) -> str:
-    """What one needs to know: addresses, and the next command."""
+    """The lines that one needs at the start: addresses, and the next command."""
     known = stack.addresses
     lines = [
         f"page       {known['gateway']}/",
@@ -184,7 +184,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _check_places(archive: str | None, events: str | None) -> None:
-    """Whether zips and events can go there at all. Raises ``CommandFailed``."""
+    """Tell whether zips and events can go there at all. Raises ``CommandFailed``."""
     if archive is None and events is None:
         return
     from crawler_lifecycle import compose  # every adapter: not for every call

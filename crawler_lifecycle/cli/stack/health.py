@@ -10,12 +10,12 @@ from urllib.parse import SplitResult, urlsplit
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
+    """Tell whether a GET of this address is answered with 200, or Temporal serves this ``grpc://HOST:PORT/NAMESPACE``."""
     return _status(url, timeout_s) == 200
 
 
 def responds(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether somebody answers at all; one that is alive and lacks something says 503."""
+    """Tell whether somebody answers at all; one that is alive and lacks something says 503."""
     return _status(url, timeout_s) is not None
 
 

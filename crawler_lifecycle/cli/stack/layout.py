@@ -39,26 +39,12 @@ SITE_CRAWLER = "site"
 
 #: Settings that the stack decides itself: it runs on this machine, inside of its state directory.
 OWN = (
-    "LIFECYCLE_CONFIG",
-    "LIFECYCLE_DATABASE__URL",
-    "LIFECYCLE_CLUSTER__KIND",
-    "LIFECYCLE_CLUSTER__STATE_DIR",
-    "LIFECYCLE_SCHEDULER__URL",
-    "LIFECYCLE_SCHEDULER__HOST",
-    "LIFECYCLE_SCHEDULER__PORT",
-    "LIFECYCLE_GATEWAY__URL",
-    "LIFECYCLE_GATEWAY__HOST",
-    "LIFECYCLE_GATEWAY__PORT",
-    "LIFECYCLE_GATEWAY__OPEN",
-    "LIFECYCLE_GATEWAY__TOKENS_FILE",
-    "LIFECYCLE_GATEWAY__TASK_KEY",
-    "LIFECYCLE_WORKER__HEALTH_HOST",
-    "LIFECYCLE_WORKER__HEALTH_PORT",
-    "LIFECYCLE_WORKER__METRICS_HOST",
-    "LIFECYCLE_WORKER__METRICS_PORT",
+    *("LIFECYCLE_CONFIG", "LIFECYCLE_DATABASE__URL", "LIFECYCLE_CLUSTER__KIND", "LIFECYCLE_CLUSTER__STATE_DIR"),
+    *(f"LIFECYCLE_SCHEDULER__{name}" for name in ("URL", "HOST", "PORT")),
+    *(f"LIFECYCLE_GATEWAY__{name}" for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")),
+    *(f"LIFECYCLE_WORKER__{name}" for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")),
     # A version gets no work until somebody makes it current.
-    "LIFECYCLE_WORKER__BUILD_ID",
-    "LIFECYCLE_WORKER__DEPLOYMENT",
+    *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT"),
 )
 #: Settings that the stack takes from its environment, and passes on in its own way.
 TAKEN = ("LIFECYCLE_ARCHIVE__URL", "LIFECYCLE_EVENTS__URL", "LIFECYCLE_CRAWLERS", "LIFECYCLE_MORE_CRAWLERS")
@@ -83,7 +69,7 @@ def modules_with_plans(folder: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one stack is."""
+    """The places of everything in one stack."""
 
     state_dir: Path
     ports: Mapping[str, int]
@@ -104,7 +90,7 @@ class Layout:
         return f"http://{self.host(name)}:{self.ports[name]}"
 
     def host(self, name: str) -> str:
-        """Where a part listens: on loopback, except for the site, which pods have to reach."""
+        """The address on which a part listens: on loopback, except for the site, which pods have to reach."""
         return self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
 
     @property
@@ -113,7 +99,7 @@ class Layout:
 
     @property
     def cluster_dir(self) -> Path:
-        """Where local tasks live."""
+        """The folder of local tasks."""
         return self.state_dir / "cluster"
 
     @property
@@ -125,7 +111,7 @@ class Layout:
         return self.site is not None or examples_dir() is not None
 
     def addresses(self) -> dict[str, str | None]:
-        """What ``dev.json`` tells, as settings spell it."""
+        """The addresses for ``dev.json``, as settings spell them."""
         return {
             "temporal": f"{LOOPBACK}:{self.ports['temporal']}",
             "namespace": temporal_server.NAMESPACE,
@@ -142,7 +128,7 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """Where crawls execute; what the stack was told, not what its environment says beside it."""
+        """The cluster where crawls execute; what the stack was told, not what its environment says beside it."""
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()

@@ -63,7 +63,7 @@ def spawn(
 
 
 def is_free(port: int) -> bool:
-    """Whether something could listen on this port of the loopback address now."""
+    """Tell whether something could listen on this port of the loopback address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

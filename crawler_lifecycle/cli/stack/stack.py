@@ -176,7 +176,7 @@ class Stack:
         self._supervisor.wait_healthy(None if name is None else (name,), timeout_s)
 
     def starts(self, name: str) -> int:
-        """How often this part was started."""
+        """The number of starts of this part."""
         return self._supervisor.starts(name)
 
     # --- start ---------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Stack:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
     def _before(self) -> Mapping[str, object]:
-        """What the last stack over this directory wrote; empty when there was none or it does not count."""
+        """The addresses that the last stack here wrote; empty when there was none or it does not count."""
         try:
             found = dev_json.read(self.state_dir / dev_json.NAME)
         except dev_json.SetAside as aside:

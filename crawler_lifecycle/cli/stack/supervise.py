@@ -139,7 +139,7 @@ class Supervisor:
         return {name: process.pid for name, process in processes if process is not None}
 
     def starts(self, name: str) -> int:
-        """How often this part was started."""
+        """The number of starts of this part."""
         return len(self._kept[name].starts)
 
     def wait_healthy(self, names: Iterable[str] | None = None, timeout_s: float = READY_S) -> None:

@@ -102,7 +102,7 @@ def prepare(
 
 
 def fault(file: Path) -> str | None:
-    """What is wrong with a Temporal database file; ``None`` when it is usable or not there."""
+    """The fault of a Temporal database file; ``None`` when it is usable or not there."""
     if not file.exists():
         return None
     try:
@@ -165,7 +165,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: 
 
 
 def is_damaged(file: Path) -> bool:
-    """Whether SQLite itself finds the file damaged. Reads all of it, so only after a server refused it."""
+    """Tell whether SQLite itself finds the file damaged. Reads all of it, so only after a server refused it."""
     try:
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
             return bool(db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))

@@ -10,8 +10,7 @@ import pytest
 
 from crawler_lifecycle.adapters.archive.bundles import PROBE
 from crawler_lifecycle.cli.doctor.checks import component, files
-from crawler_lifecycle.cli.doctor.line import Line
-from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.cli.doctor.report import Context, Line
 from crawler_lifecycle.cli.doctor.sources import Sources
 from crawler_lifecycle.cli.doctor.verb import _checks
 from crawler_lifecycle.observability.redaction import Redactor

@@ -14,7 +14,7 @@ import pytest
 import respx
 
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.downloads import fetch
+from crawler_lifecycle.cli.runs.files import fetch
 from tests.cli.cli_answers import COMPLETED, EXPORT
 from tests.cli.cli_support import Crawlctl
 from tests.cli.cli_world import Served, serve

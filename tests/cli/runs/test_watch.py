@@ -16,7 +16,7 @@ import respx
 
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.client.gateway import Gateway
-from crawler_lifecycle.cli.runs import tree, watch
+from crawler_lifecycle.cli.runs import watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
 from tests.cli.cli_support import GATEWAY, Crawlctl
 from tests.cli.cli_world import Served, serve
@@ -275,12 +275,12 @@ def test_no_colour_where_none_is_wanted(served: Served) -> None:
 @pytest.mark.parametrize("height", [1, 10, 24, 200])
 def test_the_picture_fits(height: int) -> None:
     rows = [TASKS[0] | {"task_id": n, "task_index": n, "status": "QUEUED" if n % 9 else "RUNNING"} for n in range(150)]
-    seen = tree.Seen(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
-    lines = _lines_of(lambda: tree.draw(session.Session(), seen, height))
-    assert len(lines) <= max(height, tree.FRAME + 1)
+    seen = watch.Seen(RUN | {"tasks": {"QUEUED": 890, "RUNNING": 110}}, rows, [CORRECTION] * 5)
+    lines = _lines_of(lambda: watch.draw(session.Session(), seen, height))
+    assert len(lines) <= max(height, watch.FRAME + 1)
     shown = [line for line in lines if " RUNNING " in line and "items" in line]
     assert shown, "what executes comes first"
-    assert any(f"{1000 - min(150, max(1, height - tree.FRAME))} more" in line for line in lines)
+    assert any(f"{1000 - min(150, max(1, height - watch.FRAME))} more" in line for line in lines)
 
 
 def _lines_of(draw: Callable[[], Any]) -> list[str]:

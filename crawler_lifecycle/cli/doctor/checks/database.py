@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crawler_lifecycle.cli.doctor.line import Level, Line
-from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.cli.doctor.report import Context, Level, Line, bad, clock_line, ok
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState, StoreUnavailable
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import Diagnosis, diagnose, sqlite_file, try_writing, upgrade
-
-from .clock import clock_line
 
 MIB = 1024**2
 #: One request may hold tasks and arguments of 2 MiB; as a statement that is several times more.
@@ -36,15 +34,15 @@ def check_database(context: Context) -> Sequence[Line]:
         found = diagnose(url)
         after = time.time()
         if found.exists:
-            lines.append(Line("database", "ok", f"{found.server} answers"))
+            lines.append(ok("database", f"{found.server} answers"))
         lines.append(_schema(url, found, context.fix))
         if found.exists and file is not None:
             lines += _written(url, file)
     except InvalidRequest as error:
-        return [*lines, Line("database", "bad", str(error), "set LIFECYCLE_DATABASE__URL")]
+        return [*lines, bad("database", str(error), "set LIFECYCLE_DATABASE__URL")]
     except LifecycleError as error:
         cure = "check LIFECYCLE_DATABASE__URL, and that the database is there and lets this user in"
-        return [*lines, Line("database", "bad", str(error), cure)]
+        return [*lines, bad("database", str(error), cure)]
     lines += variable_lines(found.variables, context.known)
     if found.now is not None:
         lines.append(clock_line("the database", found.now - (before + after) / 2, (after - before) / 2))
@@ -54,124 +52,98 @@ def check_database(context: Context) -> Sequence[Line]:
 def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
     wrong = found.schema.problem
     if wrong is None:
-        return Line("schema", "ok", f"version {found.schema}{'' if found.schema.newer else ', as this build needs it'}")
-    if not fix:
-        what = wrong.partition("; run:")[0] if found.exists else f"there is no database yet: {found.server}"
-        if found.schema.newer:
-            return Line("schema", "bad", what.partition("; ")[0], _NEWER)
-        return Line("schema", "bad", what, "crawlctl doctor --fix, or crawlctl db upgrade")
-    try:
-        upgrade(url)
-    except NotInThisState as error:
-        return Line("schema", "bad", str(error).partition("; ")[0], _NEWER)
-    return Line("schema", "ok", f"{found.schema.version or 'empty'} -> {diagnose(url).schema}")
+        return ok("schema", f"version {found.schema}{'' if found.schema.newer else ', as this build needs it'}")
+    if fix:
+        try:
+            upgrade(url)
+        except NotInThisState as error:
+            return bad("schema", str(error).partition("; ")[0], _NEWER)
+        return ok("schema", f"{found.schema.version or 'empty'} -> {diagnose(url).schema}")
+    if found.schema.newer:
+        return bad("schema", wrong.partition("; ")[0], _NEWER)
+    what = wrong.partition("; run:")[0] if found.exists else f"there is no database yet: {found.server}"
+    return bad("schema", what, "crawlctl doctor --fix, or crawlctl db upgrade")
 
 
 # --- SQLite --------------------------------------------------------------------------------------------------------
 
 
 def _written(url: str, file: Path) -> list[Line]:
-    """Whoever only reads does not notice that nobody can write."""
+    """Try to write: reading alone does not show that nobody can."""
     try:
         try_writing(url)
     except StoreUnavailable as error:
         cure = f"end the program that holds it (fuser {file}), or let this user write to it and its folder"
-        return [Line("database", "bad", f"{file} can be read, but not written: {error}", cure)]
+        return [bad("database", f"{file} can be read, but not written: {error}", cure)]
     return []
 
 
 def _file(file: Path) -> list[Line]:
-    folder = next(one for one in (file.parent, *file.parents) if one.exists())
-    kind = file_system(folder)
+    kind = file_system(next(one for one in (file.parent, *file.parents) if one.exists()))
     if kind in NETWORK or kind.startswith("fuse."):
         cure = "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
         text = f"{file} is on {kind}, where locks and shared memory of SQLite cannot be relied on"
-        return [Line("database", "bad", text, cure)]
+        return [bad("database", text, cure)]
     return []
 
 
-def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """The type of the file system that a folder is on; empty when nothing is known."""
     try:
-        lines = mounts.read_text(errors="replace").splitlines()
+        rows = [line.split(" ") for line in mounts.read_text(errors="replace").splitlines()]
     except OSError:
         return ""
-    real, best, kind = folder.resolve(), -1, ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields = left.split(" ")
-        if len(fields) < 5 or not right:
-            continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
-        # The last mount on a point hides the ones before it.
-        if (real == point or point in real.parents) and len(point.parts) >= best:
-            best, kind = len(point.parts), right.split(" ")[0]
-    return kind
+    kinds = {Path(row[1].encode().decode("unicode_escape")): row[2] for row in rows if len(row) > 2}
+    real = folder.resolve()
+    # The last mount on a point hides the ones before it.
+    return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 
 # --- MySQL and MariaDB ---------------------------------------------------------------------------------------------
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    """What the server's variables mean for us; nothing for SQLite."""
+    """Lines about the server's variables; nothing for SQLite."""
     if not variables:
         return []
-    lines = [
-        line for judge in (_binlog, _packet, _connections, _durability, _others) for line in judge(variables, settings)
-    ]
-    if not lines:
-        lines = [Line("database", "ok", "its settings fit; its time zone does not matter, times are stored in UTC")]
-    return lines
+    is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}
+    packet, most, idle_s = (_number(variables, n) for n in ("max_allowed_packet", "max_connections", "wait_timeout"))
+    flush, needed = variables.get("innodb_flush_log_at_trx_commit", "1"), POOLS * settings.database.pool_size
+    lost = "a crash loses what was acknowledged, stops included"
+    large = f"max_allowed_packet is {packet / MIB:.1f} MiB: runs with many tasks cannot be stored"
+    rules: Sequence[tuple[bool, Level, str, str]] = (
+        (
+            is_on.get("log_bin", False) and variables.get("binlog_format", "").upper() == "STATEMENT",
+            "bad",
+            "binlog_format is STATEMENT: InnoDB refuses every write of ours, which are READ COMMITTED",
+            "set binlog_format to ROW (or MIXED)",
+        ),
+        (packet < PACKET_WARN, "bad" if packet < PACKET_BAD else "warn", large, "set it to 16 MiB or more"),
+        (
+            most < needed,
+            "warn",
+            f"max_connections is {most:g}; one worker and one gateway may open {needed}",
+            "raise it, or lower LIFECYCLE_DATABASE__POOL_SIZE",
+        ),
+        (flush != "1", "warn", f"innodb_flush_log_at_trx_commit is {flush}: {lost}", "set it to 1"),
+        (not is_on.get("innodb_doublewrite", True), "warn", f"innodb_doublewrite is OFF: {lost}", "set it to ON"),
+        (
+            is_on.get("read_only", False),
+            "bad",
+            "the server is read-only",
+            "name the primary in LIFECYCLE_DATABASE__URL",
+        ),
+        (
+            idle_s < IDLE_S,
+            "warn",
+            f"wait_timeout is {idle_s:g} s: connections are cut while they rest",
+            f"set it to {IDLE_S} or more",
+        ),
+    )
+    lines = [Line("database", level, text, cure) for harmful, level, text, cure in rules if harmful]
+    return lines or [ok("database", "its settings fit; its time zone does not matter, times are stored in UTC")]
 
 
-def _binlog(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    on = variables.get("log_bin", "").upper() in ("ON", "1")
-    if on and variables.get("binlog_format", "").upper() == "STATEMENT":
-        text = "binlog_format is STATEMENT: InnoDB refuses every write of ours, which are READ COMMITTED"
-        return [Line("database", "bad", text, "set binlog_format to ROW (or MIXED)")]
-    return []
-
-
-def _packet(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    size = _number(variables, "max_allowed_packet")
-    if size is None or size >= PACKET_WARN:
-        return []
-    level: Level = "bad" if size < PACKET_BAD else "warn"
-    text = f"max_allowed_packet is {size / MIB:.1f} MiB: runs with many tasks cannot be stored"
-    return [Line("database", level, text, f"set it to {PACKET_WARN // MIB} MiB or more")]
-
-
-def _connections(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    most, needed = _number(variables, "max_connections"), POOLS * settings.database.pool_size
-    if most is None or most >= needed:
-        return []
-    text = f"max_connections is {most}; one worker and one gateway may open {needed}"
-    return [Line("database", "warn", text, "raise it, or lower LIFECYCLE_DATABASE__POOL_SIZE")]
-
-
-def _durability(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    found = []
-    if variables.get("innodb_flush_log_at_trx_commit", "1") != "1":
-        found.append(f"innodb_flush_log_at_trx_commit is {variables['innodb_flush_log_at_trx_commit']}")
-    if variables.get("innodb_doublewrite", "ON").upper() in ("OFF", "0"):
-        found.append("innodb_doublewrite is OFF")
-    cure = "set innodb_flush_log_at_trx_commit to 1 and innodb_doublewrite to ON"
-    return [
-        Line("database", "warn", f"{one}: a crash loses what was acknowledged, stops included", cure) for one in found
-    ]
-
-
-def _others(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    lines = []
-    if variables.get("read_only", "OFF").upper() not in ("OFF", "0"):
-        lines.append(Line("database", "bad", "the server is read-only", "name the primary in LIFECYCLE_DATABASE__URL"))
-    idle = _number(variables, "wait_timeout")
-    if idle is not None and idle < IDLE_S:
-        text = f"wait_timeout is {idle} s: connections are cut while they rest"
-        lines.append(Line("database", "warn", text, f"set it to {IDLE_S} or more"))
-    return lines
-
-
-def _number(variables: Mapping[str, str], name: str) -> int | None:
+def _number(variables: Mapping[str, str], name: str) -> float:
     text = variables.get(name, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() else math.inf

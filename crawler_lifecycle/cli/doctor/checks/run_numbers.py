@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crawler_lifecycle.cli.admin.run_numbers import sources
-from crawler_lifecycle.cli.doctor.line import Line
-from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.cli.doctor.report import Context, Line
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.store import read_schema

@@ -6,15 +6,15 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 
-from crawler_lifecycle.cli.doctor.line import Line
-from crawler_lifecycle.cli.doctor.report import Context
+from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, warn
+from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.temporal.errors import TemporalRefused
+from crawler_lifecycle.temporal.operator.queue_findings import judged
 from crawler_lifecycle.temporal.operator.server import Server, registration_command
+from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
-
-from .queues import check_queues
 
 _UNREACHABLE = "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to where it is"
 
@@ -28,21 +28,18 @@ async def _check(context: Context) -> Sequence[Line]:
     try:
         address = configured_address() or DEFAULT_ADDRESS
     except Exception as error:
-        return [Line("temporal", "bad", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
+        return [bad("temporal", f"its settings cannot be read: {error}", "mend TEMPORAL_* or their TOML file")]
     try:
         server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
-        return [Line("temporal", "bad", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
+        return [bad("temporal", f"{address} does not answer within {context.call_s:g} s", _UNREACHABLE)]
     except Exception as error:
-        return [Line("temporal", "bad", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
+        return [bad("temporal", f"{address} cannot be reached: {_why(error)}", _UNREACHABLE)]
     version = await server.version()
-    lines = [Line("temporal", "ok", f"{address} answers" + (f", server {version}" if version else ""))]
     namespace = await _namespace(server)
-    lines.append(namespace)
-    if namespace.level == "bad":
-        return lines
-    lines.append(await _search_attributes(server, context.fix))
-    lines += await check_queues(server, _UNREACHABLE)
+    lines = [ok("temporal", f"{address} answers" + (f", server {version}" if version else "")), namespace]
+    if namespace.level != "bad":
+        lines += [await _search_attributes(server, context.fix), *await queue_lines(server)]
     return lines
 
 
@@ -52,19 +49,18 @@ async def _namespace(server: Server) -> Line:
         kept = await server.retention_s()
     except TemporalRefused as error:
         if error.forbidden:
-            return Line("namespace", "warn", f"{name!r} may not be described by this account", "ask for that right")
+            return warn("namespace", f"{name!r} may not be described by this account", "ask for that right")
         cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
-        return Line("namespace", "bad", f"{name!r}: {error}", cure)
+        return bad("namespace", f"{name!r}: {error}", cure)
     except TemporalUnavailable as error:
-        return Line("namespace", "bad", f"{name!r}: {error}", _UNREACHABLE)
+        return bad("namespace", f"{name!r}: {error}", _UNREACHABLE)
     if 0 < kept < 86_400:
         cure = f"temporal operator namespace update --namespace {name} --retention 72h"
-        return Line("namespace", "warn", f"{name!r} keeps closed workflows for {kept // 3600} h only", cure)
-    return Line("namespace", "ok", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
+        return warn("namespace", f"{name!r} keeps closed workflows for {kept // 3600} h only", cure)
+    return ok("namespace", f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""))
 
 
 async def _search_attributes(server: Server, fix: bool) -> Line:
-    check = "search attrs"
     command = registration_command(server.namespace)
     try:
         added: Sequence[str] = ()
@@ -74,26 +70,35 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
             problem = attributes_problem(await server.search_attributes(), command)
     except TemporalUnavailable as error:
         cure = f"somebody with more rights: {command}"
-        return Line(check, "warn", f"they cannot be listed or registered: {error}", cure)
-    if problem is not None:
-        return problem
+        return warn("search attrs", f"they cannot be listed or registered: {error}", cure)
     done = f"; registered {', '.join(added)}" if added else ""
-    return Line(check, "ok", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
+    return problem or ok("search attrs", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
 
 
 def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
-    """What is wrong with the search attributes that a namespace knows (name -> type)."""
+    """The line about what is wrong with the search attributes that a namespace knows (name -> type)."""
     needed = names.SEARCH_ATTRIBUTES.items()
     wrong = [f"{name} is {known[name]}, needed is {kind}" for name, kind in needed if known.get(name, kind) != kind]
     if wrong:
         cure = "use another namespace: the type of a registered attribute cannot be changed"
-        return Line("search attrs", "bad", "; ".join(wrong), cure)
+        return bad("search attrs", "; ".join(wrong), cure)
     missing = [name for name in names.SEARCH_ATTRIBUTES if name not in known]
     if missing:
-        return Line(
-            "search attrs", "bad", f"not registered: {', '.join(missing)}", f"crawlctl doctor --fix, or {command}"
-        )
+        return bad("search attrs", f"not registered: {', '.join(missing)}", f"crawlctl doctor --fix, or {command}")
     return None
+
+
+async def queue_lines(server: Server) -> list[Line]:
+    """A line for each task queue of ours, and one about the server's clock, if that is ahead."""
+    queues = await server.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
+    ahead_s = max(queue.ahead_s for queue in queues)
+    return [*map(queue_line, queues), *([clock_line("Temporal", ahead_s, 0.0)] if ahead_s > 0 else [])]
+
+
+def queue_line(queue: Queue) -> Line:
+    """The line about who works on a task queue."""
+    found = judged(queue, SERVED_BY[queue.name], _UNREACHABLE)
+    return Line("workers", found.level, found.text, found.cure)
 
 
 def _why(error: BaseException) -> str:

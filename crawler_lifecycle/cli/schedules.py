@@ -1,24 +1,27 @@
-"""Verbs that make a schedule or change it: create, update."""
+"""``crawlctl schedule``: verbs that make, change, show and steer schedules."""
 
 from __future__ import annotations
 
-import json
-import sys
+import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.named import By, Named
-from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.runs.start import pairs
-from crawler_lifecycle.cli.session import time_of
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import DUE, SCHEDULE, Document
 
-from . import tables
+from .inputs import content_of, json_of, pairs
+from .named import Named, Reason
+from .output import emit_list, now, say_note
+from .problems import CommandFailed, Exit
+from .session import Session, current, time_of
+from .subjects import By, Limit
 
-KIND = Named("schedule", tables.SCHEDULES, tables.facts)
+KIND = Named(SCHEDULE)
 Name = Annotated[str, Parameter(help="the schedule's name")]
+Decision = Literal["started", "queued", "skipped_overlap", "paused", "missed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class TimeOptions:
     pause_after_failures: Annotated[int | None, Parameter(help="pause after so many failures in a row")] = None
 
     def given(self) -> dict[str, Any]:
-        """Those that were named, as a definition has them; cron and an interval take each other's place."""
+        """The options that were named, as a definition has them; cron and an interval take each other's place."""
         words = {"every": "every_s", "offset": "offset_s", "jitter": "jitter_s", "catch_up": "catch_up_s"}
         words["exclude"] = "excluded"
         found = {words.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
@@ -77,7 +80,7 @@ def create(
         raise CommandFailed(
             Exit.USAGE, "give --crawler or --file, and not both", None, "crawlctl schedule create --help"
         )
-    body: dict[str, Any] = _read(file) if file is not None else {"run": {"crawler": crawler}}
+    body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
     if crawler is not None:
         own = {"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")}
         body["run"] |= {name: value for name, value in own.items() if value}
@@ -97,12 +100,79 @@ def update(
     return KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        text = sys.stdin.buffer.read().decode() if str(file) == "-" else file.read_text(encoding="utf-8")
-        found = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise CommandFailed(Exit.USAGE, f"--file {file} cannot be read", str(error)) from None
+def _definition(file: Path) -> dict[str, Any]:
+    found = json_of(f"--file {file}", content_of(file))
     if not isinstance(found, dict):
         raise CommandFailed(Exit.USAGE, f"--file {file} holds no object", None, "docs/schedules.md has an example")
     return found
+
+
+def list_schedules(*, limit: Limit = 50) -> int:
+    """List schedules, in the order in which they were made."""
+    return KIND.list_all(limit)
+
+
+def describe(name: Name, /) -> int:
+    """Show everything about a schedule: its next due times, and days whose clock is set."""
+    return KIND.describe(name)
+
+
+def due(
+    name: Name,
+    /,
+    *,
+    decision: Annotated[Decision | None, Parameter(help="only those that came to this")] = None,
+    limit: Limit = 50,
+) -> int:
+    """List due times, the latest first, each with what became of it."""
+    session = current()
+    with session.gateway() as gateway:
+        rows = gateway.rows(f"{KIND.path(name)}/due", limit=limit, decision=decision)
+    emit_list(session, "due", rows, DUE, name="due_at", empty="nothing was due yet")
+    return Exit.DONE
+
+
+def pause(name: Name, /, *, reason: Reason = None, by: By = None) -> int:
+    """Have due times begin nothing until it is resumed; each still has its line."""
+    return KIND.pause(name, reason, by)
+
+
+def resume(name: Name, /) -> int:
+    """Let a paused schedule go on; what was due meanwhile begins by backfill alone."""
+    return KIND.post(name, "resume")
+
+
+def trigger(name: Name, /, *, by: By = None) -> int:
+    """Have it be due now, also while it is paused; what overlaps waits."""
+    session, path = current(), f"{KIND.path(name)}/trigger"
+    with session.gateway() as gateway:
+        _asked(session, gateway.post(path, {"requested_by": by or user()}, key=uuid.uuid4().hex))
+    return Exit.DONE
+
+
+def backfill(
+    name: Name,
+    /,
+    *,
+    after: Annotated[str, Parameter(help="due times behind this: a time, or 2h, 3d ago")],
+    until: Annotated[str | None, Parameter(help="and up to this; default: now")] = None,
+    by: By = None,
+) -> int:
+    """Have past due times begin that began nothing, one after the other."""
+    session, present = current(), now()
+    body = {"after": time_of("--after", after, present), "requested_by": by or user()}
+    if until:
+        body["until"] = time_of("--until", until, present)
+    with session.gateway() as gateway:
+        _asked(session, gateway.post(f"{KIND.path(name)}/backfill", body))
+    return Exit.DONE
+
+
+def delete(name: Name, /) -> int:
+    """Delete a schedule; its due times stay on record, and what they began goes on."""
+    return KIND.delete(name)
+
+
+def _asked(session: Session, found: Document) -> None:
+    say_note(session, found)
+    emit_list(session, "due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time")

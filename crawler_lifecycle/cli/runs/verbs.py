@@ -1,8 +1,9 @@
-"""Verbs that show what is recorded: list, get, describe, timeline, corrections, crawler list and describe."""
+"""Verbs that show runs and crawlers, change a run, or wait for it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import uuid
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -10,12 +11,30 @@ from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import clean, emit, emit_list, show_facts, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current, time_of
+from crawler_lifecycle.cli.subjects import (
+    By,
+    End,
+    Force,
+    Goal,
+    Limit,
+    Proof,
+    Reason,
+    Yes,
+    await_end,
+    be_sure,
+    each,
+    show,
+)
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import Document, plain
 
 from . import tables
-from .texts import argument_lines, facts, next_steps, nothing_wrong, plain
+from .texts import RUN, RunId, argument_lines, facts, next_steps, nothing_wrong
 
-RunId = Annotated[int, Parameter(help="the run's id")]
-Limit = Annotated[int, Parameter(help="at most so many")]
+if TYPE_CHECKING:
+    from crawler_lifecycle.cli.client.gateway import Gateway
+
+RunIds = Annotated[int, Parameter(help="more runs")]
 KIND = Literal[
     "killed", "vanished", "not_ours", "still_alive", "never_existed", "late", "late_evidence", "repair"
 ]  # domain/audits/corrections.py
@@ -70,7 +89,7 @@ def list_runs(
     rows, overdue = document["runs"], document.get("overdue", {}).get("text")
 
     def table() -> None:
-        show_rows(session, rows, tables.RUNS, empty="no runs; next: crawlctl crawler list")
+        show_rows(session, rows, RUN.subject.columns, empty="no runs; next: crawlctl crawler list")
         if overdue:
             print(clean(overdue))
 
@@ -87,7 +106,7 @@ def timeline(run: RunId, /, *, limit: Limit = 500) -> int:
     """List everything that happened to a run, oldest first: each change of status with how late it was recorded."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.timeline(run, limit=limit)
+        rows = gateway.rows(RUN.path(run, "/timeline"), limit=limit)
     emit_list(session, "timeline", rows, tables.TIMELINE, name="key", empty=f"nothing happened in run {run} yet")
     return Exit.DONE
 
@@ -106,7 +125,8 @@ def corrections(
         raise CommandFailed(Exit.USAGE, "--since goes with the corrections of all runs", None, f"corrections {run}")
     begin = None if since is None else time_of("--since", since, output.now())
     with session.gateway() as gateway:
-        rows = gateway.corrections(run, limit=limit, since=begin, kind=kind)
+        path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")
+        rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
         summary = gateway.correction_summary(begin) if run is None else None
 
     def table() -> None:
@@ -125,7 +145,7 @@ def describe(run: RunId, /) -> int:
     with session.gateway() as gateway:
         found = gateway.run(run)
         rows = gateway.tasks(run, limit=TASKS_MAX)
-        wrong = gateway.corrections(run, limit=CORRECTIONS_MAX)
+        wrong = gateway.rows(RUN.path(run, "/corrections"), limit=CORRECTIONS_MAX)
 
     def table() -> None:
         show_facts(session, facts(found, rows, wrong))
@@ -147,7 +167,7 @@ def crawlers() -> int:
     """List the crawlers that can be run."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.crawlers()
+        rows = gateway.rows("/v1/crawlers")
     empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
     emit_list(session, "crawlers", rows, tables.CRAWLERS, name="name", empty=empty)
     return Exit.DONE
@@ -157,7 +177,7 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     """Show one crawler of the catalogue."""
     session = current()
     with session.gateway() as gateway:
-        rows = gateway.crawlers()
+        rows = gateway.rows("/v1/crawlers")
     found = next((row for row in rows if row.get("name") == name), None)
     if found is None:
         raise CommandFailed(Exit.NOT_FOUND, f"there is no crawler {name!r}", None, "crawlctl crawler list")
@@ -166,3 +186,88 @@ def describe_crawler(name: Annotated[str, Parameter(help="the crawler's name")],
     emit(session, found, names=[name], table=lambda: show_facts(session, lines))
     session.say(f"next: crawlctl start {name}")
     return Exit.DONE
+
+
+# --- steering --------------------------------------------------------------------------------------------------------
+
+
+def stop(
+    run: RunId,
+    /,
+    *runs: RunIds,
+    reason: Reason = None,
+    force: Force = False,
+    request_id: Annotated[str | None, Parameter(help="the same id is recorded once")] = None,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """Ask runs to end in order. A run that has ended already stays as it is."""
+
+    def ask(gateway: Gateway, run_id: int) -> Document:
+        key = request_id or str(uuid.uuid4())
+        return gateway.stop(run_id, force=force, reason=reason, request_id=key, requested_by=by or user())
+
+    return each(RUN, (run, *runs), ask, wait=wait, then="wait {} --for ended")
+
+
+def force_stop(
+    run: RunId,
+    /,
+    *runs: RunIds,
+    reason: Reason = None,
+    yes: Yes = False,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """End runs at once, killing what they execute. Crawlers get no time to save anything."""
+    be_sure(RUN, (run, *runs), "everything that runs for", yes=yes)
+    return stop(run, *runs, reason=reason, force=True, by=by, wait=wait)
+
+
+def resume(
+    run: RunId,
+    /,
+    *,
+    rerun: Annotated[bool, Parameter(negative=(), help="run a COMPLETED run again")] = False,
+    by: By = None,
+    wait: End = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a live view")] = False,
+) -> int:
+    """Go on with a run that has ended, as its next attempt: what succeeded stays, the rest is executed again."""
+    session = current()
+    with session.gateway() as gateway:
+        answer = gateway.resume(run, rerun=rerun, requested_by=by or user())
+        if watch:
+            from .watch import watch_run
+
+            return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
+        if wait:
+            return await_end(RUN, gateway, run, after=answer)
+    show(RUN, [answer])
+    session.say(f"next: crawlctl wait {run} · crawlctl describe {run}")
+    return Exit.DONE
+
+
+def look(run: RunId, /) -> int:
+    """Have the cluster asked about a run now, instead of at the next due look."""
+    session = current()
+    with session.gateway() as gateway:
+        answer = gateway.post(RUN.path(run, "/look"))
+    show(RUN, [answer])
+    session.say(f"next: crawlctl describe {run}")
+    return Exit.DONE
+
+
+def wait(
+    run: RunId,
+    /,
+    *,
+    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+) -> int:
+    """Wait for a run; give up after --timeout (exit 7), without it never.
+
+    With --for completed the exit code tells how the run ended: 0 completed, 5 failed, 6 stopped. With --for ended and
+    --for started it is 0 as soon as that is so; a run that ends before it started counts as ended.
+    """
+    with current().gateway() as gateway:
+        return await_end(RUN, gateway, run, goal)

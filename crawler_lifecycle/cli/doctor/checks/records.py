@@ -1,0 +1,104 @@
+"""Checks that ask the database one question: what workers offer, webhooks, schedules, overdue looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, counted, ok, warn
+from crawler_lifecycle.compose import build_store
+from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
+from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
+from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSpec, cure
+from crawler_lifecycle.ports.managers import PLAN_MANAGER, PlanRow
+from crawler_lifecycle.ports.schedules import UNTOLD
+from crawler_lifecycle.ports.webhooks import WebhookRow
+from crawler_lifecycle.settings import Settings
+from crawler_lifecycle.store import read_schema
+from crawler_lifecycle.store.store import Store
+
+_PLANS_SHOWN = 5
+
+
+def plans(store: Store, settings: Settings) -> list[Line]:
+    """Check the plans that workers have registered. No module of a user is imported here."""
+    return plan_lines(store.plans.list_plans(), settings.plans.modules)
+
+
+def plan_lines(rows: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
+    """A line for each plan that cannot be used, for each module of ours that nobody offers, and one for the rest."""
+    broken = [plan for plan in rows if plan.error is not None]
+    mend = "mend the module; a worker reads it again by itself"
+    lines = [bad("plans", f"{one.plan} cannot be started: {one.error}", mend) for one in broken[:_PLANS_SHOWN]]
+    if len(broken) > _PLANS_SHOWN:
+        lines.append(bad("plans", f"and {len(broken) - _PLANS_SHOWN} more", "GET /v1/plans lists all of them"))
+    offered = {plan.plan.partition(":")[0] for plan in rows}
+    start = "start a worker of the role plans with this setting; its log says what it found in the module"
+    lines += [
+        warn("plans", f"LIFECYCLE_PLANS__MODULES names {module}, and no worker has it", start)
+        for module in modules
+        if module not in (*offered, "*")
+    ]
+    good = len({plan.plan for plan in rows if plan.kind == PLAN_MANAGER and plan.error is None})
+    return lines or [ok("plans", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
+
+
+def webhooks(store: Store, settings: Settings) -> list[Line]:
+    """Check how webhooks stand. No receiver is called."""
+    return webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), settings.webhooks.rules)
+
+
+def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]:
+    """A line for each that is told nothing now or may not be, and one for the rest."""
+    lines = []
+    for row in rows:
+        try:
+            rules.check(WebhookSpec.read(row.definition))
+        except InvalidRequest as error:
+            lines.append(bad("webhooks", f"{row.name} is told nothing: {error}", f"crawlctl webhook update {row.name}"))
+        if row.paused_at is not None:
+            text = f"{row.name} is paused since {row.paused_at:%Y-%m-%d %H:%M} UTC: {row.pause_reason}"
+        elif row.failing_since is not None:
+            since = f"{row.failing_since:%Y-%m-%d %H:%M} UTC, and is paused a day later"
+            text = f"{row.name} fails with event {row.through_seq + 1} since {since}: {row.error}"
+        else:
+            continue
+        lines.append(warn("webhooks", text, cure(row.name, row.through_seq, fails=row.failing_since is not None)))
+    return lines or [ok("webhooks", f"{counted(len(rows), 'webhook')}, none of them fails or is paused")]
+
+
+def schedules(store: Store, settings: Settings) -> list[Line]:
+    """One line, where there are schedules: whether Temporal has them as the database has them."""
+    found = store.schedules.count_schedules(datetime.now(UTC) - UNTOLD)
+    if found.untold:
+        text = f"Temporal has not been told of {counted(found.untold, 'schedule')}, changed more than ten minutes ago"
+        audit = "start a worker of the role audit; its /readyz (schedules) and its log say why it cannot tell"
+        return [bad("schedules", text, audit)]
+    known = found.active + found.paused
+    return [ok("schedules", f"{counted(found.active, 'schedule')} active, {found.paused} paused")] if known else []
+
+
+def truth(store: Store, settings: Settings) -> list[Line]:
+    """Check what is overdue or lost."""
+    now = datetime.now(UTC)
+    wrong = overdue_words(store.overdue.overdue_looks(overdue_before(now)), now)
+    audit = "a worker of the role audit sees to it within a minute: start one, or read in its log why it cannot"
+    return [
+        bad("truth", wrong, audit) if wrong else ok("truth", "no look is overdue, and everything open has its workflow")
+    ]
+
+
+def _asking(name: str, ask: Callable[[Store, Settings], list[Line]]) -> Check:
+    def look(context: Context) -> Sequence[Line]:
+        try:
+            if read_schema(context.known.database.url).problem is not None:
+                return []  # told by the check of the database
+            return ask(build_store(context.known), context.known)
+        except LifecycleError as error:
+            return [warn(name, f"{name} cannot be read: {error}", "mend what is told above")]
+
+    return Check(name, look)
+
+
+CHECKS = tuple(_asking(ask.__name__, ask) for ask in (plans, webhooks, schedules, truth))

@@ -1,0 +1,356 @@
+"""``crawlctl graph``: verbs that start, show, steer and follow graphs."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import GRAPH as SUBJECT
+from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
+
+from .inputs import answer_of, content_of, json_of
+from .output import as_json, clean, emit, show_facts, show_rows
+from .problems import CommandFailed, Exit
+from .session import current
+from .subjects import (
+    By,
+    End,
+    Force,
+    Kind,
+    Limit,
+    Proof,
+    Reason,
+    Yes,
+    await_end,
+    be_sure,
+    each,
+    follow,
+    status_of,
+    watch_one,
+)
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.domain.graph.spec import GraphSpec
+
+
+def _line(row: Document) -> str:
+    """A graph in one line, for who watches it."""
+    said = row.get("cause") or row.get("waiting")
+    head = f"graph {row.get('id')} {row.get('state')}, {steps(row) or 'no steps'}"
+    return clean(head + (f": {said}" if said else ""))
+
+
+def does(row: Document) -> str:
+    """The function, crawler or class of a step."""
+    job = row.get("job") or {}
+    return str(job.get("call") or job.get("crawler") or job.get("plan") or job.get("name") or "")
+
+
+def _step_state(row: Document) -> str:
+    return f"{row.get('state')}" + (" (ending)" if row.get("ending") else "")
+
+
+GRAPH = Kind(SUBJECT, _line, again="retry")
+STEPS = (
+    Column("Step", of("path")),
+    Column("Kind", of("kind")),
+    Column("Does", does),
+    Column("State", _step_state),
+    Column("Tries", lambda row: f"{row.get('tries')}/{row.get('max_attempts')}", right=True),
+    Column("Run", of("run_id"), right=True),
+    Column("After", words("deps"), wide=True),
+    Column("Why", of("reason")),
+)
+
+Key = Annotated[str, Parameter(help="the graph's id")]
+Keys = Annotated[str, Parameter(help="more graphs")]
+Steps = Annotated[list[str] | None, Parameter(name="--step", help="this step, by its path, and what is in it")]
+State = Literal["draft", "executing", "completed", "cancelled", "discarded"]
+StepState = Literal[
+    "all", "suspended", "scheduled", "available", "executing", "retryable", "completed", "cancelled", "discarded"
+]
+
+_FIELDS = ("id", "name", "tags", "options", "context", "steps")
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def start(
+    build: Annotated[str | None, Parameter(help="module:function that returns a Workflow, or module:workflow")] = None,
+    /,
+    *words: Annotated[str, Parameter(help="behind --: texts that the function is called with")],
+    file: Annotated[Path | None, Parameter(help="instead: a graph as JSON; - is standard input")] = None,
+    id: Annotated[str | None, Parameter(help="id of the graph; the same graph under it is started once")] = None,
+    name: Annotated[str | None, Parameter(help="its name, for people")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="tag of the graph")] = None,
+    parent: Annotated[str | None, Parameter(help="workflow id that is told when it has ended")] = None,
+    by: By = None,
+    wait: End = False,
+    watch: Annotated[bool, Parameter(negative=(), help="the same, with a line for each change")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="only show the graph as JSON, as --file reads it")] = False,
+) -> int:
+    """Start a graph: of a module that builds it in a process beside this one, or of a file."""
+    session = current()
+    if (build is None) == (file is None):
+        cure = "crawlctl graph start module:function, or crawlctl graph start --file graph.json"
+        raise CommandFailed(Exit.USAGE, "give what builds the graph, or --file, and not both", None, cure)
+    found = _built(build, words) if build is not None else _document(str(file), content_of(file or Path()))
+    given: dict[str, Any] = {"id": id, "name": name, "tags": tag}
+    found |= {field: one for field, one in given.items() if one}
+    spec, pages, whose = _checked(found)
+    if dry_run:
+        emit(session, found, names=[found.get("id")], table=lambda: print(as_json(found)))
+        return Exit.DONE
+    body: dict[str, Any] = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
+    body |= {"options": asdict(spec.options), "pages": len(pages), "fingerprint": whose, "requested_by": by or user()}
+    body |= {"parent": parent} if parent else {}
+    with session.gateway() as gateway:
+        started = gateway.send_graph(body, pages)
+        key = started["id"]
+        if started.get("note"):
+            session.say(f"graph {key}: {clean(started['note'])}")
+        if watch or wait:
+            return follow(GRAPH, gateway, key, watch=watch)
+    facts = [(field, str(started.get(field))) for field in ("id", "workflow_id", "state", "total")]
+    emit(session, started, names=[key], table=lambda: show_facts(session, facts))
+    session.say(f"next: {GRAPH.call('watch', key)} · {GRAPH.call('stop', key)}")
+    return Exit.DONE
+
+
+def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """The graph that a module of the user builds, in a process that gets nothing from this one but the words."""
+    content, code = answer_of("crawler_lifecycle.graphs.script", [build, *words])
+    if code:
+        why = f"the process that builds it ended with {code}; what it said stands above"
+        again = shlex.join(["python", "-m", "crawler_lifecycle.graphs.script", build, *words])
+        raise CommandFailed(Exit.USAGE, f"{build!r} gave no graph", why, again)
+    return _document(build, content)
+
+
+def _document(where: str, content: bytes) -> dict[str, Any]:
+    found = json_of(where, content)
+    if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found.keys() <= set(_FIELDS):
+        cure = f"give an object with steps, and any of {', '.join(_FIELDS[:-1])}"
+        raise CommandFailed(Exit.USAGE, f"{where}: this is no graph", None, cure)
+    return found
+
+
+def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
+    """The graph, the pages in which it travels, and its fingerprint. Raises ``CommandFailed``."""
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.domain.graph.checks import check
+    from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
+    from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec
+
+    options: Any = found.get("options") or {}
+    try:
+        steps = [step_from_json(one) for one in found["steps"]]
+        spec = GraphSpec(steps, GraphOptions(**options), found.get("context") or {})
+        check(spec)
+        return spec, encode_pages(spec), fingerprint(spec)
+    except (InvalidRequest, TypeError) as error:
+        raise CommandFailed(Exit.USAGE, str(error), None, "crawlctl graph start --help") from None
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def list_graphs(
+    *,
+    state: Annotated[list[State] | None, Parameter(help="only in this state; more than once: in any of them")] = None,
+    name: Annotated[str | None, Parameter(help="only graphs of this name")] = None,
+    limit: Limit = 50,
+) -> int:
+    """List graphs, newest first; drafts only with --state draft."""
+    return GRAPH.list_all(limit, state=state, name=name)
+
+
+def describe(
+    graph: Key,
+    /,
+    *,
+    steps: Annotated[StepState | None, Parameter(help="list its steps in this state as well")] = None,
+    below: Annotated[str | None, Parameter(help="only those in this step, by its path")] = None,
+    limit: Limit = 50,
+) -> int:
+    """Show everything about a graph on one screen, and its steps."""
+    session = current()
+    with session.gateway() as gateway:
+        found = gateway.get(GRAPH.path(graph))
+        listed = steps or ("all" if below else None)
+        state = None if listed == "all" else listed
+        path = GRAPH.path(graph, "/steps")
+        rows = gateway.rows(path, limit=limit, state=state, path=below) if listed else []
+        runs = gateway.runs(limit=1, parent=found.get("workflow_id"))
+
+    def table() -> None:
+        show_facts(session, SUBJECT.known(found))
+        if listed:
+            print()
+            show_rows(session, rows, STEPS, empty="no such steps")
+
+    emit(session, {**found, "steps": rows} if listed else found, names=[graph], table=table)
+    ended = status_of(found)[0] in TERMINAL
+    steps_of = [] if listed else [GRAPH.call("describe", graph) + " --steps all"]
+    runs_of = [f"crawlctl list --parent '{found.get('workflow_id')}'"] if runs else []
+    then = GRAPH.call("retry", graph) if ended else f"{GRAPH.call('watch', graph)} · {GRAPH.call('stop', graph)}"
+    session.say(f"next: {' · '.join([*steps_of, *runs_of, then])}")
+    return Exit.DONE
+
+
+def step(
+    graph: Key,
+    path: Annotated[str, Parameter(help="the step's path: its name after those of the graphs it is in")],
+    /,
+    *,
+    result: Annotated[bool, Parameter(negative=(), help="print what it recorded, as JSON, and nothing else")] = False,
+) -> int:
+    """Show one step: what it does, what it waits for, how its executions failed."""
+    session = current()
+    with session.gateway() as gateway:
+        if result:
+            print(gateway.text(GRAPH.path(graph, "/result"), path=path))
+            return Exit.DONE
+        found = gateway.get(GRAPH.path(graph, "/step"), path=path)
+    emit(session, found, names=[path], table=lambda: show_facts(session, _step_facts(found)))
+    if found.get("run_id") and found.get("kind") == "crawl":
+        session.say(f"next: crawlctl describe {found['run_id']}")
+    return Exit.DONE
+
+
+def _step_facts(row: Document) -> list[tuple[str, Cell]]:
+    lines: list[tuple[str, Cell]] = [
+        ("step", row.get("path")),
+        ("kind", row.get("kind")),
+        ("does", does(row)),
+        ("arguments", plain((row.get("job") or {}).get("args") or {})),
+        ("after", " ".join(row.get("deps") or ())),
+        ("state", f"{row.get('state')} {row.get('outcome') or ''}".strip()),
+        ("unreadable", row.get("unreadable")),
+        ("ending", "it may still run" if row.get("ending") else None),
+        ("reason", row.get("reason")),
+        ("tries", f"{row.get('tries')} of {row.get('max_attempts')}"),
+        ("run", row.get("run_id")),
+        ("not before", row.get("not_before")),
+        ("started", At(row.get("started_at"))),
+        ("ended", At(row.get("ended_at"))),
+        ("result", f"{row['result_bytes']:,} bytes" if row.get("result_bytes") is not None else None),
+        *(("error", f"attempt {one.get('attempt')}: {one.get('error')}") for one in row.get("errors") or ()),
+    ]
+    return [(name, value) for name, value in lines if value not in (None, "", At(None))]
+
+
+def render(
+    graph: Key,
+    /,
+    *,
+    form: Annotated[Literal["mermaid", "dot"], Parameter(name="--format", help="for Mermaid, or Graphviz")] = "mermaid",
+    expand: Annotated[
+        list[str] | None, Parameter(help="draw all steps in this one; otherwise above 50 they are one box; '*': in all")
+    ] = None,
+) -> int:
+    """Draw a graph with the states of its steps, as text for Graphviz or Mermaid."""
+    session = current()
+    if session.output != "table":
+        raise CommandFailed(Exit.USAGE, "graph render gives a text of its own format", None, "leave -o out")
+    with session.gateway() as gateway:
+        text = gateway.text(GRAPH.path(graph, "/picture"), format=form, expand=expand)
+    print(clean(text, lines=True), end="")
+    return Exit.DONE
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+def stop(
+    graph: Key,
+    /,
+    *graphs: Keys,
+    step: Steps = None,
+    reason: Reason = None,
+    force: Force = False,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """Ask graphs to end with all that they execute. With --step only cancel that and what depends on it."""
+    body: dict[str, Any] = {"reason": reason, "requested_by": by or user()}
+    if step:
+        if graphs or force or wait:
+            raise CommandFailed(Exit.USAGE, "--step goes with one graph, without --force and --wait")
+        return _change(graph, "cancel", body | {"names": step}, "cancelled")
+    return each(GRAPH, (graph, *graphs), GRAPH.ask("stop", body | {"force": force or None}), wait=wait)
+
+
+def force_stop(
+    graph: Key,
+    /,
+    *graphs: Keys,
+    reason: Reason = None,
+    yes: Yes = False,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """End graphs at once, killing the functions and crawlers that they execute."""
+    be_sure(GRAPH, (graph, *graphs), "whatever is executed by graph", yes=yes)
+    return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
+
+
+def retry(
+    graph: Key,
+    /,
+    *,
+    step: Steps = None,
+    cascade: Annotated[
+        bool, Parameter(negative="--no-cascade", help="with the dependents that were cancelled because of them")
+    ] = True,
+    fresh: Annotated[bool, Parameter(negative=(), help="crawls begin a new run instead of resuming theirs")] = False,
+    by: By = None,
+    wait: End = False,
+) -> int:
+    """Let steps begin anew: those that failed, were cancelled, or wait for their next try; completed ones by name."""
+    body: dict[str, Any] = {"names": step, "cascade": cascade, "fresh": fresh, "requested_by": by or user()}
+    code = _change(graph, "retry", body, "retried")
+    if not wait or code != Exit.DONE:
+        return code
+    with current().gateway() as gateway:
+        return await_end(GRAPH, gateway, graph)
+
+
+def wait(
+    graph: Key,
+    /,
+    *,
+    goal: Annotated[Literal["completed", "ended"], Parameter(name="--for", help="what to wait for")] = "completed",
+) -> int:
+    """Wait for a graph; give up after --timeout (exit 7), without it never.
+
+    With --for completed the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled.
+    """
+    with current().gateway() as gateway:
+        return await_end(GRAPH, gateway, graph, goal)
+
+
+def watch(graph: Key, /) -> int:
+    """Watch a graph to its end; the exit code tells how it ended: 0 completed, 5 discarded, 6 cancelled."""
+    with current().gateway() as gateway:
+        return watch_one(GRAPH, gateway, graph)
+
+
+def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
+    """Change steps, and tell how many."""
+    session = current()
+    with session.gateway() as gateway:
+        answer = GRAPH.ask(action, body)(gateway, graph)
+    count = answer.get("count") or 0
+    steps = "1 step" if count == 1 else f"{count:,} steps"
+    emit(session, answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
+    if answer.get("note"):
+        session.say(f"graph {graph}: {clean(answer['note'])}")
+    session.say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")
+    return Exit.DONE

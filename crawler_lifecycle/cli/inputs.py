@@ -1,0 +1,61 @@
+"""Input of commands: pairs of words, files or standard input, and what users' modules answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .problems import CommandFailed, Exit
+
+
+def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
+    """``name=value`` words as a mapping; a value may hold anything, ``=`` included. Raises ``CommandFailed``."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise CommandFailed(Exit.USAGE, f"{option} {word!r} has no value", None, f"give {option} name=value")
+        if name in found:
+            raise CommandFailed(Exit.USAGE, f"{option} {name!r} is given twice", None, "give it once")
+        found[name] = value
+    return found
+
+
+def content_of(file: Path, option: str = "--file") -> bytes:
+    """The bytes of a file; ``-`` is standard input. Raises ``CommandFailed``."""
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise CommandFailed(Exit.USAGE, f"{option} {file} cannot be read", str(error)) from None
+
+
+def json_of(where: str, content: bytes) -> Any:
+    """The value in a JSON text. Raises ``CommandFailed``."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CommandFailed(Exit.USAGE, f"{where}: this is no JSON", str(error)) from None
+
+
+def answer_of(module: str, words: Sequence[str], timeout_s: float | None = None) -> tuple[bytes, int]:
+    """The output of ``python -m module words`` and its exit code; killed with its children when it takes longer.
+
+    It is a process of its own, which finds modules in the folder of the call.
+    """
+    command = [sys.executable, "-m", module, *words]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        return child.communicate(timeout=timeout_s)[0], child.returncode
+    except subprocess.TimeoutExpired:
+        return b"", -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # also what it left behind
+        child.wait()

@@ -1,0 +1,186 @@
+"""Verbs that show managers, steer them or wait for them; ``plan.py`` shows the classes that they run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.output import clean, emit, show_facts, show_rows
+from crawler_lifecycle.cli.problems import Exit
+from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.subjects import (
+    By,
+    End,
+    Force,
+    Kind,
+    Limit,
+    Proof,
+    Reason,
+    Yes,
+    await_end,
+    be_sure,
+    each,
+    show,
+    watch_one,
+)
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
+from crawler_lifecycle.subjects import MANAGER as SUBJECT
+
+
+def _line(row: Document) -> str:
+    """A manager in one line, for who watches it."""
+    counts = jobs(row)
+    waits = sum(counts.get(name, 0) for name in WAITING)
+    words = [f"manager {row.get('manager_id')} {manager_state(row)}", f"{row.get('live') or 0} live", f"{waits} wait"]
+    words += [f"{counts[name]} {name}" for name in ("good", "bad", "skipped") if counts.get(name)]
+    said = row.get("error") or (row.get("cause") if row.get("status") in TERMINAL else row.get("waiting"))
+    outcome = f" {row['outcome']}" if row.get("outcome") else ""
+    return clean(f"{words[0]}{outcome}, {', '.join(words[1:])}" + (f": {said}" if said else ""))
+
+
+MANAGER = Kind(SUBJECT, _line)
+
+ManagerId = Annotated[int, Parameter(help="the manager's id")]
+ManagerIds = Annotated[int, Parameter(help="more managers")]
+Goal = Literal["completed", "ended"]
+State = Literal["all", "buffered", "delayed", "queued", "starting", "started", "ended", "skipped"]
+
+
+def list_managers(
+    *,
+    status: Annotated[str | None, Parameter(help="INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED")] = None,
+    name: Annotated[str | None, Parameter(help="only managers of this name")] = None,
+    flow: Annotated[str | None, Parameter(help="only that of this flow; goes with --name")] = None,
+    limit: Limit = 50,
+) -> int:
+    """List managers, newest first."""
+    return MANAGER.list_all(limit, status=status.upper() if status else None, name=name, flow_id=flow)
+
+
+def describe(
+    manager: ManagerId,
+    /,
+    *,
+    jobs: Annotated[State | None, Parameter(help="list its jobs in this state as well; skipped: with why")] = None,
+    limit: Limit = 50,
+) -> int:
+    """Show everything about a manager on one screen, and its jobs."""
+    session = current()
+    with session.gateway() as gateway:
+        found = gateway.get(MANAGER.path(manager))
+        state = None if jobs == "all" else jobs
+        rows = [] if jobs is None else gateway.rows(MANAGER.path(manager, "/jobs"), state=state, limit=limit)
+
+    def table() -> None:
+        show_facts(session, SUBJECT.known(found))
+        if jobs is not None:
+            print()
+            show_rows(session, rows, JOBS, empty="no such jobs")
+
+    document = found if jobs is None else {**found, "job_rows": rows}
+    emit(session, document, names=[manager], table=table)
+    session.say(f"next: {' · '.join(_next_steps(found))}")
+    return Exit.DONE
+
+
+def logs(manager: ManagerId, /) -> int:
+    """Show what the class of a manager printed last, at most 16 KiB."""
+    session = current()
+    with session.gateway() as gateway:
+        text = gateway.text(MANAGER.path(manager, "/logs"))
+    print(clean(text, lines=True), end="")
+    if not text:
+        session.say("it has printed nothing yet")
+    return Exit.DONE
+
+
+def _next_steps(row: Document) -> list[str]:
+    one = row.get("manager_id")
+    looks = [state for name, state in (("skipped", "skipped"), ("bad", "ended")) if jobs(row).get(name)]
+    why = [f"crawlctl manager describe {one} --jobs {state}" for state in looks]
+    begun = any(jobs(row).get(state) for state in ("started", "ended"))
+    runs = [f"crawlctl list --parent {row.get('workflow_id')}"] if begun else []
+    if row.get("status") in TERMINAL or row.get("paused"):
+        return [*why, *runs, f"crawlctl manager resume {one}"]
+    return [*why, f"crawlctl manager watch {one}", *runs, f"crawlctl manager stop {one}"]
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+def stop(
+    manager: ManagerId,
+    /,
+    *managers: ManagerIds,
+    reason: Reason = None,
+    leave: Annotated[bool, Parameter(negative=(), help="its runs go on")] = False,
+    force: Force = False,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """Ask managers to end, with their runs: nothing more is started, nothing retried."""
+    body = {"force": force or None, "leave": leave or None, "reason": reason, "requested_by": by or user()}
+    return each(MANAGER, (manager, *managers), MANAGER.ask("stop", body), wait=wait)
+
+
+def force_stop(
+    manager: ManagerId,
+    /,
+    *managers: ManagerIds,
+    reason: Reason = None,
+    yes: Yes = False,
+    by: By = None,
+    wait: Proof = False,
+) -> int:
+    """End managers and their runs at once, killing what they execute."""
+    be_sure(MANAGER, (manager, *managers), "every run of manager", yes=yes)
+    return stop(manager, *managers, reason=reason, force=True, by=by, wait=wait)
+
+
+def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
+    """Have managers start nothing more until they are resumed; what runs goes on."""
+    return each(MANAGER, (manager, *managers), MANAGER.ask("pause"))
+
+
+def resume(
+    manager: ManagerId,
+    /,
+    *,
+    wait: End = False,
+) -> int:
+    """Let a paused manager go on; one that has ended goes on as its next attempt."""
+    session = current()
+    with session.gateway() as gateway:
+        answer = MANAGER.ask("resume")(gateway, manager)
+        if wait:
+            return await_end(MANAGER, gateway, manager, after=answer)
+    show(MANAGER, [answer])
+    session.say(f"next: crawlctl manager watch {manager}")
+    return Exit.DONE
+
+
+def cap(manager: ManagerId, most: Annotated[int, Parameter(help="0: as its class says")], /) -> int:
+    """Set how many runs a manager may have at once; a smaller cap ends nothing."""
+    return each(MANAGER, (manager,), MANAGER.ask("cap", {"cap": most}))
+
+
+def wait(
+    manager: ManagerId,
+    /,
+    *,
+    goal: Annotated[Goal, Parameter(name="--for", help="what to wait for")] = "completed",
+) -> int:
+    """Wait for a manager; give up after --timeout (exit 7), without it never.
+
+    With --for completed the exit code tells how it ended: 0 completed, 5 failed, 6 stopped.
+    """
+    with current().gateway() as gateway:
+        return await_end(MANAGER, gateway, manager, goal)
+
+
+def watch(manager: ManagerId, /) -> int:
+    """Watch a manager to its end; the exit code tells how it ended: 0 completed, 5 failed, 6 stopped."""
+    with current().gateway() as gateway:
+        return watch_one(MANAGER, gateway, manager)
