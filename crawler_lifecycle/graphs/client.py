@@ -11,6 +11,7 @@ import logging
 import math
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -65,6 +66,7 @@ class Gateway:
             trust_env=not leads_here(url),
             limits=httpx.Limits(keepalive_expiry=2.0),
         )
+        weakref.finalize(self, self._http.close)
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
         pages = encode_pages(spec)

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle import ports, runner
+from crawler_lifecycle import runner
 from crawler_lifecycle.clusters.kind import ClusterKind, TaskEnvironment
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import ClusterTask
@@ -32,7 +32,10 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.names import cluster_name, files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, own_exit
-from crawler_lifecycle.ports.files import FileSource
+from crawler_lifecycle.ports.files import FileSource, LogPart
+from crawler_lifecycle.ports.looks import Counted, Details, Look, ObserverHealth
+from crawler_lifecycle.ports.protocols import TaskBundles
+from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.process_contract import contract_of
 
 from . import keeper
@@ -54,7 +57,7 @@ class SpoolKind(ClusterKind):
     def cluster(self) -> Spool:
         return Spool(self.settings.state_dir, self.settings.slots)
 
-    def files(self, bundles: ports.TaskBundles | None) -> Spool:
+    def files(self, bundles: TaskBundles | None) -> Spool:
         return self.cluster()
 
     numbers = observer = logs = cluster
@@ -69,31 +72,29 @@ class Spool:
     def __init__(self, root: Path, slots: int, task_environment: TaskEnvironment | None = None) -> None:
         self._root, self._slots, self._task_environment = root.absolute(), slots, task_environment
         self._tasks = self._root / "tasks"
-        self._health = ports.ObserverHealth(False, "it does not watch")
+        self._health = ObserverHealth(False, "it does not watch")
         for name in ("tasks", "state", "slots"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
 
     # --- Deployer
 
-    def deploy(self, deployment: ports.Deployment, crawler: CrawlerDefinition) -> list[ports.Deployed]:
+    def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[Deployed]:
         self.place([deployment.place] if deployment.place is not None else [])
         with self._reading():
             return [self._deploy(deployment, crawler, task) for task in deployment.tasks]
 
-    def _deploy(
-        self, deployment: ports.Deployment, crawler: CrawlerDefinition, task: ports.QueuedTask
-    ) -> ports.Deployed:
+    def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         run, name = deployment.run, cluster_name(deployment.run_id, task.index, deployment.attempt)
         folder = self._folder(run.run_id, task.index, deployment.attempt)
         expired = DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
         if (foreign := self._foreign(run)) is not None:
-            return ports.Deployed(task.index, "deferred", name, reason=foreign)
+            return Deployed(task.index, "deferred", name, reason=foreign)
         state = "existing"
         if not (folder / keeper.SPEC).exists():
             try:
                 spec = self._spec(deployment, crawler, task, folder)
             except InvalidRequest as why:
-                return ports.Deployed(task.index, "refused", name, reason=str(why))
+                return Deployed(task.index, "refused", name, reason=str(why))
             if datetime.now(UTC) >= deployment.expires_at:
                 raise expired
             (folder / "files").mkdir(parents=True, exist_ok=True)
@@ -112,10 +113,10 @@ class Spool:
                 raise expired
             if code:
                 raise ClusterUnavailable(f"the keeper of {folder} did not start (exit {code})")
-        return ports.Deployed(task.index, state, name, (_read(folder / keeper.SPEC) or {})["uid"])
+        return Deployed(task.index, state, name, (_read(folder / keeper.SPEC) or {})["uid"])
 
     def _spec(
-        self, deployment: ports.Deployment, crawler: CrawlerDefinition, task: ports.QueuedTask, folder: Path
+        self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path
     ) -> dict[str, Any]:
         """All that the keeper needs. Raises ``InvalidRequest`` for what can never work."""
         project = Path(crawler.project or ".").absolute()
@@ -151,15 +152,15 @@ class Spool:
         for other in beside:
             raise OtherPlace(f"this is a spool, and the place of the task is {other}: set LIFECYCLE_CLUSTER__KIND back")
 
-    def look(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> ports.Look:
+    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         began, now = time.monotonic(), datetime.now(UTC)
         self.place([task.place for task in tasks if task.place is not None])
         with self._reading():
             alive = _processes()
             seen = [self._observe(run, task, now, alive) for task in tasks]
-        return ports.Look(now, time.monotonic() - began, seen)
+        return Look(now, time.monotonic() - began, seen)
 
-    def _observe(self, run: RunRef, task: ports.TaskRef, now: datetime, alive: Collection[str]) -> Observation:
+    def _observe(self, run: RunRef, task: TaskRef, now: datetime, alive: Collection[str]) -> Observation:
         folder = self._folder(run.run_id, task.index, task.attempt)
         spec, foreign = _read(folder / keeper.SPEC), self._foreign(run)
         if spec is None and str(folder) in alive:
@@ -192,7 +193,7 @@ class Spool:
             return (Phase.EXECUTING if (folder / keeper.STARTED).exists() else Phase.WAITING), {}
         return (Phase.GONE if (folder / keeper.BEGUN).exists() else Phase.ABSENT), {}
 
-    def details(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> list[ports.Details]:
+    def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         found = []
         for task in tasks if self._foreign(run) is None else ():
             folder = self._folder(run.run_id, task.index, task.attempt)
@@ -202,14 +203,14 @@ class Spool:
                     part = self.read(run, task, None, LOG_TAIL_BYTES)
                     tail = log_tail(part.data) if part is not None else None
                     statistics = None if said is None else bounds.statistics(said)
-                    found.append(ports.Details(task.task_id, tail, _counters(folder)[0], statistics=statistics))
+                    found.append(Details(task.task_id, tail, _counters(folder)[0], statistics=statistics))
         return found
 
-    def stop(self, run: RunRef, task: ports.TaskRef) -> None:
+    def stop(self, run: RunRef, task: TaskRef) -> None:
         if (folder := self._ours(run, task)) is not None:
             keeper.create(folder / keeper.STOP)
 
-    def kill(self, run: RunRef, task: ports.TaskRef) -> None:
+    def kill(self, run: RunRef, task: TaskRef) -> None:
         folder, began = self._ours(run, task), time.monotonic()
         if folder is None:
             return
@@ -222,7 +223,7 @@ class Spool:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
-    def _ours(self, run: RunRef, task: ports.TaskRef) -> Path | None:
+    def _ours(self, run: RunRef, task: TaskRef) -> Path | None:
         """The folder of a task that can still be ended; ``None`` when there is none, or another object is there."""
         self.place([task.place] if task.place is not None else [])
         with self._reading():
@@ -246,7 +247,7 @@ class Spool:
                     found.append(ClusterTask(*key, executing, task_id, spec["uid"], at, node, env["CRAWL_RUN_UID"]))
         return [task for task in found if after is None or task.key > after][:limit]
 
-    def task_records(self, run: RunRef) -> list[ports.TaskRecord]:
+    def task_records(self, run: RunRef) -> list[TaskRecord]:
         with self._reading():
             mine = ((key, at) for key, at in self._all() if key[0] == run.run_id and self._foreign(run) is None)
             latest = {key[1]: (key, _read(at / keeper.SPEC) or {}) for key, at in mine}
@@ -254,14 +255,14 @@ class Spool:
 
     # --- TaskFiles, TaskLogs, KnowsRuns
 
-    def files(self, run: RunRef, tasks: Sequence[ports.TaskRef]) -> list[ports.FileSource]:
+    def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._reading():
             if self._foreign(run) is not None:
                 return []
             found = [(t, self._folder(run.run_id, t.index, t.attempt) / "files") for t in tasks]
             return [FileSource(files_prefix(t.index, t.attempt), at, root=self._root) for t, at in found if at.is_dir()]
 
-    def read(self, run: RunRef, task: ports.TaskRef, after: int | None, limit: int) -> ports.LogPart | None:
+    def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         folder = self._folder(run.run_id, task.index, task.attempt)
         with self._reading():
             over = self._phase(folder, _processes())[0] in (
@@ -271,12 +272,12 @@ class Spool:
             try:
                 handle = os.open(folder / "log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                return ports.LogPart(b"", 0, True) if over else None
+                return LogPart(b"", 0, True) if over else None
             with open(handle, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 place = max(0, size - limit) if after is None else after if after <= size else 0
                 data = os.pread(file.fileno(), limit, place)
-        return ports.LogPart(data, place + len(data), over and place + len(data) >= size)
+        return LogPart(data, place + len(data), over and place + len(data) >= size)
 
     def highest_run(self, above: int = 0) -> int:
         with self._reading():
@@ -293,21 +294,21 @@ class Spool:
                     found = _processes()
                     now = {key: self._phase(folder, found)[0] for key, folder in self._all()}
             except ClusterUnavailable as error:
-                self._health = ports.ObserverHealth(False, str(error))
+                self._health = ObserverHealth(False, str(error))
             else:
-                self._health = ports.ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
+                self._health = ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
                 for run_id in {key[0] for key in {*before, *now} if before.get(key) is not now.get(key)}:
                     changed(run_id, datetime.now(UTC))
                 before = now
             over.wait(WATCH_S)
-        self._health = ports.ObserverHealth(False, "it does not watch")
+        self._health = ObserverHealth(False, "it does not watch")
 
-    def health(self) -> ports.ObserverHealth:
+    def health(self) -> ObserverHealth:
         return self._health
 
-    def counted(self) -> list[ports.Counted]:
+    def counted(self) -> list[Counted]:
         said = [(task, _counters(self._folder(*task.key))) for task in self.inventory()]
-        return [ports.Counted(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
+        return [Counted(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
 
     # --- folders
 
@@ -366,10 +367,10 @@ def _processes() -> dict[str, list[int]]:
     return found
 
 
-def _record(key: tuple[int, int, int], spec: dict[str, Any], env: dict[str, str]) -> ports.TaskRecord:
+def _record(key: tuple[int, int, int], spec: dict[str, Any], env: dict[str, str]) -> TaskRecord:
     args, settings = json.loads(env["CRAWL_ARGS"]), json.loads(env["CRAWL_SETTINGS"])
     told = (int(env["CRAWL_TASK_ID"]), env["CRAWL_CRAWLER"], args, settings, cluster_name(*key), spec["uid"])
-    return ports.TaskRecord(key[1], key[2], *told, record=spec["record"])
+    return TaskRecord(key[1], key[2], *told, record=spec["record"])
 
 
 def _counters(folder: Path) -> tuple[Counters, datetime | None]:

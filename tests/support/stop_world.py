@@ -201,7 +201,7 @@ class World:
         if method == "create_run":
             return self._by_workflow[args[2].workflow_id]
         if method == "store":
-            return self._by_run[int(args[0].split("/")[0])]
+            return self._by_run[int(args[0].partition("-")[0])]
         first = args[0] if args else None
         run_id = first if isinstance(first, int) else getattr(first, "run_id", None)
         return self._by_run.get(run_id) if isinstance(run_id, int) and method != "record_delivery" else None

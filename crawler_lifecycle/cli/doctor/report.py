@@ -25,7 +25,7 @@ CLOCK_WARN_S = 2.0
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
 #: Modules that are slow to import, by what needs them.
 SLOW = {
-    "all": ("anyio", "h11", "httpcore"),
+    "all": ("anyio", "h11", "httpcore", "crawler_lifecycle.store.tables"),
     "s3": (
         *("boto3.session", "boto3.s3.inject", "boto3.s3.transfer"),
         *(f"{_ARCHIVE}.{name}" for name in ("bundles", "s3.archive", "s3.upload")),

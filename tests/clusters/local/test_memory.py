@@ -72,10 +72,18 @@ def _unavailable() -> str | None:
 
 
 WHY_NOT = _unavailable()
-needs_cgroup = pytest.mark.skipif(WHY_NOT is not None, reason=f"no cgroup can be made on this machine: {WHY_NOT}")
+#: Where the kernel offers no such group, these are among the tests of `make test-all`, which says that it skips them.
+UNABLE = [pytest.mark.slow, pytest.mark.skip(reason=f"no cgroup can be made on this machine: {WHY_NOT}")]
+NEEDS_CGROUP = [] if WHY_NOT is None else UNABLE
 
 
-@pytest.fixture(params=["watched", pytest.param("kernel", marks=needs_cgroup)])
+def needs_cgroup(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in NEEDS_CGROUP:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(params=["watched", pytest.param("kernel", marks=NEEDS_CGROUP)])
 def bench(request: pytest.FixtureRequest, make_bench: Callable[..., Bench]) -> Bench:
     return make_bench(cgroup_setting="off" if request.param == "watched" else "auto")
 

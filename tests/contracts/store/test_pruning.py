@@ -313,7 +313,7 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
         sink,
         None,
         None,
-        sink,
+        [sink],
     )  # type: ignore[arg-type]
     assert done.initiate_export_signal(fence) > 0
     assert sink.sent == [EVENT_RUN_ENDED]
