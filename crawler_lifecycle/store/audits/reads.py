@@ -392,7 +392,6 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
         )
         for key, status in conn.execute(query):
             (delivered if status == "delivered" else waiting).add(keys[key])
-    waiting -= delivered
     exported = set()
     for run_ids in chunks([row["run_id"] for row in rows]):
         attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))

@@ -94,6 +94,8 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
     store.exports.record_export(fence, "failed", None, "full")
     assert told() == (False, False, False)
     store.events.record_delivery(event.seq, "bus", None)
+    store.events.record_delivery(started.seq, "pushed elsewhere", None)
+    assert told() == (True, False, False), "one notifier told it, the other did not"
     store.events.record_delivery(started.seq, "pusher", None)
     store.exports.record_export(fence, "empty", None, None)
     assert told() == (True, True, True)
