@@ -36,7 +36,7 @@ class ClusterKind(ABC):
     """
 
     on_this_machine: ClassVar[bool] = False
-    """Whether crawls take memory and disk of the machine of our own processes."""
+    """True when crawls take memory and disk of the machine of our own processes."""
     clears_itself: ClassVar[bool] = False
     """True when its deployer removes what old runs left (``remove_old``), asked by the scheduler service each hour."""
     uploads: ClassVar[bool] = False
