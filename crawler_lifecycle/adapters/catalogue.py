@@ -231,7 +231,7 @@ class _Reader:
                 ]
 
     def _check(self, definition: CrawlerDefinition) -> None:
-        """What the type of a definition alone cannot say."""
+        """Check what the type of a definition alone cannot say. Raises ``InvalidRequest``."""
         if not CRAWLER_NAME.fullmatch(definition.name):
             raise InvalidRequest(
                 f"name: {_shown(definition.name)} is not allowed; give 1 to 63 characters of a-z, 0-9, '-', '_' and "

@@ -1,1 +1,1 @@
-"""Where tasks are executed: one package for each kind of cluster."""
+"""The clusters that execute tasks: one package for each kind."""

@@ -36,11 +36,11 @@ class ClusterKind(ABC):
     """
 
     on_this_machine: ClassVar[bool] = False
-    """Whether crawls take memory and disk of the machine of our own processes."""
+    """True when crawls take memory and disk of the machine of our own processes."""
     clears_itself: ClassVar[bool] = False
-    """Whether its deployer removes what old runs left (``remove_old``), asked by the scheduler service each hour."""
+    """True when its deployer removes what old runs left (``remove_old``), asked by the scheduler service each hour."""
     uploads: ClassVar[bool] = False
-    """Whether tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, where that is set."""
+    """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, where that is set."""
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Checks of ``crawlctl doctor``, which alone imports them: name -> ``module:function``."""
     component: ClassVar[str | None] = None
@@ -53,30 +53,33 @@ class ClusterKind(ABC):
 
     @abstractmethod
     def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
-        """What starts tasks, for the scheduler service."""
+        """Return the object that starts tasks, for the scheduler service."""
 
     @abstractmethod
     def cluster(self) -> Cluster:
-        """What looks at tasks and ends them, for the roles that ask the cluster."""
+        """Return the object that looks at tasks and ends them, for the roles that ask the cluster."""
 
     @abstractmethod
     def files(self, bundles: TaskBundles | None) -> TaskFiles:
-        """Where archives find the files of tasks, without a way to the cluster. ``bundles``: what tasks uploaded."""
+        """Return the place where archives find the files of tasks, without a way to the cluster.
+
+        ``bundles``: what tasks uploaded.
+        """
 
     @abstractmethod
     def numbers(self) -> KnowsRuns:
-        """What knows the numbers of runs that the cluster holds."""
+        """Return the object that knows the numbers of runs that the cluster holds."""
 
     def observer(self) -> Observer | None:
-        """What notices changes at once; without one they are found by the looks that are due."""
+        """Return the observer that notices changes at once; without one, the looks that are due find them."""
         return None
 
     def logs(self) -> TaskLogs | None:
-        """What tasks print, for the gateway."""
+        """Return the reader of what tasks print, for the gateway."""
         return None
 
     def live_files(self) -> LiveFiles | None:
-        """What tasks leave while they execute, for the gateway."""
+        """Return the reader of the files that tasks leave while they execute, for the gateway."""
         return None
 
     def files_elsewhere(self) -> str | None:
@@ -84,7 +87,7 @@ class ClusterKind(ABC):
         return None
 
     def keeper(self) -> EvidenceKeeper | None:
-        """What keeps ends of tasks until they are on record."""
+        """Return the keeper of the ends of tasks until they are on record."""
         return None
 
     def volume(self) -> FilesPlace | None:

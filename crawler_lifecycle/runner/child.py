@@ -19,7 +19,7 @@ _WATCHED = (*_STOPS, signal.SIGCHLD)
 
 
 class Ended(NamedTuple):
-    """How the child ended."""
+    """The end of the child."""
 
     exit_code: int | None
     signal: int | None
@@ -54,14 +54,14 @@ class Child:
         self._stop_signal = stop_signal
         self._pid = 0
         self.stopped_at: float | None = None
-        """When it was asked to stop, by the monotonic clock."""
+        """The time of the request to stop, by the monotonic clock."""
 
     @property
     def stop_asked(self) -> bool:
         return self.stopped_at is not None
 
     def pending_stop(self) -> bool:
-        """Whether a stop came already (it is consumed)."""
+        """Tell whether a stop came already (it is consumed)."""
         while signal.sigtimedwait(_STOPS, 0) is not None:
             self._note_stop()
         return self.stop_asked

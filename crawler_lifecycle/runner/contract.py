@@ -56,15 +56,15 @@ class Contract(NamedTuple):
     deadline: float | None
     """Seconds since the epoch."""
     stop_grace_s: float
-    """What the crawler gets between its stop signal and SIGKILL."""
+    """Seconds that the crawler gets between its stop signal and SIGKILL."""
     end_grace_s: float | None
-    """What comes after that before everything is killed, ourselves included: then we keep the crawler's grace."""
+    """Seconds after that until everything is killed, ourselves included: then we keep the crawler's grace."""
     upload_url: str | None
     upload_token: str | None
     log_file: str | None
     """The file that our standard output is, where we keep the log ourselves."""
     stop_url: str | None
-    """Where the gateway tells of the run's stop."""
+    """The address where the gateway tells of the run's stop."""
     stop_token: str | None
 
     @classmethod

@@ -30,7 +30,7 @@ class ForcedStop:
 
     def __init__(self, url: str, token: str) -> None:
         self.at: float | None = None
-        """When we were told that the stop is a forced one, by the monotonic clock."""
+        """The time when we were told that the stop is a forced one, by the monotonic clock."""
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)
@@ -47,7 +47,7 @@ class ForcedStop:
                 return
 
     def _answer(self) -> bool | None:
-        """Whether it is forced; false also where it is no use to ask. ``None``: ask again."""
+        """Tell whether it is forced; false also where it is no use to ask. ``None``: ask again."""
         try:
             headers = {"Authorization": f"Bearer {self._token}"}
             request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - checked by who made us

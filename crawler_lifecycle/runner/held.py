@@ -63,7 +63,7 @@ class Held:
     # --- reading
 
     def has(self, name: str) -> bool:
-        """Whether anything has this name. Raises ``OSError`` when that cannot be told."""
+        """Tell whether anything has this name. Raises ``OSError`` when that cannot be told."""
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:

@@ -106,7 +106,7 @@ class Runner:
         return self._finish(ended, child)
 
     def _log(self) -> CappedLog | None:
-        """What keeps the crawler's log within its cap; ``None`` where others do, or where it cannot be had."""
+        """Return the log that keeps within its cap; ``None`` where others keep it, or where it cannot be had."""
         if self._terms.log_file:
             try:
                 return CappedLog(self._terms.log_file)
@@ -176,7 +176,7 @@ class Runner:
             child.stop()
 
     def _grace_over(self, child: Child) -> float | None:
-        """When what a stopped crawler is given ends, by the monotonic clock: with a forced stop, at once.
+        """Return the time when a stopped crawler's grace ends, by the monotonic clock: with a forced stop, at once.
 
         ``None`` where nobody has stopped it, or its grace is not ours to keep.
         """
@@ -303,7 +303,7 @@ class Runner:
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Whether the state may be resumed; then the marker says so for the next attempt."""
+        """Tell whether the state may be resumed; then the marker says so for the next attempt."""
         if self._state is None:
             return bool(self._stats.get("resumable", False))
         # Stopped before it began, a resumed crawl leaves the state of the earlier clean stop as it was.

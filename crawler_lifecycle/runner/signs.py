@@ -13,7 +13,7 @@ WAKE_UP = 8
 
 
 class Signs:
-    """When the crawler below us last wrote anything: to its log, to files, to connections."""
+    """The record of when the crawler below us last wrote anything: to its log, to files, to connections."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}

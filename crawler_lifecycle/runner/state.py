@@ -32,7 +32,7 @@ class JobState:
         self._marker = os.path.join(state_dir, MARKER)
         self._aside = os.path.join(state_dir, ASIDE)
         self.counted: dict[str, int] = {}
-        """What earlier attempts counted, whose work this one goes on with."""
+        """The counts of earlier attempts, whose work this one goes on with."""
 
     def open(self, resume: bool) -> tuple[bool, str, str]:
         """Prepare the folder for a start: whether its state is used, a note on that for people (empty when there is

@@ -74,7 +74,7 @@ class Upload:
         return time.monotonic() >= self._deadline
 
     def result(self) -> dict[str, Any]:
-        """What the summary says about the files; also when it is not over."""
+        """Return what the summary says about the files; also when the upload is not over."""
         if self._over.is_set() and self._result is not None:
             return self._result
         return {"uploaded": False, "why": _cut(OUT_OF_TIME + (f": {self._trouble}" if self._trouble else ""))}
@@ -169,7 +169,7 @@ _NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False}
 
 
 def passing(status: int) -> bool:
-    """Whether the same request may be answered otherwise later."""
+    """Tell whether the same request may be answered otherwise later."""
     return status >= 500 or status in (408, 425, 429)
 
 

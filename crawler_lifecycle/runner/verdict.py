@@ -13,7 +13,7 @@ BEFORE_START = "shutdown-before-start"
 
 
 class Evidence(NamedTuple):
-    """What is known about an end."""
+    """The known facts about an end."""
 
     scrapy: bool
     stop_asked: bool
@@ -23,10 +23,10 @@ class Evidence(NamedTuple):
     signal: int | None
     finish_reason: str | None
     began: bool
-    """Whether the crawler ever reported anything."""
+    """True when the crawler ever reported anything."""
     disk_full: bool
     killed_late: bool = False
-    """Whether we killed it because it still ran when its grace was over."""
+    """True when we killed it because it still ran when its grace was over."""
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:

@@ -1,1 +1,1 @@
-"""What our HTTP services share: problem documents, strict bodies, request checks, and the port."""
+"""The parts that our HTTP services share: problem documents, strict bodies, request checks, and the port."""

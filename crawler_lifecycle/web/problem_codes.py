@@ -19,7 +19,7 @@ class Kind:
     cure: str
     retry: str = "Do not repeat it unchanged."
     title: str | None = None
-    """Where it is not the code in words."""
+    """The title, where it differs from the code in words."""
 
 
 CODES = {

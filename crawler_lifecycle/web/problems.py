@@ -250,7 +250,7 @@ class JsonBody(Generic[T]):
 
     @functools.cached_property
     def openapi(self) -> dict[str, Any]:
-        """What FastAPI shall say about the body."""
+        """Return what FastAPI shall say about the body."""
         schema = self._adapter.json_schema(ref_template="#/components/schemas/{model}")
         definitions = schema.pop("$defs", {})
         content = {"application/json": {"schema": schema}}

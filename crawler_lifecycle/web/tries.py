@@ -66,7 +66,7 @@ class Tries:
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Where a request came from, as ASGI says it."""
+    """Return the host that a request came from, as ASGI says it."""
     return client[0] if client else ""
 
 

@@ -47,5 +47,5 @@ class KubernetesCluster:
         return place
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """What the run's Jobs know of its tasks. Raises ``ApiError``."""
+        """Return what the run's Jobs know of its tasks. Raises ``ApiError``."""
         return task_records(self._api, run)

@@ -115,13 +115,13 @@ def component(name: str | None) -> str | None:
 
 
 def granted(component: str) -> Sequence[Right]:
-    """What the role of a component grants it; nothing for one without a role."""
+    """Return what the role of a component grants it; nothing for one without a role."""
     role = COMPONENTS.get(component)
     return ROLES[role] if role is not None else ()
 
 
 def missing(api: Api, rights: Iterable[Right]) -> set[Right]:
-    """Those of the rights that we do not have in the namespace of the crawls. Raises ``ApiError``."""
+    """Return the rights that we lack in the namespace of the crawls. Raises ``ApiError``."""
     wanted = sorted(set(rights))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:
         return {

@@ -242,7 +242,7 @@ class LocalCluster:
 
     @staticmethod
     def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-        """Whether another object is under the task's name: the call was meant for one that is gone, or is elsewhere."""
+        """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
         if (foreign := folder.foreign()) is not None:
             logger.warning("left alone: %s", foreign)
             return True
@@ -346,7 +346,7 @@ class LocalCluster:
             )
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """What the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
+        """Return what the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
         with reading(self._state):
             return task_records(self._state / "tasks", run)
 
@@ -385,7 +385,7 @@ class LocalCluster:
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
-    """Those to be killed now. Without a supervisor it is the runner that adopts orphans: it is held, and goes last."""
+    """Return the processes to kill now. Without a supervisor the runner adopts orphans: it is held, and goes last."""
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
     if leader is None or not others or folder.supervisor_alive():
         return victims

@@ -63,7 +63,7 @@ class Launcher:
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parent | None]
-    """Where the control groups of tasks are made, if they can be."""
+    """Gives the place where the control groups of tasks are made, if they can be."""
     run_as: RunAs | None
     """The user of crawlers; ``None``: ours."""
 
@@ -122,7 +122,7 @@ class Launcher:
     # --- creation
 
     def _foreign(self, run: RunRef) -> str | None:
-        """What to tell when the folder of the run's number is another run's, or nobody's, and holds tasks."""
+        """Return the words for when the folder of the run's number is another run's, or nobody's, and holds tasks."""
         top = self.state / "tasks" / str(run.run_id)
         uid = files.owner(str(self.state / "tasks"), run.run_id)
         return run.foreign(f"the folder {top}", uid) if not run.owns(uid) and holds_tasks(top) else None
@@ -333,7 +333,7 @@ def _uid(folder: Path) -> str | None:
 
 
 def _began(folder: Path) -> bool:
-    """Whether a supervisor ever took charge of the task."""
+    """Tell whether a supervisor ever took charge of the task."""
     held = files.held(str(folder))
     return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
 

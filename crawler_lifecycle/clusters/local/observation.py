@@ -28,7 +28,7 @@ ONLY_SUMMARY = "; this is the runner's own summary"
 
 
 def observe(folder: TaskFolder, now: datetime, node: str) -> Observation:
-    """What is true about this task. Raises ``OSError`` when that cannot be read."""
+    """Return what is true about this task. Raises ``OSError`` when that cannot be read."""
     return _Reading(folder, now, node).observe()
 
 
@@ -86,7 +86,7 @@ class _Reading:
         return seen if foreign is None else replace(seen, name=None, uid=None)
 
     def _told_beside(self) -> dict[str, object]:
-        """What its supervisor told outside of the folder, of this very object; empty where it told nothing."""
+        """Return what its supervisor told outside of the folder, of this very object; empty where it told nothing."""
         told = files.told_beside(str(self._folder.path.parents[3]), self._name)
         return told if told.get("uid") == self._folder.task.uid else {}
 
@@ -98,7 +98,7 @@ class _Reading:
         return self._folder.has_ended()
 
     def _executes_unseen(self) -> bool:
-        """Whether it left the queue and executes, although the file that says so is gone."""
+        """Tell whether it left the queue and executes, although the file that says so is gone."""
         waiting = Held(str(self._folder.path.parents[3] / "waiting"))
         return not waiting.has(self._name) and bool(members(None, self._folder.marks()))
 
@@ -234,7 +234,7 @@ class _Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """What is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
+        """Return what is known of a kill for the memory limit before the end is on file; ``None`` if there was none.
 
         Raises ``OSError``.
         """
@@ -247,7 +247,7 @@ class _Reading:
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: Mapping[str, object]) -> str | None:
-        """Whether it failed, without a reason of its own, after it had held all that it may; as the supervisor says it.
+        """Return the supervisor's words if it failed, without a reason of its own, after it had held all that it may.
 
         What the kernel limits is killed, and cannot get that far.
         """
@@ -257,7 +257,7 @@ class _Reading:
         return failed_at_limit(self._folder.peak_memory(), limit or None, summary.get("finish_reason") or None)
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
-        """What the runner said about going on with saved state; only tasks of later attempts have that."""
+        """Return what the runner said about going on with saved state; only tasks of later attempts have that."""
         if self._folder.task.attempt == 1:
             return None, None
         name = files.SUMMARY if final and self._folder.has(files.SUMMARY) else files.STATS

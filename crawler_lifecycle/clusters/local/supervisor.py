@@ -315,7 +315,7 @@ class Supervisor:
             self._watch_memory(pid)
 
     def _note_signal(self) -> bool:
-        """Whether the stop signal is ours to send: nobody did so before. Without a folder nobody else can."""
+        """Tell whether the stop signal is ours to send: nobody did so before. Without a folder nobody else can."""
         try:
             return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": files.utc(time.time())})
         except OSError:
@@ -357,7 +357,7 @@ class Supervisor:
             time.sleep(ROUND)
 
     def _tree(self) -> list[Stat]:
-        """What lives below us: all of it is the crawler's, and nothing of the crawler's is elsewhere while we live."""
+        """Return the processes below us: all are the crawler's, and it has none elsewhere while we live."""
         return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
@@ -404,7 +404,7 @@ class Supervisor:
             return {}
 
     def _removed(self) -> bool:
-        """Whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back.
+        """Tell whether somebody removed our folder; where that of all tasks is missing, too, their disk may come back.
 
         It may do so while we look, so it is looked for in the one folder of tasks that we hold.
         """

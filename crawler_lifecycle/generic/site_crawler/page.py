@@ -27,7 +27,7 @@ _TEXTS = etree.XPath(
 
 
 def too_much(text: str) -> str | None:
-    """Why a page is not parsed: it has too many tags or attributes; ``None`` for one that may be."""
+    """Return why a page is not parsed: it has too many tags or attributes; ``None`` for one that may be parsed."""
     text = text.replace("\0", "")  # as the parser does
     tags = text.count("<")
     if tags > TAGS_MAX:
@@ -54,5 +54,5 @@ def lines_of(root: Any) -> Iterator[str]:
 
 
 def words_of(root: Any) -> int:
-    """How many words people see. Counted one by one: a list of them takes more memory than the page."""
+    """Return the number of words people see. Counted one by one: a list of them takes more memory than the page."""
     return sum(1 for text in _TEXTS(root) for _ in _WORD.finditer(text))

@@ -189,7 +189,7 @@ class SiteSpider(Spider):
         }
 
     def _kept(self, response: HtmlResponse) -> dict[str, Any]:
-        """What is kept of the page itself, and the name of its file: the same for the same address, also resumed."""
+        """Return what is kept of the page itself, and its file's name: the same for the same address, also resumed."""
         if not self.scope.save or response.status != 200:
             return {}
         assert response.request is not None

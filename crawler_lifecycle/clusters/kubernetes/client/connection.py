@@ -51,11 +51,11 @@ class Listing(Generic[T]):
 
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
-    """Where a watch goes on from."""
+    """The version that a watch goes on from."""
 
 
 class Which(TypedDict, total=False):
-    """Which objects a list is of, and how it is read."""
+    """The choice of the objects of a list, and of how it is read."""
 
     labels: str | None
     fields: str | None
@@ -99,7 +99,7 @@ class Api:
 
     @property
     def source(self) -> str:
-        """Where address and credentials came from, in words."""
+        """The place that address and credentials came from, in words."""
         return self._access.source.words
 
     @property
@@ -257,7 +257,7 @@ class Api:
         timeout_s: float,
         silence_s: float | None = None,
     ) -> Watch:
-        """What changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
+        """Watch changes after ``resource_version``, bookmarks included, until the server ends it after ``timeout_s``.
 
         The stream is an error when nothing at all came for ``silence_s`` (by default half a minute more than the
         server's own limit). Close it when you stop reading; ``close`` may come from another thread.
@@ -273,7 +273,7 @@ class Api:
 
 
 def _belongs(asked: Asked, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]) -> None:
-    """Whether a page is of the same moment as those before it. Raises ``Expired``."""
+    """Check that a page is of the same moment as those before it, and has none of their objects. Raises ``Expired``."""
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
         if not moment:

@@ -41,7 +41,7 @@ HOME_CONFIG = Path("~/.kube/config")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where access is described: a kubeconfig (several, joined as ``KUBECONFIG`` joins them), or our own pod."""
+    """The place that describes access: a kubeconfig (several, joined as ``KUBECONFIG`` joins them), or our own pod."""
 
     kubeconfig: str | None
     context: str | None
@@ -101,7 +101,7 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are to the server, and the connections that belong to it."""
+    """Our identity to the server, and the connections that belong to it."""
 
     host: str
     pools: urllib3.PoolManager
@@ -152,7 +152,7 @@ class Access:
             return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
 
     def trouble(self) -> str | None:
-        """Why the credentials may be old."""
+        """Return the reason why the credentials may be old."""
         file = self._identity.token_file
         return file.trouble if file else None
 
@@ -208,7 +208,7 @@ def load(source: Source, connections: int) -> Identity:
 
 
 def _more(source: Source) -> tuple[TokenFile | None, str | None]:
-    """What the loader does not keep: the file of a token (it reads that once), and the proxy (not in client 36)."""
+    """Read what the loader does not keep: the file of a token (it reads it once), and the proxy (not in client 36)."""
     from kubernetes.config.kube_config import KubeConfigMerger
 
     merged: Any = KubeConfigMerger(source.kubeconfig).config

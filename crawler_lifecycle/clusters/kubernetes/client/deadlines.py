@@ -24,11 +24,11 @@ class Call:
 
     def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
         self.until = until
-        """When it is overdue (monotonic)."""
+        """The time when it is overdue (monotonic)."""
         self._left_s = left_s
         self.overdue = False
         self.sent = False
-        """Whether anything of the request may have reached the server."""
+        """True when anything of the request may have reached the server."""
         self.over = False
         self._socket: socket.socket | None = None
         self._cut = False

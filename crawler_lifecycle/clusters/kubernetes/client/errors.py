@@ -46,7 +46,7 @@ class Asked:
 
     @property
     def gesture(self) -> str:
-        """What was asked for, in words: "list pods in namespace crawls"."""
+        """The request in words: "list pods in namespace crawls"."""
         found = _PATH.fullmatch(self.path)
         if found is None:
             return f"{self.method} {self.path}"

@@ -37,7 +37,7 @@ class OwnerReference(_Struct, frozen=True):
 
 
 class ObjectMeta(_Struct, frozen=True):
-    """Who an object is, and whether it is being deleted."""
+    """The identity of an object, and whether it is being deleted."""
 
     name: Name
     uid: Name
@@ -101,7 +101,7 @@ class Job(_Struct, frozen=True):
 
     @property
     def other_controller(self) -> str | None:
-        """Who carries it out in place of the cluster's own controller: Kueue on another cluster, where its pods are."""
+        """The controller that carries it out, not the cluster's own: Kueue on another cluster, where its pods are."""
         by = self.spec.managed_by
         return None if by == "kubernetes.io/job-controller" else by or None
 
@@ -128,7 +128,7 @@ class Running(_Struct, frozen=True):
 
 
 class Terminated(_Struct, frozen=True):
-    """How a container ended."""
+    """The end of a container."""
 
     exit_code: Number = bounds.ID_MAX
     """One that no process can have where the server tells none."""
@@ -169,13 +169,13 @@ class _ExitCodes(_Struct, frozen=True):
 
 
 class RestartRule(_Struct, frozen=True):
-    """What a node does when a container ends with some exit codes (Kubernetes 1.34 on)."""
+    """The action of a node when a container ends with some exit codes (Kubernetes 1.34 on)."""
 
     action: str | None = None
     exit_codes: _ExitCodes | None = None
 
     def fits(self, code: int) -> bool:
-        """Whether it is about this exit code."""
+        """Tell whether it is about this exit code."""
         codes = self.exit_codes or _ExitCodes()
         return codes.operator == ("In" if code in (codes.values or ()) else "NotIn")
 
@@ -189,7 +189,7 @@ class Container(_Struct, frozen=True):
     resources: ResourceRequirements | None = None
 
     def action_after(self, code: int) -> str | None:
-        """What the first rule that fits this exit code has its node do; ``None`` where there is none."""
+        """Return what the first rule that fits this exit code has its node do; ``None`` where there is none."""
         return next((rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None)
 
     @property
@@ -238,7 +238,7 @@ class Pod(_Struct, frozen=True):
         return next((c for c in self.status.conditions if c.type == kind and not c.true), None)
 
     def container(self, name: str) -> ContainerStatus | None:
-        """What the kubelet said about the container of that name."""
+        """Return what the kubelet said about the container of that name."""
         return next((status for status in self.status.container_statuses if status.name == name), None)
 
 
@@ -269,13 +269,13 @@ class Event(_Struct, frozen=True):
 
     @property
     def at(self) -> datetime | None:
-        """When it was last seen; senders fill different fields."""
+        """The time when it was last seen; senders fill different fields."""
         latest = self.series.last_observed_time if self.series else None
         return latest or self.last_timestamp or self.event_time or self.first_timestamp
 
     @property
     def count(self) -> int:
-        """How often it was seen."""
+        """The number of times that it was seen."""
         return max(1, self.count_ or 0, (self.series.count or 0) if self.series else 0)
 
 
@@ -308,7 +308,7 @@ class _Kind(_Struct, frozen=True):
 
 
 class _Typed(_Struct, frozen=True):
-    """What a watch sends: the object is decoded by whoever knows its kind."""
+    """One message of a watch: whoever knows the kind of the object decodes it."""
 
     type: str
     object: msgspec.Raw

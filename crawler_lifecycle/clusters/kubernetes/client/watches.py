@@ -29,7 +29,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
     """The object's JSON; see ``objects.decode``. A bookmark's holds nothing but its version."""
     resource_version: str
-    """Where a later watch goes on from."""
+    """The version that a later watch goes on from."""
 
 
 class _Version(msgspec.Struct):

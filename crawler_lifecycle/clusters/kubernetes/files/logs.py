@@ -36,7 +36,7 @@ REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Where a line begins that is the first of its second, and its full time. ``""``: the beginning of the log."""
+    """The place of a line that is the first of its second, and its full time. ``""``: the beginning of the log."""
 
     place: int = 0
     stamp: bytes = b""
@@ -52,9 +52,9 @@ class _Piece:
 
     data: bytes
     whole: bool
-    """Whether it reaches the end of what there is."""
+    """True when it reaches the end of what there is."""
     lines: list[_Line] = field(default_factory=list)
-    """Those that are the first of their second."""
+    """The lines that are the first of their second."""
 
 
 class PodLogs:

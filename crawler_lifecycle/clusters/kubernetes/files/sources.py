@@ -63,7 +63,7 @@ class VolumeFiles:
 
 
 def is_volume(root: Path) -> bool:
-    """Whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
+    """Tell whether this is the volume, and not the empty folder where it should be mounted. Raises ``OSError``."""
     return "tasks" in os.listdir(root) or os.path.ismount(root)
 
 
@@ -89,7 +89,7 @@ def _unreadable(root: Path, error: OSError) -> ClusterUnavailable:
 
 
 class BundleFiles:
-    """What tasks uploaded; asked for only when an archive is written."""
+    """The files that tasks uploaded; asked for only when an archive is written."""
 
     def __init__(self, bundles: TaskBundles) -> None:
         self._bundles = bundles
@@ -110,7 +110,7 @@ class NoFiles:
     """Files end with their pods."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """That there is nothing, and why."""
+        """Tell for each task that there is nothing, and why."""
         return [
             FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE)
             for task in tasks

@@ -40,7 +40,7 @@ class VolumePlace:
 
     @property
     def where(self) -> str:
-        """Where it is mounted."""
+        """The folder where it is mounted."""
         return str(self._root)
 
     def runs(self) -> set[str]:

@@ -24,7 +24,7 @@ STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one task gets beside the contract."""
+    """The values that one task gets beside the contract."""
 
     public: Mapping[str, str]
     secret: str
@@ -117,7 +117,7 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """What the task may use: the call's wishes over the catalogue's.
+    """Return what the task may use: the call's wishes over the catalogue's.
 
     Memory that is reserved for a crawler with no limit is its limit, too: that of a namespace's ``LimitRange`` would
     take its place, and a pod that reserves more than its limit is refused.

@@ -101,7 +101,7 @@ class Deletion:
         return job if ours else None
 
     def _delete_job(self, job: Job) -> bool:
-        """Whether it could make pods until now: it was neither over nor being deleted."""
+        """Delete the Job if it can make pods, and tell whether it could: it was neither over nor being deleted."""
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
         self._delete(

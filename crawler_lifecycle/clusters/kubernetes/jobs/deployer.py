@@ -44,7 +44,7 @@ _DENIED = re.compile(r"denied (the )?request")
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """What tells the Job of a task from every other one under its name, whatever the catalogue says by now."""
+    """The marks that tell a task's Job from every other one under its name, whatever the catalogue says by now."""
 
     run: RunRef
     name: str
@@ -251,7 +251,7 @@ class KubernetesDeployer:
         )
 
     def _refused(self, error: Refused) -> _Answered:
-        """What a refusal means for the task. Raises the error where the refusal is about us."""
+        """Return what a refusal means for the task. Raises the error where the refusal is about us."""
         words = error.words
         if error.status == 403:
             if "exceeded quota" in words:
@@ -287,7 +287,7 @@ class KubernetesDeployer:
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
+    """Return why the Job is not to be made, and the cure: its queue would give it to a controller elsewhere.
 
     Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
     at all. Raises ``ApiError``.
@@ -337,11 +337,11 @@ class _Page:
 
 
 def _started(job: Job) -> bool:
-    """Whether its container runs or ran, which it cannot without its Secret."""
+    """Tell whether its container runs or ran, which it cannot without its Secret."""
     status = job.status
     return bool(status.ready or status.succeeded or status.failed)
 
 
 def _of_one_task(error: LifecycleError) -> bool:
-    """Whether others may succeed although this one did not; silence and refusals are about all of them."""
+    """Tell whether others may succeed although this one did not; silence and refusals are about all of them."""
     return isinstance(error, Conflict) or (type(error) is ApiError and (error.status or 0) >= 500)

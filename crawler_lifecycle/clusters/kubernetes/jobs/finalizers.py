@@ -83,11 +83,11 @@ class Finalizers:
         return sorted([*found, *self._outlived.ends(), *self._strays.ends()], key=lambda end: end.key)
 
     def _list_outlived(self) -> list[KeptEnd]:
-        """Those that run although their crawler has ended."""
+        """List the pods that run although their crawler has ended."""
         return self._over(list_pods(self._api, labels.ours(), "status.phase=Running"))
 
     def _list_strays(self) -> list[KeptEnd]:
-        """Those that another hand took out of our lists, by our finalizer. Where that list fails, the others go on."""
+        """List pods that another hand took out of our lists, by our finalizer. If that list fails, the others go on."""
         others = f"{labels.MANAGED_BY}!={labels.MANAGER}"
         try:
             found = self._api.listing(self._api.pods_path(), Pod, labels=others, keep=_ours_or_none).items
@@ -176,7 +176,7 @@ class _Seldom:
         self._ends: list[KeptEnd] = []
 
     def ends(self) -> list[KeptEnd]:
-        """Those of the last list that were not let go of. Raises ``ApiError``."""
+        """Return the ends of the last list that were not let go of. Raises ``ApiError``."""
         began = time.monotonic()
         if began >= self._at:
             self._ends = self._read()
@@ -213,15 +213,15 @@ class HeldPod:
     node: str | None
     ended_at: datetime | None
     deleted_at: datetime | None
-    """When its deletion was asked for (with the grace that it got)."""
+    """The time of the request to delete it (with the grace that it got)."""
     over: bool
-    """Whether the crawler in it has ended."""
+    """True when the crawler in it has ended."""
     outlived: bool
-    """Whether a container beside the crawler runs on all the same."""
+    """True when a container beside the crawler runs on all the same."""
 
     @property
     def waits(self) -> bool:
-        """Whether our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
+        """True when our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
         return self.over or self.deleted_at is not None
 
     def since(self) -> datetime | None:
@@ -280,7 +280,7 @@ def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[st
 
 
 def waiting_longer_than(pods: Sequence[HeldPod], now: datetime, longer_than_s: float) -> list[HeldPod]:
-    """Those that wait for longer than this: somebody should have let go of them."""
+    """Return the pods that wait for longer than this: somebody should have let go of them."""
     return [
         pod
         for pod in pods

@@ -90,7 +90,7 @@ def job_for(
 
 
 def _rules(deployment: Deployment, settings: ClusterSettings) -> dict[str, object]:
-    """How the Job controller treats the one pod: never a second one, whatever becomes of the first.
+    """Return the rules for the Job controller: never a second pod, whatever becomes of the first.
 
     There is no ``podFailurePolicy``: with one, a pod that the cluster took away could be passed over and made anew,
     outside of our attempts. ``podReplacementPolicy`` keeps the Job open until the pod has really ended.
@@ -142,7 +142,7 @@ def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> dict[s
 
 
 def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
-    """What the Job was asked to do, and nothing of how this version and this catalogue carry it out.
+    """Return the hash of what the Job was asked to do, without how this version and this catalogue carry it out.
 
     Two replicas of the service may be of two versions, and the catalogue may change between two tries of one call: the
     second still has to know its own Job again. So what equals the catalogue's defaults is left out.
@@ -229,7 +229,7 @@ def _pod(
 
 
 def _program(crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """What the container executes, from which image."""
+    """Return what the container executes, and from which image."""
     image, folder = crawler.image or settings.image, crawler.kubernetes.project
     if image is None:
         raise InvalidRequest("image: missing; name one in the catalogue, or for all crawlers LIFECYCLE_CLUSTER__IMAGE")
@@ -249,7 +249,7 @@ def _longest(deployment: Deployment) -> float | None:
 
 
 def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: ClusterSettings) -> dict[str, object]:
-    """Where it may execute and with which precedence; what nobody asked for is left out."""
+    """Return where it may execute and with which precedence; what nobody asked for is left out."""
     options = crawler.kubernetes
     general = settings.scheduled_priority_class if deployment.scheduled else settings.onetime_priority_class
     pull_secrets = dict.fromkeys([*settings.pull_secrets, *options.pull_secrets])
@@ -263,7 +263,7 @@ def _placement(deployment: Deployment, crawler: CrawlerDefinition, settings: Clu
 
 
 def _command(crawler: CrawlerDefinition) -> list[str]:
-    """What the container executes: the runner around the crawler, or the crawler alone where there is no runner."""
+    """Return what the container executes: the around the crawler, or the crawler alone where there is no runner."""
     options = crawler.kubernetes
     folder = options.project or "."
     if not options.runner:

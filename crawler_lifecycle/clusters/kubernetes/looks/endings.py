@@ -79,7 +79,7 @@ def end_of_job(job: Job, found: Condition) -> End:
 
 
 def had_runner(job: Job | None, pod: Pod | None) -> bool:
-    """Whether our runner was around the crawler. Only an explicit "false" on the pod, or else on the Job, denies it."""
+    """Tell whether our runner was around the crawler. Only a "false" on the pod, or else on the Job, denies it."""
     for holder in (pod, job):
         said = holder.metadata.annotations.get(labels.RUNNER) if holder is not None else None
         if said is not None:
@@ -109,7 +109,10 @@ def _exit(pod: Pod, done: Terminated | None, summary: Summary) -> tuple[int | No
 
 
 def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
-    """Whether the runner's word is that the crawler ended by itself, as one does that was told and had finished."""
+    """Tell whether the runner says that the crawler ended by itself.
+
+    One that was told to stop did so if it had finished.
+    """
     if not summary.runner or signal is not None or code is None or code in _TOLD:
         return False
     if summary.told and not (summary.finish_reason == "finished" and code == 0):
@@ -131,7 +134,7 @@ def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | Non
 
 
 def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
-    """Whether it ended as what is told to stop does, after a deletion that was ours; ``None`` where that is not known.
+    """Tell whether it ended as one that was told to stop does, after our deletion; ``None`` where that is not known.
 
     The node's clock need not agree with the one that our stop was recorded by.
     """
@@ -162,7 +165,7 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
 
 
 def _deadline_ended_it(last: PodEnd) -> bool:
-    """Whether the deadline of Job or pod came before the end. A runner that nobody told to stop denies it."""
+    """Tell whether the deadline of Job or pod came before the end. A runner that nobody told to stop denies it."""
     pod, at, deadline = last.pod, last.at, deadline_of(last.job)
     if last.by_itself:
         return False

@@ -36,14 +36,14 @@ EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Whether a Job without pods has been so for long enough that its events should say why."""
+    """Tell whether a Job without pods has been so for long enough that its events should say why."""
     if job.spec.suspend or job.metadata.deletion_timestamp is not None or any(c.true for c in job.status.conditions):
         return False
     return _older(job.metadata.creation_timestamp, JOB_S, now)
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Whether a pod on its node is being prepared for long and says nothing more."""
+    """Tell whether a pod on its node is being prepared for long and says nothing more."""
     if ended(pod) or not pod.spec.node_name or not _older(pod.metadata.creation_timestamp, POD_S, now):
         return False
     main = crawler_container(pod)
@@ -63,7 +63,7 @@ class Events:
     unread: frozenset[str]
 
     def of(self, uids: Iterable[str]) -> Sequence[Event] | None:
-        """Those about these objects; ``None`` when there are none among those that were read, which were not all."""
+        """Return the events about these objects; ``None`` when none was found and not all of theirs were read."""
         asked = list(uids)
         found = [event for uid in asked for event in self.about.get(uid, ())]
         return found if found or self.unread.isdisjoint(asked) else None
@@ -121,7 +121,7 @@ def _disappears(found: TaskObjects, seen: Observation) -> bool:
 
 
 def _state(namespace: CurrentNamespace) -> str | None:
-    """What is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
+    """Return what is the matter with the namespace; ``None`` when nothing is, or it cannot be told."""
     name = namespace.name
     try:
         found = namespace.found

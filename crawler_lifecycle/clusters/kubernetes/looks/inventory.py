@@ -116,7 +116,7 @@ def _run(one: Named) -> int:
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
-    """What a Job says; ``None`` for one that is gone by now, or that a stranger made."""
+    """Return what a Job says; ``None`` for one that is gone by now, or that a stranger made."""
     try:
         job = json.loads(api.get(api.jobs_path(name)))
     except NotFound:

@@ -43,13 +43,13 @@ class Objects:
         return self.pods.get(uid, []) if uid else []
 
     def of(self, run_id: int, task: TaskRef) -> TaskObjects:
-        """What these lists have of the task."""
+        """Return what these lists have of the task."""
         return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods_of(task.uid))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskObjects:
-    """What there is of one task."""
+    """The objects that there are of one task."""
 
     task: TaskRef
     job: Job | None
@@ -57,16 +57,16 @@ class TaskObjects:
     pods: list[Pod]
     """Of the task's own Job, also when that is gone."""
     namespace_gone: bool = False
-    """Whether the namespace that the task was put into is gone for certain."""
+    """True when the namespace that the task was put into is gone for certain."""
 
     @property
     def has_job(self) -> bool:
-        """Whether the Job is the task's own."""
+        """True when the Job is the task's own."""
         return self.job is not None and self.task.uid is not None and self.job.metadata.uid == self.task.uid
 
     @property
     def seen(self) -> bool:
-        """Whether anything of the task's own is there."""
+        """True when anything of the task's own is there."""
         return self.has_job or bool(self.pods)
 
     def uids(self) -> list[str]:
@@ -89,7 +89,7 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
 
 def _had_pods(job: Job) -> bool:
-    """Whether pods of it have been counted, or what it says without one would end its task."""
+    """Tell whether pods of it have been counted, or what it says without one would end its task."""
     status = job.status
     counted = any((status.active, status.terminating, status.succeeded, status.failed))
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
@@ -180,8 +180,8 @@ def task_id_of(meta: ObjectMeta) -> int | None:
 
 
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
-    """Whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its run and
-    the id of its row.
+    """Tell whether an object under the task's name belongs to it: by the uid of its Job, or else by the uid of its run
+    and the id of its row.
 
     Name and numbers alone are taken for certain by no one: another database, or this one before it was restored, has
     given them out as well.
@@ -192,13 +192,13 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
 
 def listed_by_us(meta: ObjectMeta, run_id: int) -> bool:
-    """Whether a look's selector finds the object."""
+    """Tell whether a look's selector finds the object."""
     mine = meta.labels.get(labels.MANAGED_BY) == labels.MANAGER and meta.labels.get(labels.RUN) == str(run_id)
     return mine and labels.SETTLED not in meta.labels
 
 
 def job_is_over(job: Job) -> bool:
-    """Whether the controller has passed its verdict: there is nothing left to be stopped."""
+    """Tell whether the controller has passed its verdict: there is nothing left to be stopped."""
     return verdict(job, final=False) is not None
 
 

@@ -41,7 +41,7 @@ class Namespace(msgspec.Struct, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """Whether it is being deleted."""
+        """True when it is being deleted."""
         return self.status.phase == "Terminating" or self.metadata.deletion_timestamp is not None
 
 
@@ -75,7 +75,7 @@ class NamespaceIdentity:
 
     @classmethod
     def read(cls, recorded: str) -> NamespaceIdentity | None:
-        """What is on record; ``None`` for anything that is no namespace of Kubernetes."""
+        """Read the identity on record; ``None`` for anything that is no namespace of Kubernetes."""
         name, *uids = recorded.split("/")
         if not name or len(uids) != 2:
             return None
@@ -84,7 +84,10 @@ class NamespaceIdentity:
 
 
 def read_identity(api: Api) -> NamespaceIdentity:
-    """Where we put tasks and look for them. Raises ``ApiError``, but not for a missing right: the name is known."""
+    """Read the identity of the namespace where we put tasks and look for them.
+
+    Raises ``ApiError``, but not for a missing right: the name is known.
+    """
     try:
         uid = read_namespace(api).metadata.uid
     except Refused:
@@ -148,7 +151,7 @@ class CurrentNamespace:
         return {one for one in sorted({one for one in recorded if one is not None}) if not self._is_ours(one)}
 
     def _is_ours(self, recorded: str) -> bool:
-        """Whether the place is where we look; ``False`` when it is gone for certain."""
+        """Tell whether we look at the place; ``False`` when it is gone for certain. Raises ``ClusterUnavailable``."""
         place = NamespaceIdentity.read(recorded)
         if place is None:
             raise ClusterUnavailable(

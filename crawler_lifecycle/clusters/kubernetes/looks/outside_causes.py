@@ -74,14 +74,14 @@ _REJECTED = ("Pod was rejected", "The node had condition")
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """What is known about the end of a pod's crawler."""
+    """The known facts about the end of a pod's crawler."""
 
     task: TaskRef
     job: Job | None
     pod: Pod
     done: Terminated | None
     at: datetime | None
-    """When it ended, by its node's clock."""
+    """The time of its end, by its node's clock."""
     by_itself: bool
     """Its runner's word is that it ended by itself, which decides within the margin of two clocks."""
     untold: bool = False
@@ -116,14 +116,14 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
+    """Tell who else may have deleted a pod whose end we asked for: whether our stop came in time is not known here."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return who_deleted(last.job) if deleted_before(last.pod, last.at, last.by_itself) else None
 
 
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
-    """Whether the pod was deleted before the crawler in it ended (``at``).
+    """Tell whether the pod was deleted before the crawler in it ended (``at``).
 
     The stamp alone does not tell. It says when the grace is over, and the node's own delete at the end replaces it by
     one without grace, just like that of a pod which was over when somebody deleted it. Where the runner does not say
@@ -140,7 +140,7 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
 
 
 def who_deleted(job: Job | None) -> str:
-    """Who deleted a pod whose deletion we did not ask for, as far as the Job tells."""
+    """Tell who deleted a pod whose deletion we did not ask for, as far as the Job tells."""
     if job is None:
         return "its Job was deleted by somebody else"
     if job.metadata.deletion_timestamp is not None:
@@ -175,19 +175,19 @@ def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
 
 
 def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
-    """Whether the cluster gave the pod up only after its crawler had ended, and so wrote that the pod failed."""
+    """Tell whether the cluster gave the pod up only after its crawler had ended, and so wrote that the pod failed."""
     mark = pod.condition("DisruptionTarget")
     stamp = mark.last_transition_time if mark is not None and mark.reason in _GIVEN_UP else None
     return stamp is not None and at is not None and not surely_before(stamp, at)
 
 
 def lost_container(done: Terminated | None) -> bool:
-    """Whether the node lost sight of the container, so that its exit code is made up."""
+    """Tell whether the node lost sight of the container, so that its exit code is made up."""
     return done is not None and done.reason in _FORGOTTEN and done.exit_code in (137, 255)
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
-    """Whether a mark has a part in the end: set before it, and not so long before that the pod was spared."""
+    """Tell whether a mark has a part in the end: set before it, and not so long before that the pod was spared."""
     stamp, at = mark.last_transition_time, last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
         return False  # it marks what has no end yet, and calls that failed
@@ -202,7 +202,7 @@ def _has_part(mark: Condition, last: PodEnd) -> bool:
 
 
 def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
-    """Whether it ended so long after the mark that the mark does not explain it."""
+    """Tell whether it ended so long after the mark that the mark does not explain it."""
     if mark.reason in _GIVEN_UP or deletion_is_dated(pod):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None
@@ -211,7 +211,7 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
 
 
 def _by_its_node(pod: Pod) -> tuple[str, str] | None:
-    """What a pod's own reason says of its node: the end of the pod, or that the node did not take it."""
+    """Return what a pod's own reason says of its node: the end of the pod, or that the node did not take it."""
     reason, words = pod.status.reason, clean(pod.status.message) or ""
     if reason is None or reason == "DeadlineExceeded":
         return None
@@ -227,7 +227,7 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
 
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
-    """Whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
+    """Tell whether the Job had counted the pod as succeeded before it was deleted: that deletion ended nothing."""
     asked, at = deletion_asked(pod), counted_at(job)
     if pod.status.phase != "Succeeded" or asked is None or at is None:
         return False

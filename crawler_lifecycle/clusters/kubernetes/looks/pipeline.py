@@ -63,14 +63,14 @@ class Looks:
         return [replace(one, namespace_gone=one.task.place in gone) for one in found] if gone else found
 
     def _read(self, run: RunRef, found: Sequence[TaskObjects], now: datetime) -> list[Observation]:
-        """What the objects say, with the events of those that wait and do not say for what."""
+        """Read what the objects say, with the events of those that wait and do not say for what."""
         events, read_at = read_events(self._api, found, now), self._clock()
         return [_read_one(run, one, events, now, read_at) for one in found]
 
     def _explain(
         self, run: RunRef, found: Sequence[TaskObjects], seen: list[Observation], namespace: CurrentNamespace
     ) -> list[Observation]:
-        """What no object says: the state of the namespace, and what the crawlers have counted so far."""
+        """Add what no object says: the state of the namespace, and what the crawlers have counted so far."""
         seen = with_namespace(namespace, found, seen)
         executing = {one.index: place for place, one in enumerate(seen) if one.phase is Phase.EXECUTING}
         pods = {

@@ -35,7 +35,7 @@ _GOES_ON = "; it goes on when that is mended"
 
 
 def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
-    """Why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
+    """Return why the Job has no pod yet; without ``events`` they were not, or not all of them, read."""
     if job.other_controller is not None:
         return f"{job.other_controller} carries it out, and not this cluster: its pod and its log cannot be read here"
     if job.metadata.deletion_timestamp is not None:
@@ -88,7 +88,7 @@ def _refusal(message: str) -> str:
 
 
 def pod_words(task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime) -> str:
-    """Why the pod does not execute the crawler yet."""
+    """Return why the pod does not execute the crawler yet."""
     leaving = _leaving(task, job, pod, now)
     if leaving is not None:
         return leaving
@@ -133,7 +133,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
 
 
 def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime) -> str | None:
-    """What a waiting container waits for; ``None`` when its reason says nothing but that it is being prepared."""
+    """Return what a waiting container waits for; ``None`` when its reason only says that it is being prepared."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
         return None
@@ -152,7 +152,7 @@ def _container(pod: Pod, status: ContainerStatus, events: Sequence[Event] | None
 
 
 def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -> str:
-    """Why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
+    """Return why an image cannot be pulled. The two reasons alternate; both lead to the same sentence."""
     said = pull_words(message)
     if not said:
         event = newest_warning(events or (), pod.metadata.uid, "Failed")
@@ -162,7 +162,7 @@ def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -
 
 
 def pull_words(message: str | None) -> str:
-    """What a container that waits for its image says about the cause; nothing where only an event does."""
+    """Return what a container that waits for its image says about the cause; nothing where only an event does."""
     said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
     return re.sub(r"^(ErrImagePull|ImageInspectError|RegistryUnavailable|SignatureValidationFailed): ", "", said)
 
@@ -183,7 +183,7 @@ def _image(pod: Pod, name: str) -> str:
 
 
 def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | None:
-    """What a person should know about a pod that executes; ``None`` when all is well."""
+    """Return what a person should know about a pod that executes; ``None`` when all is well."""
     words = [_leaving(task, job, pod, now), _silent(pod, now), _marked(pod, now)]
     main = crawler_container(pod)
     if pod.status.phase == "Unknown":
@@ -198,7 +198,7 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
 
 
 def _silent(pod: Pod, now: datetime) -> str | None:
-    """Whether its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
+    """Return words when its node is out of touch: the node itself never says "not ready" beside "containers ready"."""
     ready, lost = pod.denied("Ready"), pod.status.reason == "NodeLost"
     if not lost and (ready is None or pod.condition("ContainersReady") is None):
         return None
@@ -236,7 +236,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
-    """Who deleted a pod that is being deleted; ``None`` when we did."""
+    """Tell who deleted a pod that is being deleted; ``None`` when we did."""
     mark = disruption_mark(pod)
     if mark is not None:
         return disruption_words(mark, pod)[1]

@@ -30,7 +30,7 @@ def number(text: str | None) -> int | None:
 
 
 def crawler_container(pod: Pod) -> ContainerStatus | None:
-    """What the node says about the crawler's container."""
+    """Return what the node says about the crawler's container."""
     return pod.container(labels.CONTAINER)
 
 
@@ -40,14 +40,14 @@ def sidecars(pod: Pod) -> set[str]:
 
 
 def ended_at(pod: Pod) -> datetime | None:
-    """When the crawler in it ended, as far as its node knows; a placeholder is no time."""
+    """Return the time when the crawler in it ended, as far as its node knows; a placeholder is no time."""
     main = crawler_container(pod)
     terminated = main.state.terminated if main is not None else None
     return known_time(terminated.finished_at) if terminated is not None else None
 
 
 def ended(pod: Pod) -> bool:
-    """Whether the crawler in it has ended, or can never begin.
+    """Tell whether the crawler in it has ended, or can never begin.
 
     The container's own word is the first, unless its node starts it again; a pod in a final phase without one never ran
     it, or its node forgot it. A pod that was deleted before it had a node cannot get one any more (the API server
@@ -61,7 +61,7 @@ def ended(pod: Pod) -> bool:
 
 
 def _started_again(pod: Pod, code: int) -> bool:
-    """Whether its node starts the crawler again that ended with this code, alone or with all containers of the pod.
+    """Tell whether its node restarts the crawler that ended with this code, alone or with all containers of the pod.
 
     As the kubelet decides it (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Ours are never started
     again; whoever changes pods at admission may have it otherwise. What is being deleted only ends.
@@ -83,12 +83,12 @@ def _started_again(pod: Pod, code: int) -> bool:
 
 
 def deleted_before_scheduling(pod: Pod) -> bool:
-    """Whether it was deleted before it had a node."""
+    """Tell whether it was deleted before it had a node."""
     return pod.metadata.deletion_timestamp is not None and not pod.spec.node_name and not pod.status.container_statuses
 
 
 def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
-    """Whether the Job was suspended, as a queue does it, before this pod had a node: nothing ran, and the Job goes on.
+    """Tell whether the Job was suspended, as a queue does it, before this pod had a node: nothing ran; the Job goes on.
 
     A Job that was resumed since then has taken its own finalizer off the pod. One that is over, or being deleted, makes
     no other pod: then this one is its end.
@@ -99,19 +99,19 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 
 def never_began(pod: Pod) -> bool:
-    """Whether no container of it ever executed, as far as its node knows."""
+    """Tell whether no container of it ever executed, as far as its node knows."""
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     states = [state for status in statuses for state in (status.state, status.last_state)]
     return not any(state.running or state.terminated for state in states)
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
-    """Whether a container beside the crawler still executes although the crawler has ended, and nobody ends it."""
+    """Tell whether a container beside the crawler still executes although the crawler has ended, and nobody ends it."""
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
 def executing(pod: Pod) -> bool:
-    """Whether the crawler in it has begun and not ended."""
+    """Tell whether the crawler in it has begun and not ended."""
     main = crawler_container(pod)
     if main is None or ended(pod):
         return False
@@ -119,8 +119,8 @@ def executing(pod: Pod) -> bool:
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
-    """When its deletion was asked for: the stamp itself says when its grace is over. A placeholder where no clock can
-    tell: the API server counts graces of centuries round the end of its numbers.
+    """Return the time of the request to delete it: the stamp itself says when its grace is over. A placeholder where no
+    clock can tell: the API server counts graces of centuries round the end of its numbers.
     """
     if pod.metadata.deletion_timestamp is None:
         return None
@@ -129,7 +129,7 @@ def deletion_asked(pod: Pod) -> datetime | None:
 
 
 def deletion_is_dated(pod: Pod) -> bool:
-    """Whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
+    """Tell whether it is known when its deletion was asked for: a node's own delete at the end has no grace."""
     return known_time(deletion_asked(pod)) is not None and (pod.metadata.deletion_grace_period_seconds or 0) > 0
 
 
@@ -179,7 +179,7 @@ def deadline_of(job: Job | None) -> Condition | None:
 
 
 def counted_at(job: Job | None) -> datetime | None:
-    """When the Job counted its success, as far as its conditions tell."""
+    """Return the time when the Job counted its success, as far as its conditions tell."""
     found = [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")] if job is not None else []
     return min((at for c in found if c is not None and (at := c.last_transition_time)), default=None)
 
@@ -196,7 +196,7 @@ def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | 
 
 
 def asked_by_us(task: TaskRef | None, pod: Pod, job: Job | None) -> bool:
-    """Whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours as well.
+    """Tell whether the pod's deletion is our own stop of this task, or the deadline of Job or pod, which is ours too.
 
     A deadline that passed while the pod was being deleted has not asked for that.
     """

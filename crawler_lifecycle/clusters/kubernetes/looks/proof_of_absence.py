@@ -65,7 +65,7 @@ def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
 
 
 def judge(missing: TaskObjects, now: datetime) -> Observation:
-    """What a task is of which neither its Job nor a pod was found."""
+    """Return the state of a task of which neither its Job nor a pod was found."""
     task = missing.task
     if missing.namespace_gone:
         words = "The namespace that it was put into was deleted, and it with it"

@@ -197,7 +197,10 @@ class _Reading:
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
-    """That the Job had more than this pod, which it has when it is suspended and resumed before we are done with it."""
+    """Return words about other pods of the Job that have ended; ``None`` without one.
+
+    A Job has more than one pod when it is suspended and resumed before we are done with it.
+    """
     others = [other for other in pods if other is not pod and ended(other) and not deleted_before_scheduling(other)]
     last = deciding_pod(others)
     if last is None:
@@ -217,7 +220,7 @@ def _joined(*words: str | None) -> str | None:
 
 
 def _started(pod: Pod) -> datetime | None:
-    """When the crawler's container began; ``None`` when it never did."""
+    """Return the time when the crawler's container began; ``None`` when it never did."""
     main = crawler_container(pod)
     if main is None:
         return None

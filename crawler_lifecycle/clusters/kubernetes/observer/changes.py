@@ -1,4 +1,4 @@
-"""Which differences between two snapshots of a pod or Job are worth a look at its run.
+"""The differences between two snapshots of a pod or Job that are worth a look at its run.
 
 Of each object a few words are kept and never the object: 10,000 pods take some megabytes. Told are starts, ends,
 disappearances, deletions, and that something waits for a reason or for long; never counters, heartbeats, or what comes
@@ -23,12 +23,12 @@ PENDING, WAITING, RUNNING, ENDING, OVER = "pending", "waiting", "running", "endi
 
 
 class Seen(NamedTuple):
-    """What one object showed. Everything that looks may read differently is in ``stage`` or ``marks``."""
+    """One object as it was seen. Everything that looks may read differently is in ``stage`` or ``marks``."""
 
     run_id: int
     stage: str
     marks: str = ""
-    """What a person should see soon: why it waits, that it is being deleted, that its node does not answer."""
+    """The facts to show a person soon: why it waits, that it is being deleted, that its node does not answer."""
     job: str = ""
     """The uid of the Job that a pod belongs to."""
 
@@ -50,7 +50,7 @@ class Changes:
         self._ended: set[str] = set()
         """Jobs of which a pod has ended."""
         self._slow: list[tuple[float, str]] = []
-        """What waits without a reason, and when that is long: a heap of times and uids."""
+        """The objects that wait without a reason, and when that is long: a heap of times and uids."""
 
     @property
     def watched(self) -> int:
@@ -128,7 +128,7 @@ class Changes:
         return set() if job is None or job.stage == OVER or ended else {job.run_id}
 
     def slow(self, now: float) -> set[int]:
-        """What has been waiting for long, each told once."""
+        """Return the runs of what has been waiting for long, each object told once."""
         runs = set()
         while self._slow and self._slow[0][0] <= now:
             _, uid = heapq.heappop(self._slow)

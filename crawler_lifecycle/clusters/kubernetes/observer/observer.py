@@ -139,7 +139,7 @@ class _Session:
 
 
 class _Pods:
-    """What comes of pods. Implements ``Sink``."""
+    """The receiver of pods. Implements ``Sink``."""
 
     kind = Pod
 
@@ -171,7 +171,7 @@ class _Pods:
 
 
 class _Jobs:
-    """What comes of Jobs. Implements ``Sink``."""
+    """The receiver of Jobs. Implements ``Sink``."""
 
     kind = Job
 

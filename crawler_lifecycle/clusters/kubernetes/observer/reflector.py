@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often, and how long to wait, in seconds."""
+    """The pace of watches, lists and pauses, all in seconds."""
 
     watch_s: tuple[float, float] = (300.0, 600.0)
     """A watch ends after a time between these, chosen at random: not all of them at once."""
@@ -53,7 +53,7 @@ class Pace:
 
 
 class Backoff:
-    """How long to wait after a failure: doubling, with jitter, short again after a time of health."""
+    """The wait after a failure: doubling, with jitter, short again after a time of health."""
 
     def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
         self._pace = pace
@@ -78,12 +78,12 @@ class _TooShort(ApiError):
 
 
 class Sink(Protocol[T]):
-    """Who is told what the server says. Called in the reflector's thread, and must return at once."""
+    """The receiver of what the server says. Called in the reflector's thread, and must return at once."""
 
     kind: type[T]
 
     def keep(self, item: T) -> object:
-        """What to remember of one object of a list that may not become complete."""
+        """Return what to remember of one object of a list that may not become complete."""
         ...
 
     def complete(self, kept: Sequence[Any]) -> None:
@@ -112,13 +112,13 @@ class Reflector(Generic[T]):
         self._lock = threading.Lock()
         self._stream: Watch | None = None
         self._version: str | None = None
-        """Where the next watch begins; ``None``: with a list."""
+        """The version where the next watch begins; ``None``: with a list."""
         self._listed_at = -float("inf")
         self._heard_at = time.monotonic()
         self._silent = False
         self._said: str | None = None
         self.problem: str | None = "it has only begun"
-        """Why it sees nothing now; may be read from any thread."""
+        """The reason why it sees nothing now; may be read from any thread."""
         self.lists = self.watches = 0
 
     # --- from other threads

@@ -36,7 +36,7 @@ def run_of(metadata: ObjectMeta) -> int | None:
 
 
 def pod_seen(pod: Pod) -> Seen | None:
-    """Where a pod stands; ``None`` for one that belongs to no run."""
+    """Return where a pod stands; ``None`` for one that belongs to no run."""
     run_id = run_of(pod.metadata)
     if run_id is None:
         return None
@@ -60,7 +60,7 @@ def since(pod: Pod) -> datetime | None:
 
 
 def job_seen(job: Job) -> Seen | None:
-    """Where a Job stands, as far as its pods do not say it; ``None`` for one that belongs to no run."""
+    """Return where a Job stands, as far as its pods do not say it; ``None`` for one that belongs to no run."""
     run_id = run_of(job.metadata)
     if run_id is None:
         return None
@@ -75,7 +75,7 @@ def job_seen(job: Job) -> Seen | None:
 
 
 def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
-    """Why the crawler does not execute yet, where somebody has said so."""
+    """Yield why the crawler does not execute yet, where somebody has said so."""
     scheduled = pod.denied("PodScheduled")
     if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
@@ -89,7 +89,7 @@ def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
 
 
 def _troubles(pod: Pod, stage: str) -> Iterator[str]:
-    """What happens to a pod from outside."""
+    """Yield what happens to a pod from outside."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"
     if pod.condition("DisruptionTarget") is not None:

@@ -100,7 +100,7 @@ def read(folder: Held, name: str) -> dict[str, object] | None:
 
 
 def told_beside(state: str, name: str) -> dict[str, object]:
-    """What its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
+    """Return what its supervisor told outside of the task's folder; empty where it told nothing. Raises ``OSError``."""
     try:
         return read(Held(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):

@@ -50,7 +50,7 @@ def inventory(
 def _tasks_of(
     key: Key, tasks: Path, observe: Observe, processes: Mapping[str, Stat], node: str
 ) -> Iterator[ClusterTask]:
-    """What lies and executes under one key: the task of the folder, and what was left of others whose folder is gone.
+    """Yield what lies and executes under one key: the task of the folder, and the rest of others whose folder is gone.
 
     Each is told with the uid of the run that it says it is of.
     """
@@ -172,7 +172,7 @@ def _unended(tasks: Path, run_id: int | None, begin: Key) -> Iterator[Key]:
 
 
 def _is_open(path: Path) -> bool:
-    """Whether the folder has a spec and no end. Raises ``OSError``."""
+    """Tell whether the folder has a spec and no end. Raises ``OSError``."""
     try:
         folder = files.held(str(path))
     except (FileNotFoundError, NotOurs):  # taken away meanwhile
@@ -226,7 +226,7 @@ def task_records(tasks: Path, run: RunRef) -> list[TaskRecord]:
 
 
 def _record(folder: Path) -> TaskRecord | None:
-    """What its spec says; ``None`` without one that can be read."""
+    """Return what the folder's spec says; ``None`` without one that can be read."""
     try:
         spec = files.read(files.held(str(folder)), files.SPEC)
         contract = (spec or {}).get("contract")

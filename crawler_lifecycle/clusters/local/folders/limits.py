@@ -18,8 +18,8 @@ KILLED = "The kernel killed a process of it for the memory limit of its cgroup"
 
 
 def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
-    """What is said of a crawler that no kernel limited, and that failed without a reason of its own, when it had held
-    all that it may; else ``None``."""
+    """Return the words about a crawler that no kernel limited, and that failed without a reason of its own, when it had
+    held all that it may; else ``None``."""
     if limit is None or peak is None or peak < limit or finish_reason is not None:
         return None
     return f"It failed after holding {peak} bytes, the limit is {limit} bytes"
@@ -35,7 +35,7 @@ class KernelLimits:
 
     @property
     def in_force(self) -> bool:
-        """Whether the kernel limits the task."""
+        """True when the kernel limits the task."""
         return self._group is not None
 
     def prepare(self, memory: int | None) -> None:
@@ -67,7 +67,7 @@ class KernelLimits:
         self._folder.unlink(files.CGROUP)
 
     def oom_kills(self) -> int:
-        """How many processes the kernel killed for the memory limit."""
+        """Return the number of processes that the kernel killed for the memory limit."""
         try:
             return 0 if self._group is None else self._group.oom_kills()
         except OSError:  # somebody took the group away, and what it counted with it

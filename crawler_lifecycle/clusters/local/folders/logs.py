@@ -53,7 +53,7 @@ class LocalLogs:
 
     @staticmethod
     def _is_ours(folder: TaskFolder) -> bool:
-        """Whether the folder is there, and of this run. Another run's log is not shown as this one's."""
+        """Tell whether the folder is there, and of this run. Another run's log is not shown as this one's."""
         try:
             return folder.exists() and folder.foreign() is None
         except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
@@ -69,7 +69,7 @@ class LocalLogs:
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
-        """Whether the log is longer than what is read now."""
+        """Tell whether the log is longer than what is read now."""
         there = folder.held.stat(files.LOG) if folder.held is not None else None
         if after is None or there is None or not stat.S_ISREG(there.st_mode):
             return False
@@ -77,7 +77,7 @@ class LocalLogs:
 
     @staticmethod
     def _ended(folder: TaskFolder) -> bool:
-        """Whether nothing of the task can print any more."""
+        """Tell whether nothing of the task can print any more."""
         if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)

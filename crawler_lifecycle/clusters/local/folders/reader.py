@@ -53,7 +53,7 @@ class TaskFolder:
     # --- files
 
     def exists(self) -> bool:
-        """Whether the folder is there. Raises ``OSError`` when that cannot be told.
+        """Tell whether the folder is there. Raises ``OSError`` when that cannot be told.
 
         A file, a link or a pipe in its place, or in that of a folder above it, is noted: the folder is not there.
         """
@@ -90,7 +90,7 @@ class TaskFolder:
         return files.create(self._here(), name, data)
 
     def foreign(self) -> str | None:
-        """What to tell about a folder that is another run's; ``None`` where it is ours, or not there.
+        """Return the words about a folder that is another run's; ``None`` where it is ours, or not there.
 
         Raises ``OSError``.
         """
@@ -103,7 +103,7 @@ class TaskFolder:
         return self.held is not None and self.held.has(name)
 
     def has_ended(self) -> bool:
-        """Whether its end is on file, and nothing of it runs that would have had to end before. Raises ``OSError``.
+        """Tell whether its end is on file, and nothing of it runs that had to end before. Raises ``OSError``.
 
         Only the supervisor writes it, when nothing of the crawler is left; a crawler that writes one itself runs on.
         """
@@ -216,7 +216,7 @@ class TaskFolder:
         return list(found.values())
 
     def _tree(self, leader: Identity | None) -> list[Stat]:
-        """What lives below supervisor and runner, which adopt orphans: also what hides its environment.
+        """Return the processes below supervisor and runner, which adopt orphans: also one that hides its environment.
 
         The crawler may write into the files that name the two, so each has to be what it is named for.
         """
@@ -252,7 +252,7 @@ class TaskFolder:
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
+        """Tell whether a supervisor lives: by its identity, or by its lock when garbage hides the identity."""
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
             return supervisor.alive()

@@ -63,12 +63,12 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 
 def holds_tasks(run: Path) -> bool:
-    """Whether the folder of a run holds any task. Raises ``OSError``."""
+    """Tell whether the folder of a run holds any task. Raises ``OSError``."""
     return any(_folders(index) for index in _folders(run))
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Whether the run may go that ended before that time."""
+    """Tell whether all tasks of the run ended before that time, so that it may go."""
     return folders_go((_end_of(task) for index in _folders(run) for task in _folders(index)), before)
 
 
@@ -81,7 +81,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
-    """When the task ended, in seconds since 1970, and whether its supervisor lives; ``None``: that cannot be told."""
+    """Return the end of the task (seconds since 1970; ``None``: unknown), and whether its supervisor lives."""
     try:
         folder = files.held(str(task))
         end = folder.stat(files.END)
@@ -119,6 +119,6 @@ def _empty_trash(state: Path) -> None:
 
 
 def _unless_gone(function: object, path: str, trouble: tuple[type[BaseException], BaseException, object]) -> None:
-    """What another cleaning removes at the same time is no trouble, and both go on to the end."""
+    """Pass over what another cleaning removes at the same time: both go on to the end. Raises any other trouble."""
     if not isinstance(trouble[1], FileNotFoundError):
         raise trouble[1]

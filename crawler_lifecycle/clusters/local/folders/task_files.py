@@ -86,7 +86,7 @@ class LocalFiles:
             yield ours if foreign is None else FileSource(prefix, missing=foreign)
 
     def _removed(self, run: RunRef) -> bool:
-        """Whether the tasks of this run were removed because they are old. Raises ``OSError``."""
+        """Tell whether the tasks of this run were removed because they are old. Raises ``OSError``."""
         tasks = str(self._tasks)
         try:
             return Held(tasks, str(run.run_id)).has(REMOVED) and run.owns(files.owner(tasks, run.run_id))

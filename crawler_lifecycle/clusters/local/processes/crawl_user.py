@@ -43,7 +43,7 @@ class RunAs:
         return asdict(self)
 
     def environment(self) -> dict[str, str]:
-        """What differs from the environment of whoever deploys."""
+        """Return the variables that differ from the environment of whoever deploys."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def check_way(self, folder: Path) -> None:

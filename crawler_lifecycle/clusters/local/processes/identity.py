@@ -24,7 +24,7 @@ _PF_EXITING = 0x00000004
 
 
 class Stat:
-    """What ``/proc/<pid>/stat`` says about one process."""
+    """The facts of ``/proc/<pid>/stat`` about one process."""
 
     __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "session", "start", "state")
 
@@ -103,12 +103,12 @@ class Identity:
         return stat if stat is not None and stat.start == self.start else None
 
     def alive(self) -> bool:
-        """Whether the process exists and has not ended."""
+        """Tell whether the process exists and has not ended."""
         stat = self.stat()
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Whether it is alive and not on its way out: then the kernel still tells its arguments and environment."""
+        """Tell whether it lives and is not ending: then the kernel still tells its arguments and environment."""
         stat = self.stat()
         return stat is not None and not stat.ended and not stat.exiting
 
@@ -175,7 +175,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def carries(pid: int, marks: list[bytes]) -> bool:
-    """Whether the environment with which the process was executed holds all these ``NAME=value`` entries."""
+    """Tell whether the environment that the process was executed with holds all these ``NAME=value`` entries."""
     entries = _environment(pid)
     return all(mark in entries for mark in marks)
 
@@ -190,13 +190,13 @@ def _arguments(pid: int) -> list[bytes]:
 
 
 def started_with(pid: int, *arguments: str) -> bool:
-    """Whether the process was executed with all these arguments. No file is needed for it."""
+    """Tell whether the process was executed with all these arguments. No file is needed for it."""
     given = _arguments(pid)
     return all(os.fsencode(one) in given for one in arguments)
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
-    """Whether this process is of the task with this folder: its supervisor, one that it forked, or one with its marks.
+    """Tell whether this process is of the task with this folder: its supervisor, a fork of it, or one with its marks.
 
     A crawler can write any number into a file of ours, and what we signal must not be its choice.
     """

@@ -49,7 +49,7 @@ class Alarm:
     def __init__(self) -> None:
         self._set = False
         self.stop_asked = False
-        """Whether the stop signal came."""
+        """True when the stop signal came."""
 
     def wait(self, seconds: float) -> None:
         """Until a signal comes, at most so long. They are blocked."""

@@ -76,7 +76,7 @@ class LogTails:
         self._trouble: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
-        """What crawlers have counted, by the index of their task, of those whose turn it is and whose log tells it.
+        """Return what crawlers have counted, by task index, of those whose turn it is and whose log tells it.
 
         ``pods``: those of the run that execute. Takes ``LOOK_S`` seconds at most.
         """
@@ -167,11 +167,11 @@ class LogTails:
 
 
 def is_no_log(answer: bytes) -> bool:
-    """Whether this is no log, but the node's word that it has none."""
+    """Tell whether this is no log, but the node's word that it has none."""
     return len(answer) < NO_LOG_MAX and _NO_LOG.fullmatch(answer) is not None
 
 
 def began(container: ContainerStatus) -> bool:
-    """Whether the container ever ran, so that there may be a log."""
+    """Tell whether the container ever ran, so that there may be a log."""
     state, last = container.state, container.last_state
     return state.running is not None or state.terminated is not None or last.terminated is not None

@@ -79,7 +79,7 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
 
 
 class MemoryMetrics:
-    """What running pods use. Never an error: it is debugging information. Thread-safe."""
+    """The memory that running pods use. Never an error: it is debugging information. Thread-safe."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

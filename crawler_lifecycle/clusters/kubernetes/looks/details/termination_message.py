@@ -28,17 +28,17 @@ _OURS = re.compile('"crawl_(progress|stats)"')
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the message says; all ``None`` where it says nothing."""
+    """The content of the message; all ``None`` where it says nothing."""
 
     runner: bool = False
-    """Whether our runner wrote it."""
+    """True when our runner wrote it."""
     finish_reason: str | None = None
     exit: int | None = None
     """The exit code that the runner was about to end with."""
     own_exit: int | None = None
-    """That of a command, before the runner made its own of it."""
+    """The exit code of a command, before the runner made its own of it."""
     told: bool | None = None
-    """Whether anybody had told the crawler to stop before it ended."""
+    """True when anybody had told the crawler to stop before it ended."""
     signal: int | None = None
     """The signal that ended the crawler below the runner."""
     message: str | None = None
@@ -138,7 +138,7 @@ class Progress:
 
     counters: Counters
     at: datetime | None = None
-    """When the crawler last wrote its counters."""
+    """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
     """For how long the crawler had written nothing when the line was printed, if it ever wrote anything."""
     resumed: bool | None = None
@@ -174,7 +174,7 @@ def with_progress(seen: Observation, progress: Progress) -> Observation:
 
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
-    """Where the newest line of this kind begins and ends, and what it says."""
+    """Find the newest line of this kind: return where it begins and ends, and what it says."""
     mark, before = f'{{"{kind}": {{'.encode(), len(log)
     while (begin := log.rfind(mark, 0, before)) >= 0:
         line = log[begin:].partition(b"\n")
