@@ -22,7 +22,7 @@ class ObserverHealth:
     watched: int = 0
     """Tasks it has its eyes on."""
     place: int = 0
-    """The number of observers of the same cluster that came before it. They wake first; later ones leave them a moment."""
+    """The number of observers of the same cluster before it. They wake first; later ones leave them a moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """A place outside of the database that bears the numbers of its runs, also of those that it has forgotten."""
+    """A place outside of the database that bears run numbers, also numbers that the database has forgotten."""
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number of a run that anything here bears, ``above`` when none is higher.

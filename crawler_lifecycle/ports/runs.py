@@ -26,7 +26,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A writer's claim on this very run: its write counts only while the run is at this attempt, owned by this chain."""
+    """A writer's claim on this very run: its write counts only while the run is at this attempt of this owner chain."""
 
     run_id: int
     attempt: int
