@@ -127,7 +127,7 @@ class ManagerRow:
     counts: ManagerCounts = ManagerCounts()
     """After its end: with what its runs became since, which no cycle handles."""
     unreadable: str | None = None
-    """The value that cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
+    """The fault in this row, and the cure. In a list ``status`` is then what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class JobRow:
     error: str | None = None
     not_before: datetime | None = None
     unreadable: str | None = None
-    """The value that cannot be in this row, and the cure."""
+    """The fault in this row, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A writer's claim on this very run: its write counts only while the run is at this attempt of this owner chain."""
+    """A writer's claim on a run: its write counts only while this very run is at this attempt, owned by this chain."""
 
     run_id: int
     attempt: int
@@ -114,7 +114,7 @@ class RunRow:
     """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
     resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""
     unreadable: str | None = None
-    """The value that cannot be in this row, and the cure. ``status`` is then what stands there, in a list also an
+    """The fault in this row, and the cure. ``status`` is then what stands there, in a list also an
     ``UnknownStatus``; what cannot be read is empty."""
 
     @property
@@ -175,7 +175,7 @@ class TaskRow:
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``; null where it is unknown."""
     unreadable: str | None = None
-    """The value that cannot be in this row, and the cure; what cannot be read is empty."""
+    """The fault in this row, and the cure; what cannot be read is empty."""
 
 
 class DrawnTask(NamedTuple):
@@ -270,7 +270,7 @@ class RunTasks:
 
     counts: TaskCounts
     reason: str | None = None
-    """The reason why a task is PENDING: that of the first one, of the first few, that has a reason."""
+    """The reason why a task is PENDING: that of the first, among the first few, that has a reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class DueRow:
     """From the due time to the decision."""
     reason: str | None = None
     asked_by: str | None = None
-    """The person who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    """The one who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
     after_id: int | None = None
     """The line whose target must have its verdict first."""
     target: TargetRef | None = None

@@ -179,7 +179,7 @@ class DeploymentStore(RunPart):
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """New QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes; raise the attempt of QUEUED rows.
+        """Make new QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes.
 
         QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
         ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.

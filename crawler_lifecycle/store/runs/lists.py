@@ -34,7 +34,8 @@ CLOCK_SLACK = timedelta(hours=1)
 LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 ATTENTION = timedelta(days=30)
 """The greatest age, since its creation, of a run that still needs attention, where nobody says another. What failed
-earlier and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into indexes."""
+earlier and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into
+indexes."""
 
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")

@@ -294,7 +294,7 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
 
 
 def _vouched_at(task: Row, run: Row) -> datetime | None:
-    """The time when a look last saw the task as it is recorded: that of the last look, unless that missed it already."""
+    """The time when a look last saw the task as it is recorded: the last look, unless the task was gone then."""
     vouched: datetime | None = task["absent_since"] or run["verified_at"]
     return vouched
 
