@@ -196,12 +196,12 @@ def build_catalogue(settings: Settings) -> Catalogue:
 
 
 def build_archive(settings: Settings) -> FileArchive:
-    """Where zips of supporting files go. Raises ``InvalidRequest``."""
+    """The archive that zips of supporting files go to. Raises ``InvalidRequest``."""
     return open_archive(settings.archive.url)
 
 
 def build_bundles(settings: Settings) -> TaskBundles | None:
-    """Where tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
+    """The storage to which tasks in pods upload their files, if they do. Raises ``InvalidRequest``."""
     url = settings.cluster.files_url
     return open_bundles(url) if url is not None and kind_of(settings.cluster).uploads else None
 
@@ -215,7 +215,7 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """Where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
+    """The places where tasks leave files for good: bucket, volume, both or neither. Raises ``InvalidRequest``."""
     c = settings.cluster
     kind = kind_of(c)
     volume = kind.volume()
@@ -291,7 +291,7 @@ class _RunsOf:
 
 
 def build_audit(parts: Parts) -> AuditActivities:
-    """What compares database, cluster and Temporal, and puts right where they differ."""
+    """The activities that compare database, cluster and Temporal, and repair differences between them."""
     s, p = parts.store, parts
     return AuditActivities(
         *(s.audits, s.findings, s.corrections, s.adoption, s.runs, s.tasks, p.cluster, p.directory, p.audit),
@@ -300,7 +300,7 @@ def build_audit(parts: Parts) -> AuditActivities:
 
 
 def build_parent_audit(parts: Parts) -> ParentAudit:
-    """The same of managers, graphs, due times and webhooks."""
+    """The same for managers, graphs, due times and webhooks."""
     s, p = parts.store, parts
     return ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit, giving_up=_giving_up(p))
 

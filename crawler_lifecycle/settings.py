@@ -63,7 +63,7 @@ class DatabaseSettings(_Section):
 
 
 class ClusterSettings(_Section):
-    """Where tasks execute."""
+    """The cluster on which tasks execute."""
 
     kind: str = "local"
     namespace: str = Field(default="crawls", description="the Kubernetes namespace that crawls are deployed to")
@@ -178,7 +178,7 @@ class PusherSettings(_Section):
     timeout_s: float = Field(default=1.4, gt=0, le=1.4, description="for one of three tries: 5 s in all")
 
     def options(self) -> dict[str, Any] | None:
-        """What the notifier is made with; ``None`` while it is off."""
+        """The arguments that the notifier is made with; ``None`` while it is off."""
         if self.app_id is None or self.secret is None:
             return None
         return {**self.model_dump(), "secret": self.secret.get_secret_value()}
@@ -234,7 +234,7 @@ class WorkerSettings(_Section):
         return value
 
     def cached(self) -> int:
-        """How many workflows one role keeps in memory."""
+        """The number of workflows that one role keeps in memory."""
         return (parse_memory(self.cache) or 0) // CACHED_BYTES
 
     def version(self) -> tuple[str, str] | None:
@@ -330,7 +330,7 @@ class PlansSettings(_Section):
 
 
 class WebhookSettings(_Section):
-    """Where webhooks may lead to."""
+    """The addresses that webhooks may lead to."""
 
     networks: list[str] = Field(
         default_factory=list, description="networks beside the public internet that they may lead to: 10.1.0.0/16"
@@ -367,7 +367,7 @@ class AuditSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """How many of each kind may be open at once."""
+    """The most that may be open at once, of each kind."""
 
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000, description="managers that have not ended")
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000, description="graphs that have not ended, and drafts")
@@ -376,7 +376,7 @@ class LimitSettings(_Section):
 
 
 class PayloadSettings(_Section):
-    """What goes through Temporal; readable there until keys are set."""
+    """The data that goes through Temporal; readable there until keys are set."""
 
     keys: SecretStr | None = Field(
         default=None, description="NAME=KEY[,NAME=KEY], 32 bytes in base64 each; the first encrypts, all of them read"
@@ -384,7 +384,7 @@ class PayloadSettings(_Section):
 
 
 class LogSettings(_Section):
-    """What our processes write to standard error."""
+    """The log that our processes write to standard error."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     format: Literal["auto", "json", "pretty"] = Field(
@@ -419,7 +419,7 @@ class Settings(BaseSettings):
 
     @property
     def owned(self) -> Owned:
-        """What no catalogue entry may mount or name."""
+        """The names that no catalogue entry may mount or name."""
         of = self.cluster
         return Owned(of.volume_claim, frozenset(of.pull_secrets), of.env_prefix, self.webhooks.env_prefix)
 

@@ -1,4 +1,4 @@
-"""What the lifecycle needs of the outside, as Protocols, with the values that cross them.
+"""Protocols for everything outside that the lifecycle needs, with the values that cross them.
 
 Activities depend on these and on nothing behind them. Adapters implement them, and so do the fakes in
 ``tests/support/fakes``; both pass the same contract tests (``tests/contracts``).

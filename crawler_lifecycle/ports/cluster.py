@@ -42,12 +42,12 @@ class TaskLooks(TaskDetails, Protocol):
 
 
 class TaskPlaces(TaskLooks, Protocol):
-    """Where tasks are put, and looks for what a deployment may have brought there."""
+    """The places where tasks are put, and looks for what a deployment may have brought there."""
 
     kind: str
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """Where tasks are put and looked for, in at most 200 characters that only the cluster understands.
+        """The place where tasks are put and looked for, in at most 200 characters that only the cluster understands.
 
         It goes on record with a task before the task is asked for. ``None``: there is but one place. Raises
         ``ClusterUnavailable`` also when tasks at one of the places ``beside`` may live where nobody would look.
@@ -59,7 +59,7 @@ class TaskStops(TaskDetails, Protocol):
     """Stops, and what has to be read before."""
 
     log_fades: bool
-    """Whether what a task printed may be gone soon after it was stopped, so that it has to be read before."""
+    """True when a task's output may be gone soon after it was stopped, so that it has to be read before."""
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
         """Ask the task to end, once: a second call sends no second signal. A task that is gone is no error, one that
@@ -75,7 +75,7 @@ class TaskStops(TaskDetails, Protocol):
 
 
 class TaskInventory(Protocol):
-    """What is on the cluster, whatever the database knows of it."""
+    """The tasks that are on the cluster, whatever the database knows of them."""
 
     kind: str
 
@@ -89,7 +89,7 @@ class TaskInventory(Protocol):
         ...
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """What is known about every task of this very run that left anything here, ended ones too, by index.
+        """Records of every task of this very run that left anything here, ended ones too, by index.
 
         Of an index that was deployed in several attempts the latest. At most 100,000.
         """
@@ -97,7 +97,7 @@ class TaskInventory(Protocol):
 
 
 class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
-    """What an audit finds, looks at and ends."""
+    """The cluster as an audit needs it, to find tasks, look at them and end them."""
 
 
 class Cluster(AuditedCluster, TaskPlaces, Protocol):
@@ -108,8 +108,8 @@ class TaskFiles(Protocol):
     """Supporting files of tasks, for their archive. Needs no way to the cluster itself."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """What these tasks left; one that left nothing may be left out. What should be there and is not is told by its
-        source."""
+        """The files that these tasks left; a task that left nothing may be left out. When files should be there and are
+        not, their source says so."""
         ...
 
 
@@ -130,7 +130,7 @@ class EvidenceKeeper(Protocol):
 
 
 class Deployer(Protocol):
-    """What the reference scheduler service needs of a cluster."""
+    """The cluster as the reference scheduler service needs it."""
 
     kind: str
 
@@ -143,7 +143,8 @@ class Deployer(Protocol):
 
 
 class Observer(Protocol):
-    """What notices changes on a cluster at once. An accelerator: looks are what is true, and find all of it later.
+    """A watcher that notices changes on a cluster at once. It only speeds things up: looks tell what is true, and find
+    everything later.
 
     Any number of observers may watch one cluster; each of them notices everything.
     """
@@ -159,18 +160,18 @@ class Observer(Protocol):
         ...
 
     def health(self) -> ObserverHealth:
-        """Whether it sees now."""
+        """Tell whether it sees now."""
         ...
 
     def counted(self) -> Sequence[Counted]:
-        """What crawlers that execute now have counted, as far as that can be read in a few seconds: of very many those
+        """The counts of crawlers that execute now, as far as they can be read in a few seconds: of very many those
         whose turn it is. Raises nothing but what the cluster cannot be asked for; one that says nothing is left out.
         """
         ...
 
 
 class TaskLogs(Protocol):
-    """What tasks print, as far as it can be read from here. Raises ``ClusterUnavailable`` for anything but an answer.
+    """The output of tasks, as far as it can be read here. Raises ``ClusterUnavailable`` for anything but an answer.
 
     What a crawler printed is never trusted: bytes, of any kind and number.
     """

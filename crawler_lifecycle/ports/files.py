@@ -19,7 +19,7 @@ class KeptEnd:
     run_uid: str | None = None
     """Of the run that it says it is of."""
     ran: bool = True
-    """Whether its crawler ever executed, so that there is an exit code to be recorded."""
+    """True when its crawler ever executed, so that there is an exit code to be recorded."""
     ended_at: datetime | None = None
 
     @property
@@ -59,7 +59,7 @@ class FilesMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """What one task left, which goes into an archive under ``prefix``: a folder, a bundle, or nothing and why.
+    """The files that one task left, which go into an archive under ``prefix``: a folder, a bundle, or nothing and why.
 
     Exactly one of the three is given. What is missing is told in the archive, and never taken for an empty folder.
     """
@@ -70,6 +70,6 @@ class FileSource:
     """Opens the bytes of a ``tar.gz`` that the task uploaded. It, or the reading, raises ``FilesMissing`` when they are
     not there or end too early, and ``NotDelivered`` when they cannot be read now."""
     missing: str | None = None
-    """Why there is nothing."""
+    """The reason why there is nothing."""
     root: Path | None = None
     """A folder above ``folder`` that is ours alone: below it crawlers may write, and no link is followed."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GraphFence:
-    """What a writer must still be for its write to count."""
+    """A writer's claim on a graph: its write counts only while the graph is at this attempt of this owner."""
 
     graph_id: int
     attempt: int
@@ -25,7 +25,7 @@ class GraphFence:
 
 @dataclass(frozen=True, slots=True)
 class NewGraph:
-    """What whoever sends a graph says about it. Its steps follow in pages."""
+    """A graph as its sender describes it. Its steps follow in pages."""
 
     key: str
     """Its id for people and programs, unique: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow ``graph/<key>``."""
@@ -66,10 +66,10 @@ class GraphRow:
     parent: str | None = None
     tags: Sequence[str] = ()
     started_at: datetime | None = None
-    """When its first step began."""
+    """The time when its first step began."""
     ended_at: datetime | None = None
     pruned_at: datetime | None = None
-    """When its steps and results were removed, long after its end."""
+    """The time when its steps and results were removed, long after its end."""
     unreadable: str | None = None
 
 
@@ -103,7 +103,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepOutline:
-    """What is needed of a step to say how far its graph has come."""
+    """The part of a step that is needed to say how far its graph has come."""
 
     path: str
     kind: StepKind
@@ -139,7 +139,7 @@ class StepWork:
     batch: int | None = None
     """The call that it was given to: it begins only while its row names that one."""
     unreadable: str | None = None
-    """What is wrong with ``job``, which another hand has spoilt: it can never be executed."""
+    """The fault in ``job``, which another hand has spoilt: it can never be executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one execution of a function led to, for the record."""
+    """The result of one execution of a function, for the record."""
 
     end: StepEnd
     result: Sequence[bytes] | None = None

@@ -1,4 +1,4 @@
-"""What one look finds, and what became of it."""
+"""Findings of one look, and what became of them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskSta
 
 @dataclass(frozen=True, slots=True)
 class ObserverHealth:
-    """Whether an observer sees now, and how it stands."""
+    """The state of an observer: whether it sees now, and how it stands."""
 
     up: bool
     problem: str | None = None
-    """Why it sees nothing."""
+    """The reason why it sees nothing."""
     watched: int = 0
     """Tasks it has its eyes on."""
     place: int = 0
-    """How many observers of the same cluster were there before it. They wake first; later ones leave them a moment."""
+    """The number of observers of the same cluster before it. They wake first; later ones leave them a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the crawler of one task that executes has counted so far, read between looks."""
+    """The counts so far of the crawler of one task that executes, read between looks."""
 
     run: RunRef
     attempt: int
     index: int
     counters: Counters
     at: datetime | None = None
-    """When the crawler last wrote its counters, as far as it says so."""
+    """The time when the crawler last wrote its counters, as far as it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """What the crawler's own statistics were at its end, within their bounds; ``None``: nobody told."""
+    """The crawler's own statistics at its end, within their bounds; ``None``: nobody told."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookReport:
-    """What a look changed or will change, after the store has staged its findings."""
+    """The changes that a look made or will make, after the store has staged its findings."""
 
     changed: int
     active: int
@@ -155,14 +155,14 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What one transaction added to the ledger."""
+    """The entries that one transaction added to the ledger."""
 
     run_id: int
     attempt: int
     changes: Sequence[TaskChanged]
     corrections: Sequence[Corrected]
     took: timedelta
-    """How much later than the rows' own times the transaction was over."""
+    """The time from the rows' own times to the end of the transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
 @dataclass(frozen=True, slots=True)
 class ManagerFence:
-    """What a writer must still be for its write to count.
+    """A writer's claim on a manager: its write counts only while the manager has this attempt, owner and generation.
 
     ``generation`` is that of the process which holds the class; ``None`` for writers that are none (the workflow).
     """
@@ -26,7 +26,7 @@ class ManagerFence:
 
 @dataclass(frozen=True, slots=True)
 class NewManager:
-    """What whoever starts a manager says about it."""
+    """A manager as the one who starts it describes it."""
 
     name: str
     flow_id: str
@@ -39,12 +39,12 @@ class NewManager:
     """The workflow that is told of the end."""
     tags: Sequence[str] = ()
     fresh: bool = False
-    """Whether the flow id was made for this start, so that nothing may be resumed (S-24)."""
+    """True when the flow id was made for this start, so that nothing may be resumed (S-24)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerCounts:
-    """How many jobs of a manager are in each state, and what its counters say."""
+    """The number of a manager's jobs in each state, and what its counters say."""
 
     by_state: Mapping[str, int] = field(default_factory=dict)
     yields: int = 0
@@ -92,11 +92,11 @@ class ManagerRow:
     """Yields of the source that are on record, in its present pass."""
     exhausted: bool = False
     source_error: str | None = None
-    """What stopped the source for good, until a new pass (``Page.error``)."""
+    """The error that stopped the source for good, until a new pass (``Page.error``)."""
     over: bool = False
-    """Whether a committed decision of this attempt said that the manager ends: its class is asked no more."""
+    """True when a committed decision of this attempt said that the manager ends: its class is asked no more."""
     sealed: bool = False
-    """Whether no more items come from outside (the built-in manager)."""
+    """True when no more items come from outside (the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
     """Cycles in a row that its class could not do."""
@@ -105,7 +105,7 @@ class ManagerRow:
     cap: int | None = None
     paused: bool = False
     leave: bool = False
-    """Whether its runs go on when it is stopped."""
+    """True when its runs go on after it is stopped."""
     stop: StopIntent | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class ManagerRow:
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
-    """What its class did wrong, at which position, and the cure; ``None`` while all is well."""
+    """The mistake of its class, at which position, and the cure; ``None`` while all is well."""
     requested_by: str | None = None
     parent: str | None = None
     started_at: datetime | None = None
@@ -123,16 +123,16 @@ class ManagerRow:
     pruned_through: int | None = None
     """Its events up to this number may be gone; ``None``: none was removed."""
     jobs_pruned_at: datetime | None = None
-    """When jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
+    """The time when jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
     """After its end: with what its runs became since, which no cycle handles."""
     unreadable: str | None = None
-    """What cannot be in this row, and the cure. In a list ``status`` is then what stands there."""
+    """The fault in this row, and the cure. In a list ``status`` is then what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a committed decision left behind."""
+    """The state that a committed decision left behind."""
 
     starting: int
     """Jobs whose run is to be begun."""
@@ -142,7 +142,7 @@ class Committed:
     """Picks that fell away: their identity is known, or a stop, a pause, a lower cap or the resumption of a run came
     before the commit. The jobs of the latter go on waiting."""
     stopped: bool = False
-    """Whether a stop is on record."""
+    """True when a stop is on record."""
     hook_errors: int = 0
     """``ManagerRow.hook_errors``."""
 
@@ -164,16 +164,16 @@ class JobRow:
     error: str | None = None
     not_before: datetime | None = None
     unreadable: str | None = None
-    """What cannot be in this row, and the cure."""
+    """The fault in this row, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveManagers:
-    """How many managers have not ended."""
+    """The number of managers that have not ended."""
 
     by_status: Mapping[str, int] = field(default_factory=dict)
     failing: int = 0
-    """Those of them that have an error."""
+    """The number of them that have an error."""
     jobs: int = 0
     """Jobs of theirs that hold a slot."""
 
@@ -185,7 +185,7 @@ HEARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What workers of the role ``plans`` have of users' code."""
+    """A piece of users' code that workers of the role ``plans`` have."""
 
     plan: str
     """``module:Class``; of a module its name."""
@@ -196,14 +196,14 @@ class PlanRow:
     description: str
     fingerprint: str
     options: Sequence[Mapping[str, Any]] = ()
-    """What its command line takes: name, help, default, type, required, of each option."""
+    """The options of its command line: name, help, default, type, required of each."""
     error: str | None = None
-    """Why it cannot be used: an import that failed, no name …"""
+    """The reason why it cannot be used: an import that failed, no name …"""
     seen_at: datetime | None = None
-    """When the worker of which this is last said that it serves this; ``None``: no worker does any more."""
+    """The time when its worker last said that it serves this; ``None``: no worker does any more."""
     queue: str | None = None
     """Of a module: the pool of workers that has it. Managers are served by workers of all pools alike."""
 
     def heard(self, now: datetime) -> bool:
-        """Whether a worker says this now."""
+        """Tell whether a worker says this now."""
         return self.seen_at is not None and (now - self.seen_at).total_seconds() < HEARD_S

@@ -19,7 +19,7 @@ from .runs import Deployed, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """What lies outside of the database and bears the numbers of its runs, also of those that it has forgotten."""
+    """A place outside of the database that bears run numbers, also numbers that the database has forgotten."""
 
     def highest_run(self, above: int = 0) -> int:
         """The highest number of a run that anything here bears, ``above`` when none is higher.
@@ -42,14 +42,14 @@ class SchedulerClient(Protocol):
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """Which workflows are open, and what an audit does about them. Raises ``TemporalUnavailable``."""
+    """The open workflows, and what an audit does about them. Raises ``TemporalUnavailable``."""
 
     def is_open(self, owner: Owner) -> bool:
-        """Whether the chain of executions that began with ``owner.first_run_id`` is still open."""
+        """Tell whether the chain of executions that began with ``owner.first_run_id`` is still open."""
         ...
 
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Whether the workflow is open, and how it closed; of the chain that began with ``first_run_id``, if given."""
+        """Tell whether the workflow is open, and how it closed; ``first_run_id``: of the chain that began with it."""
         ...
 
     def open_runs(self, after: str | None = None, limit: int = 100) -> tuple[list[OpenWorkflow], str | None]:
@@ -68,7 +68,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         ...
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
-        """What the workflow itself knows of its run's row; it takes a worker to ask it."""
+        """The run's row as its workflow itself knows it; it takes a worker to ask it."""
         ...
 
     def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
@@ -123,7 +123,7 @@ class Notifier(Protocol):
     name: str
 
     sends: bool
-    """Whether ``push`` sends anything anywhere; when not, nobody needs to be asked to call it."""
+    """True when ``push`` sends anything anywhere; when not, nobody needs to be asked to call it."""
 
     def push(self, event: Event) -> None:
         """Deliver one event. Raises ``NotDelivered``."""
@@ -149,7 +149,7 @@ class EventSink(Protocol):
 
 
 class FileArchive(KnowsRuns, Protocol):
-    """Where zips of supporting files go."""
+    """The archive that zips of supporting files go to."""
 
     def store(
         self,
@@ -198,7 +198,8 @@ class TaskBundles(Protocol):
 
 
 class FilesPlace(Protocol):
-    """Where tasks in pods leave files, as whoever clears it sees it. Names are those of ``RunRef``, uid and all.
+    """The place where tasks in pods leave files, as the one who clears it sees it. It names runs as ``RunRef`` does,
+    with their uid.
 
     Raises ``ClusterUnavailable`` and ``NotDelivered``.
     """
@@ -253,7 +254,7 @@ class PlanHost(Protocol):
     generation: int | None
     """Under which its writes count; ``None`` until ``begin``."""
     settled: bool
-    """Whether all that it did is on record. Whoever commits sets it; a process that is not settled is given up."""
+    """True when all that it did is on record. Whoever commits sets it; a process that is not settled is given up."""
 
     @property
     def at(self) -> str | None:
@@ -262,8 +263,8 @@ class PlanHost(Protocol):
 
     @property
     def done(self) -> Decision | None:
-        """What hooks that ended did in the last ``cycle``, however that ended itself; ``None``: nothing is known. It is
-        committed where the decision of the cycle cannot be."""
+        """The decision of the hooks that ended in the last ``cycle``, however the cycle itself ended; ``None``: nothing
+        is known. It is committed where the decision of the cycle cannot be."""
         ...
 
     def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
@@ -309,7 +310,7 @@ class PlanHosts(Protocol):
         ...
 
     def printed(self, manager_id: int) -> str:
-        """What the manager's processes printed until they were given back, since this was asked last: at most 16 KiB,
+        """The output of the manager's processes until they were given back, since this was asked last: at most 16 KiB,
         for people, without secrets."""
         ...
 
@@ -320,8 +321,8 @@ class FunctionHost(Protocol):
     def call(
         self, call: FunctionCall, answer: Callable[[str, Mapping[str, Any]], Any], alive: Callable[[], None]
     ) -> FunctionReply:
-        """What one execution led to. ``answer`` gets questions of the function, ``alive`` is called now and then; what
-        it raises ends the process.
+        """Execute the function once, and return how it ended. ``answer`` gets questions of the function, ``alive`` is
+        called now and then; what it raises ends the process.
 
         Raises ``PlanFailed``: ``missing`` when this worker cannot call it and another one may, ``for_good`` when it
         cannot be called at all; otherwise it failed, and with its process unless that ``lives``. ``WorkerLeaves``: the
@@ -335,7 +336,7 @@ class FunctionHost(Protocol):
         ...
 
     def taken(self, size: int) -> list[bytes]:
-        """What a question of the function came with. Raises ``InvalidRequest`` for what cannot be."""
+        """The values that came with a question of the function. Raises ``InvalidRequest`` for what cannot be."""
         ...
 
     def end_soon(self) -> None:
@@ -343,7 +344,7 @@ class FunctionHost(Protocol):
         ...
 
     def printed(self) -> str:
-        """What was printed since this was asked last: at most 16 KiB, for people, without secrets."""
+        """The output since this was asked last: at most 16 KiB, for people, without secrets."""
         ...
 
 
@@ -363,7 +364,7 @@ class FunctionCall:
     function: str
     """``module:qualname``."""
     style: str
-    """How it is called (``domain.graph.spec.StepSpec.job``)."""
+    """The way it is called (``domain.graph.spec.StepSpec.job``)."""
     graph: str
     """The key of its graph."""
     job: Mapping[str, Any]
@@ -378,7 +379,7 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class FunctionReply:
-    """How a function ended that was executed to its end."""
+    """The end of a function that was executed to its end."""
 
     kind: str
     """``done``; ``value``: with a result; ``cancel``: it returned ``Cancel``; ``snooze``: it returned ``Snooze``."""

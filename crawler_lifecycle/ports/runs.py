@@ -26,7 +26,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a writer must still be for its write to count: this attempt of this very run, owned by this chain."""
+    """A writer's claim on a run: its write counts only while this very run is at this attempt, owned by this chain."""
 
     run_id: int
     attempt: int
@@ -40,7 +40,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class RunHandle:
-    """What a claim of a run answers."""
+    """The answer to a claim of a run."""
 
     run_id: int
     run_uid: str
@@ -50,10 +50,10 @@ class RunHandle:
     """The stored request, without its task list."""
     multi: bool
     resumed: bool
-    """Whether this attempt takes over from an earlier one."""
+    """True when this attempt takes over from an earlier one."""
     rerun: bool = False
     repair: bool = False
-    """Whether the claim stands in for a workflow that was lost."""
+    """True when the claim stands in for a workflow that was lost."""
     stop: StopIntent | None = None
 
 
@@ -83,7 +83,7 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     attempt_at: datetime | None = None
-    """When a later attempt than the first was accepted."""
+    """The time when a later attempt than the first was accepted."""
     owner_workflow_id: str | None = None
     """Without ``owner_run_id``: the workflow that is to claim the attempt."""
     owner_run_id: str | None = None
@@ -96,12 +96,12 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """When it began to wait for what it waits for."""
+    """The time when it began to wait for what it waits for."""
     stop_acted_at: datetime | None = None
-    """When a workflow acted on the recorded stop."""
+    """The time when a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
-    """When looks began to fail, as long as they do."""
+    """The time when looks began to fail, as long as they do."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -114,7 +114,7 @@ class RunRow:
     """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
     resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""
     unreadable: str | None = None
-    """What cannot be in this row, and the cure. ``status`` is then what stands there, in a list also an
+    """The fault in this row, and the cure. ``status`` is then what stands there, in a list also an
     ``UnknownStatus``; what cannot be read is empty."""
 
     @property
@@ -165,26 +165,26 @@ class TaskRow:
     errors: int | None = None
     peak_memory: int | None = None
     resumed: bool | None = None
-    """Whether a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    """True when a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
     resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_progress_at: datetime | None = None
-    """When its counters were last seen to move: what they say is of then."""
+    """The time when its counters were last seen to move: what they say is of then."""
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``; null where it is unknown."""
     unreadable: str | None = None
-    """What cannot be in this row, and the cure; what cannot be read is empty."""
+    """The fault in this row, and the cure; what cannot be read is empty."""
 
 
 class DrawnTask(NamedTuple):
-    """What one square says of a task: the little of its row that is read for thousands of them."""
+    """A task as one square shows it: the little of its row that is read for thousands of them."""
 
     task_id: int
     task_index: int
     status: str
-    """What stands there, also where it is no ``TaskStatus``."""
+    """The word that stands there, also where it is no ``TaskStatus``."""
     outcome: str | None
     cause: str | None
     reason: str | None
@@ -193,12 +193,12 @@ class DrawnTask(NamedTuple):
     exit_signal: int | None
     peak_memory: int | None
     unreadable: bool
-    """Whether one of these values cannot be; ``TaskRow`` says which."""
+    """True when one of these values cannot be; ``TaskRow`` says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How many tasks of a run say the same about going on with the saved state of an earlier attempt."""
+    """The number of a run's tasks that say the same about going on with the saved state of an earlier attempt."""
 
     resumed: bool | None
     note: str
@@ -237,7 +237,7 @@ class LostRun:
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """How many tasks it had at least, those that left nothing included."""
+    """The least number of tasks that it had, those that left nothing included."""
     stop: StopIntent | None = None
 
 
@@ -266,11 +266,11 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """What a list says about the tasks of a run."""
+    """The tasks of a run as a list tells of them."""
 
     counts: TaskCounts
     reason: str | None = None
-    """Why one of those that are PENDING is: the first of the first few that has a reason."""
+    """The reason why a task is PENDING: that of the first, among the first few, that has a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,11 +319,11 @@ class Deployment:
     scheduled: bool = False
     due_at: datetime | None = None
     resume: bool = False
-    """Whether crawlers that can resume should go on with the state of the attempt before."""
+    """True when crawlers that can resume should go on with the state of the attempt before."""
     place: str | None = None
-    """Where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
+    """The place where the caller will look for the tasks (``Cluster.place``): they are created there or nowhere."""
     record: Mapping[str, object] = field(default_factory=dict)
-    """What else the run's row says (``domain.adoption``), kept beside each task for a database that loses the row."""
+    """The rest of the run's row (``domain.adoption``), kept beside each task for a database that loses the row."""
 
     @property
     def run_id(self) -> int:
@@ -332,7 +332,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """What a cluster knows about a task that it was given, whether it still executes or not."""
+    """The record that a cluster has of a task that it was given, whether it still executes or not."""
 
     index: int
     attempt: int
@@ -357,11 +357,11 @@ class TaskRef:
     attempt: int
     uid: str | None = None
     stopping: bool = False
-    """Whether we asked it to end, so that its absence is what was wanted."""
+    """True when we asked it to end, so that its absence is what was wanted."""
     missed_at: datetime | None = None
-    """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
+    """The time of the first of the looks in a row that did not find it; ``None``: the last one did."""
     place: str | None = None
-    """Where it was put (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not on record."""
+    """The place of the task (``Cluster.place``): anywhere else its absence proves nothing. ``None``: not on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +387,7 @@ class Event:
     body: Mapping[str, object]
     created_at: datetime
     subject: str = ""
-    """What it is about: ``runs/7``, ``managers/3``; left out: the run."""
+    """The subject: ``runs/7``, ``managers/3``; left out: the run."""
 
     def __post_init__(self) -> None:
         if not self.subject:

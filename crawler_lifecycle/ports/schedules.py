@@ -23,7 +23,7 @@ class ScheduleRow:
     schedule_id: int
     name: str
     revision: int
-    """How often its definition was given or changed."""
+    """The number of times that its definition was given or changed."""
     definition: Mapping[str, Any]
     """As ``ScheduleSpec`` in JSON."""
     created_at: datetime
@@ -39,12 +39,12 @@ class ScheduleRow:
     told: int | None = None
     """The revision that Temporal has. An older one: its Temporal Schedule is about to be changed."""
     trouble: str | None = None
-    """Why Temporal could not be told, or what was found changed there."""
+    """The reason why Temporal could not be told, or what was found changed there."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """What a due time began."""
+    """The run, manager or graph that a due time began."""
 
     kind: TargetKind
     id: int
@@ -67,7 +67,7 @@ class DueRow:
     """From the due time to the decision."""
     reason: str | None = None
     asked_by: str | None = None
-    """Who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
+    """The one who asked for this due time (``trigger`` and ``backfill``); ``None``: the schedule itself."""
     after_id: int | None = None
     """The line whose target must have its verdict first."""
     target: TargetRef | None = None
@@ -78,7 +78,7 @@ class DueRow:
 
 @dataclass(frozen=True, slots=True)
 class PreviousTarget:
-    """What must have its verdict before another target begins."""
+    """The target that must have its verdict before another one begins."""
 
     due_id: int
     live: bool
@@ -93,17 +93,17 @@ class Noted:
     missed: int = 0
     paused: int = 0
     more: bool = False
-    """Whether there may be more of them."""
+    """True when there may be more of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """How many schedules there are."""
+    """The number of schedules."""
 
     active: int = 0
     paused: int = 0
     untold: int = 0
-    """Those of which Temporal has not been told for long what the database says; deleted ones too."""
+    """The number of those of which Temporal has not been told for long what the database says; deleted ones too."""
 
 
 @dataclass(frozen=True, slots=True)

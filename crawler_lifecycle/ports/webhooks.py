@@ -40,7 +40,7 @@ class WebhookRow:
     webhook_uid: str
     name: str
     revision: int
-    """How often its definition was given or changed."""
+    """The number of times that its definition was given or changed."""
     definition: Mapping[str, Any]
     """As ``WebhookSpec`` in JSON."""
     through_seq: int
@@ -49,11 +49,11 @@ class WebhookRow:
     updated_at: datetime
     requested_by: str | None = None
     follower: str | None = None
-    """Who delivers at present; another one may not write any more."""
+    """The one who delivers at present; another one may not write any more."""
     failing_since: datetime | None = None
     """Since when the event behind ``through_seq`` is not taken."""
     error: str | None = None
-    """Why the last try failed that did, while it fails."""
+    """The reason why the last failed try failed, while it fails."""
     delivered_at: datetime | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None
@@ -61,7 +61,7 @@ class WebhookRow:
 
     @property
     def state(self) -> Literal["active", "failing", "paused"]:
-        """How it stands."""
+        """The state of the webhook."""
         if self.paused_at is not None:
             return "paused"
         return "active" if self.failing_since is None else "failing"
@@ -69,14 +69,14 @@ class WebhookRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvents:
-    """What is to be told to a webhook next."""
+    """The events that are to be told to a webhook next."""
 
     events: Sequence[Event]
     """In order; those that are delivered are left out, those that do not fit its filters too."""
     until_seq: int
     """Up to this number there is nothing else that is to be told."""
     more: bool = False
-    """Whether there may be more behind it now."""
+    """True when there may be more behind it now."""
     paused: bool = False
 
 

@@ -19,7 +19,7 @@ CAUSE_MAX = 4000
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What stands in the place of a value that its column cannot hold, so that one such value spoils no list."""
+    """A stand-in for a value that its column cannot hold, so that one such value spoils no list."""
 
     stored: str
     expected: str
@@ -83,7 +83,7 @@ def json_text(value: object) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a JSON column holds; ``Broken`` where that is none."""
+    """The value of a JSON column; ``Broken`` where its text is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an operator must know about a database: its server, schema, settings and clock."""
+"""Facts that an operator must know about a database: its server, schema, settings and clock."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found."""
+    """The facts that were found."""
 
     server: str
     """Product, version and place, without the password."""
     schema: Schema
-    """Which schema it has, if any."""
+    """The schema that it has, if any."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Settings of a MySQL or MariaDB server, by name."""
     now: float | None = None
     """The server's clock as seconds since 1970; ``None`` where it is our own."""
     exists: bool = True
-    """Whether there is a database at all; a SQLite file may have to be made first."""
+    """True when there is a database at all; a SQLite file may have to be made first."""
 
 
 def sqlite_file(url: str) -> Path | None:

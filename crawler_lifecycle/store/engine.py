@@ -35,7 +35,7 @@ URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
-"""How long a SQLite writer waits for another one, and how long anybody waits for a pooled connection."""
+"""Seconds that a SQLite writer waits for another one, and that anybody waits for a pooled connection."""
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
@@ -188,7 +188,7 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
 
 
 def _told(error: StatementError) -> tuple[str, bool]:
-    """What the driver says, as far as it can hold no value of a row; whether it speaks of the database itself."""
+    """The driver's words, as far as they can hold no value of a row; whether they speak of the database itself."""
     if not isinstance(error, DBAPIError):
         return type(error.orig).__name__, False  # a value that its column does not take
     code = _code(error.orig)

@@ -88,11 +88,8 @@ class EventStore(RunPart):
     def deliveries(self, run_id: int, *, keyed: bool = False) -> list[Mapping[str, object]]:
         """Every delivery of the run's events that was tried: seq, type, attempt, sink, status, tries, error, when.
 
-        With ``keyed`` only of events that are to be delivered once; mere news of a change, of which a long run has
-        thousands, are left out.
-
-        An event gets its key because it must be delivered once; the others tell of a change and may go nowhere. What
-        webhooks were told is theirs (``WebhookStore``).
+        With ``keyed`` only of events that have a key, because they must be delivered once; the others, of which a long
+        run has thousands, tell of a change and may go nowhere. What webhooks were told is theirs (``WebhookStore``).
         """
         e, d = outbox_event.c, outbox_delivery.c
         wanted = e.event_key.is_not(None)

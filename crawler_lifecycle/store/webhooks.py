@@ -207,8 +207,8 @@ class WebhookStore(StorePart):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
-        """What is to be told of the next events behind that number; at most ``limit`` are looked at. Raises ``Fenced``
-        when another one delivers by now."""
+        """The next events to be told, behind that number; at most ``limit`` are looked at. Raises ``Fenced`` when
+        another one delivers by now."""
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
         wanted = _e.type.in_(sorted({*spec.types, *_ITS_OWN}))
@@ -275,7 +275,7 @@ class WebhookStore(StorePart):
     def list_webhook_deliveries(
         self, webhook_id: int, before_seq: int | None = None, limit: int = 100, status: str | None = None
     ) -> list[WebhookDelivery]:
-        """What was delivered or tried, the latest event first."""
+        """Deliveries that were made or tried, the latest event first."""
         query = select(*((_d if name in _d else _e)[name] for name in _DELIVERY))
         query = query.join_from(outbox_delivery, outbox_event, _e.seq == _d.seq)
         query = query.where(_d.sink == webhook_sink(webhook_id))
@@ -334,7 +334,7 @@ def _tell_missed(conn: Connection, row: Row, through_seq: int, now: datetime) ->
 
 
 def _runs(conn: Connection, run_ids: Sequence[int], spec: WebhookSpec) -> dict[int, dict[str, object]]:
-    """What filters ask of runs that no event tells."""
+    """The facts about runs that filters need and no event tells."""
     if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
         return {}
     r, t = run_history.c, run_tag.c

@@ -1,1 +1,1 @@
-"""What audits read and find."""
+"""Reads and findings of audits."""

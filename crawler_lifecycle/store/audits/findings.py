@@ -56,7 +56,7 @@ class FindingStore(StorePart):
         return Noted(now)
 
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
-        """What was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
+        """Write down what was done about a finding, and how often in a row. Unless it is ``done`` it stays open."""
         values: dict[str, Any] = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
             values["status"] = "repaired"

@@ -118,7 +118,7 @@ class AuditStore(StorePart):
         return found[:limit]
 
     def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
-        """Those of these workflow ids whose manager, or graph, there is."""
+        """Workflow ids among these whose manager, or graph, exists."""
         m, g, found = manager.c, graph.c, set[str]()
         with self._db.reading() as conn:
             for workflow_id in sorted(set(workflow_ids)):
@@ -173,7 +173,7 @@ class AuditStore(StorePart):
         return found[:limit]
 
     def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
-        """Those of these runs that there are, and their uids."""
+        """Runs among these that exist, with their uids."""
         r, found = run_history.c, dict[int, str]()
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):
@@ -190,10 +190,8 @@ class OverdueStore(StorePart):
     ) -> list[LiveRun]:
         """Live runs whose next look was due before then, in that order and by id; ``after`` is the last one seen.
 
-        Those without a planned look are among them when their row has not changed since then.
-
-        Where no look is planned (nobody owns the run yet, nothing of it is deployed, its start is waited for) it is
-        those whose rows have not changed since then.
+        Runs without a planned look (nobody owns the run yet, nothing of it is deployed, its start is waited for) are
+        among them when their rows have not changed since then.
         """
         r = run_history.c
         pages = [_due_page(r.next_look_at, r.status.in_(_LIVE), before, after, limit, "page_planned")]
@@ -207,8 +205,8 @@ class OverdueStore(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """How many looks that were planned for before then have not come, and the oldest; and how many managers,
-        graphs, due times and webhooks no workflow carries, as searches found it."""
+        """Count looks that were planned for before then and have not come, with the oldest; and managers, graphs, due
+        times and webhooks that no workflow carries, as searches found them."""
         r = run_history.c
         late = and_(r.next_look_at < before, r.status.in_(_LIVE))
         oldest = select(r.next_look_at, r.run_id, r.verified_at).where(late).order_by(r.next_look_at, r.run_id).limit(1)
@@ -272,7 +270,7 @@ def _live_run(row: Row) -> LiveRun:
 
 
 def _jobs_in_no_state(conn: Connection, manager_ids: Sequence[int]) -> dict[int, str]:
-    """Of these managers those with a job in a state that there is not, and what is wrong with one of them.
+    """Managers among these with a job in a state that does not exist, and what is wrong with one such job.
 
     No cycle finds such a job, and its manager waits for it.
     """
@@ -329,7 +327,7 @@ def _live_graph(row: Row, lost: str | None) -> LiveParent:
 
 
 def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Those of these runs that managers began and have not written down, with the jobs that they name."""
+    """Runs among these that managers began and have not written down, with the jobs that they name."""
     i, found = manager_item.c, dict[int, ParentJob]()
     jobs = {}
     for row in rows:
@@ -348,7 +346,7 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
 
 
 def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Those of these runs that graphs began and have not written down, with the steps that they name."""
+    """Runs among these that graphs began and have not written down, with the steps that they name."""
     g, s, found = graph.c, graph_step.c, dict[int, ParentJob]()
     named = defaultdict[str, dict[int, tuple[str, int]]](dict)
     for run in rows:

@@ -78,7 +78,7 @@ def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """What SQLAlchemy would do with a value of this column."""
+    """The change that SQLAlchemy would make to a value of this column; ``None``: it would make none."""
     kind = column.type
     if isinstance(kind, UtcTime):
         return _time

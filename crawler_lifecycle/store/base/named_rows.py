@@ -28,7 +28,7 @@ def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], T]
 
 
 def put_row(database: Database, table: Table, name: str, put: Callable[[Connection], T]) -> T:
-    """What ``put`` answers, which makes the row or changes it."""
+    """Call ``put``, which makes the row or changes it, and return its answer."""
     for _ in range(_ROUNDS):
         try:
             with database.writing() as conn:

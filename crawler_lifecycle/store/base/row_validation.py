@@ -67,11 +67,11 @@ class Fault:
     value: object
     cure: str
     document: bool = False
-    """Whether it is JSON, in which arguments of crawlers stand: its length is told, and nothing of it."""
+    """True when it is JSON, in which arguments of crawlers stand: its length is told, and nothing of it."""
 
     @property
     def grave(self) -> bool:
-        """Whether going on would mean guessing. Counters are not: the next look writes what it counts."""
+        """Tell whether going on would mean guessing. Not so with counters: the next look writes what it counts."""
         return self.column not in _COUNTED
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ def _rules(table: Table) -> list[tuple[str, Callable[[Any], str | None]]]:
 
 
 def _rule(table: Table, column: Column[Any]) -> Callable[[Any], str | None]:
-    """What says, for a value of this column, how to mend it; ``None``: it is right."""
+    """A function that says how to mend a value of this column; ``None``: the value is right."""
     kind = _python(column)
     # A step that waits has not begun.
     least = 0 if (table.name == "graph_step" and column.name == "attempt") else _LEAST.get(column.name)
@@ -200,7 +200,7 @@ def _cure(column: Column[Any], least: int | None, most: int | None, words: type[
 
 
 def _python(column: Column[Any]) -> type:
-    """What SQLAlchemy gives for a right value of this column."""
+    """The type that SQLAlchemy gives for a right value of this column."""
     if isinstance(column.type, UtcTime):
         return datetime
     if isinstance(column.type, JSON):

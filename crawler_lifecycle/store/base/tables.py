@@ -1,4 +1,4 @@
-"""What all tables share: types, options and the metadata."""
+"""Types, options and the metadata that all tables share."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class RowUnit(ABC):
 
     table: ClassVar[Table]
     columns: ClassVar[Sequence[Column[Any]] | None] = None
-    """Those that are read; ``None``: all."""
+    """Columns that are read; ``None``: all."""
     change_event: ClassVar[str]
     told: ClassVar[Sequence[str]]
     """Columns that every event has."""
@@ -103,7 +103,7 @@ class RowUnit(ABC):
     row: dict[Any, Any]
     now: datetime
     changed: bool = False
-    """Whether to tell of it with one event."""
+    """True when one event is to tell of it."""
 
     def __post_init__(self) -> None:
         self._before = dict(self.row)
@@ -159,11 +159,11 @@ class RowUnit(ABC):
     @property
     @abstractmethod
     def subject(self) -> str:
-        """What its events are about."""
+        """The subject of its events."""
 
     @abstractmethod
     def figures(self) -> Mapping[str, Any]:
-        """What events tell beside the columns."""
+        """The figures that events tell beside the columns."""
 
     def announce(self, type: str, key: str | None = None) -> None:
         """Append the event that tells what it looks like now. Nothing may follow it in the transaction."""
@@ -205,7 +205,7 @@ def stop_of(run: Row) -> StopIntent | None:
 
 
 class StorePart:
-    """What the adapters of the store share: the database, the clock, and how a unit of work begins and ends."""
+    """The base of the store's adapters: the database, the clock, and how a unit of work begins and ends."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
     """Gives a new row its uid; never the same again."""
@@ -237,10 +237,10 @@ class StorePart:
 
 
 class OwnedPart(StorePart):
-    """What the adapters of managers and of graphs share: a unit of work, and what users' code printed."""
+    """The base of the adapters of managers and of graphs: a unit of work, and what users' code printed."""
 
     def _reserved(self, what: str, reserve: Callable[[Connection], T]) -> T:
-        """What a reservation comes to; once more when another one inserted the same meanwhile."""
+        """Make a reservation and return its result; try once more when another one inserted the same meanwhile."""
         for _ in range(2):
             with suppress(KeyTaken), self._db.writing() as conn:
                 return reserve(conn)

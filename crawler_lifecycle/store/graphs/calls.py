@@ -1,4 +1,4 @@
-"""What executes steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
+"""Execution of steps of graphs: calls of functions, and crawls and managers, from their beginning to their end.
 
 Workers record ends beside each other: a record shares the lock of the graph's row with other records, and whoever
 changes the graph as a whole (``graphs.py``) waits for them.
@@ -110,7 +110,7 @@ class GraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
-        """Those of these that must not go on: all, when the graph was taken over meanwhile. Raises ``RunNotFound``."""
+        """Steps among these that must not go on: all, after the graph was taken over. Raises ``RunNotFound``."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, fence.graph_id, _FENCE)
             owns = (row["attempt"], row["owner_run_id"]) == (fence.attempt, fence.owner_run_id)
@@ -295,7 +295,7 @@ class _Steps:
         return done.result_bytes
 
     def free(self, work: Sequence[StepWork]) -> list[StepWork]:
-        """Those of these on whose dependencies none of them waits any more."""
+        """Steps among these that may begin: they wait for none of their dependencies any more."""
         known = {number: (row["state"], row["ending"]) for number, row in self.rows.items()}
         there = [one for one in work if one.number in self.rows]
         wanted = {dep for one in there for dep in _shape(self.rows[one.number], "deps", ())}
@@ -306,14 +306,14 @@ class _Steps:
         return [one for one in there if self._lets(self.rows[one.number], known)]
 
     def discarded(self) -> bool:
-        """Whether a step of the graph was discarded, as another call may have recorded."""
+        """Tell whether a step of the graph was discarded, as another call may have recorded."""
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED.value).limit(1)
         return self._conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).first() is not None
 
     @staticmethod
     def _lets(step: Row, known: Mapping[int, tuple[str, bool]]) -> bool:
-        """Whether what the step depends on lets it begin."""
+        """Tell whether the step's dependencies let it begin."""
         lets = {StepState.COMPLETED.value}
         lets |= {StepState.CANCELLED.value} if _shape(step, "ignore_cancelled", False) else set()
         lets |= {StepState.DISCARDED.value} if _shape(step, "ignore_discarded", False) else set()
@@ -375,7 +375,7 @@ def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
-    """How the run (manager) of a step of this graph has ended; ``None``: it has not."""
+    """The end of the run (manager) of a step of this graph; ``None``: it has not ended."""
     number, attempt = row["number"], row["attempt"]
     if row["begun_attempt"] < attempt:
         # It was cancelled before its run began. One that executes is yet to begin.

@@ -79,7 +79,7 @@ class GraphReads(GraphPart):
         return [listed_graph(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
-        """How many graphs execute."""
+        """The number of graphs that execute."""
         query = select(func.count()).where(_g.state == GraphState.EXECUTING.value)
         with self._db.reading() as conn:
             return int(conn.execute(query).scalar_one())
@@ -140,7 +140,7 @@ class GraphReads(GraphPart):
             return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=strict)
 
     def graph_output(self, graph_id: int) -> str:
-        """What functions of a graph printed last; empty when that was nothing."""
+        """The last output of a graph's functions; empty when there was none."""
         return self._output(graph_log, graph_id)
 
     # --- what steps give and get ---

@@ -110,7 +110,7 @@ ENGINE = [_c.number, _c.path, _c.kind, _c.parent, type_coerce(_c.shape, Text), *
 def shape_of(
     step: Step, spec: StepSpec | None = None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """What ``shape`` keeps of a step; ``None`` when nothing was said. ``spec`` of a new one, ``before`` of another."""
+    """The ``shape`` of a step; ``None`` when nothing was said. ``spec`` of a new one, ``before`` of another."""
     found = {name: value for name in _OF_STEP if (value := getattr(step, name)) != _SHAPE[name]}
     for name in ("timeout_s", "backoff_s"):
         value = getattr(spec, name) if spec is not None else (before or {}).get(name, _SHAPE[name])
@@ -213,7 +213,7 @@ _SHAPE_TYPES: Mapping[str, type] = {
 
 
 def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -> RowUnreadable:
-    """What is wrong with the row at this place."""
+    """The error that says what is wrong with the row at this place."""
     names = ("number", "path", "kind", "parent", "shape", *MOVING)
     row: dict[Any, Any] = {"graph_id": graph_id, **dict(zip(names, rows[place], strict=True))}
     if row["number"] != place:

@@ -32,7 +32,7 @@ Before = Sequence[tuple[StepState, tuple[str, ...]]]
 
 
 def states_of(graph: Graph) -> Before:
-    """What to remember of the steps before they are changed."""
+    """The states of the steps, to be remembered before the steps are changed."""
     return [(step.state, step.missing) for step in graph.steps]
 
 
@@ -43,7 +43,7 @@ def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> Non
 
 
 def path_hash(path: str) -> str:
-    """What a step is found by, however long its path is."""
+    """The key by which a step is found, however long its path is."""
     return request_fingerprint(path)
 
 
@@ -117,7 +117,7 @@ def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> 
 
 
 def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]:
-    """What the errors of these steps will be."""
+    """The new lists of errors of these steps."""
     s, found, at = graph_step.c, dict[int, list[Any]](), unit.now.isoformat()
     for chunk in chunks(sorted(failed)):
         query = select(s.number, s.errors).where(s.graph_id == unit.id, s.number.in_(chunk))
@@ -129,7 +129,7 @@ def _errors(unit: GraphUnit, failed: Mapping[int, Step]) -> dict[int, list[Any]]
 
 
 def _shapes(unit: GraphUnit, steps: Sequence[Step]) -> dict[int, Any]:
-    """What will be kept of steps that have found a dependency."""
+    """The new shapes of steps that have found a dependency."""
     s, found, by_number = graph_step.c, dict[int, Any](), {step.number: step for step in steps}
     for chunk in chunks(sorted(by_number)):
         query = select(s.number, s.shape).where(s.graph_id == unit.id, s.number.in_(chunk))

@@ -75,7 +75,7 @@ class GraphUnit(RowUnit):
 
     @property
     def parent(self) -> str:
-        """What the graph's runs have as their parent."""
+        """The parent of the graph's runs."""
         return graph_workflow_id(self.row["graph_key"])
 
     def counted(self) -> Mapping[StepState, int]:
@@ -84,7 +84,7 @@ class GraphUnit(RowUnit):
         return self.counts
 
     def began(self) -> datetime | None:
-        """When the first of its steps began; ``None``: none has."""
+        """The time when the first of its steps began; ``None``: none has begun."""
         query = select(func.min(graph_step.c.started_at)).where(graph_step.c.graph_id == self.id)
         first: datetime | None = self.conn.execute(query).scalar_one()
         return first
@@ -99,7 +99,7 @@ class GraphUnit(RowUnit):
 
 
 class GraphPart(OwnedPart):
-    """What the adapters of graphs share."""
+    """The base of the adapters of graphs."""
 
     def _graph(self, graph_id: int, fence: GraphFence | None = None) -> AbstractContextManager[GraphUnit]:
         """A unit of work on the graph (``_locked``)."""

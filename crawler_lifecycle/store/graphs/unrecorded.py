@@ -35,8 +35,8 @@ _NAMES = 100
 
 
 def unrecorded(conn: Connection, kind: StepKind, graph: Row) -> dict[int, int]:
-    """What lives of the steps of this kind in a graph (``graph_id``, ``graph_key``, ``graph_uid``), by the numbers of
-    the steps."""
+    """Live runs or managers of the steps of this kind in a graph (``graph_id``, ``graph_key``, ``graph_uid``), by the
+    numbers of the steps."""
     query = (
         select(_s.graph_id, _s.number, _s.path, _s.attempt, _s.run_id, _s.run_attempt, _s.job)
         .where(_s.graph_id == graph["graph_id"], _s.kind == kind.value, CANCELLED, _s.begun_attempt < _s.attempt)

@@ -49,8 +49,8 @@ class ManagerDecisions(ManagerPart):
     """Part of ``ManagerStore`` between the beginning of a cycle and its end."""
 
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
-        """What a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a person
-        resumed hold a slot again."""
+        """The facts that a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a
+        person resumed hold a slot again."""
         with self._manager(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
@@ -115,7 +115,7 @@ class ManagerDecisions(ManagerPart):
 
 
 def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
-    """Those columns of the jobs in these states, of which there are as many as the window and the buffer allow."""
+    """Columns of the jobs in these states: at most as many jobs as the window and the buffer allow."""
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
     return unit.conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).all()
@@ -191,7 +191,7 @@ def _overtaken(unit: ManagerUnit, what: str) -> Overtaken:
 
 
 def _say(unit: ManagerUnit, decision: Decision) -> None:
-    """What the class says of itself."""
+    """Write down what the class says of itself."""
     row = unit.row
     flow_tags = list(dict.fromkeys([*row["flow_tags"], *decision.flow_tags]))
     unit.set(flow_tags=flow_tags, tags=sorted({*row["tags"], *flow_tags}), stats=decision.stats)
@@ -279,7 +279,7 @@ def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked])
 
 
 def _numbers(unit: ManagerUnit, seqs: Sequence[int]) -> set[tuple[int | None, int]]:
-    """Which of these numbers are taken, with their retries."""
+    """Numbers among these that are taken, with their retries."""
     i, found = manager_item.c, set[tuple[int | None, int]]()
     for chunk in chunks(sorted(set(seqs))):
         query = select(i.seq, i.retry).where(i.manager_id == unit.manager_id, i.seq.in_(chunk))

@@ -161,7 +161,7 @@ def _identity(item: SourceItem) -> str:
 
 
 def _addition(unit: ManagerUnit, request_key: str, fingerprint: str) -> int | None:
-    """How many jobs this key added before; ``None``: it is new."""
+    """The number of jobs that this key added before; ``None``: it is new."""
     a = manager_addition.c
     query = select(a.jobs, a.jobs_hash).where(a.manager_id == unit.manager_id, a.request_key == request_key)
     row = unit.conn.execute(query).one_or_none()

@@ -133,7 +133,7 @@ def _jobs(of: ColumnElement[bool]) -> Select[Any]:
 
 
 def _place(after: str | None) -> tuple[str, datetime | None, int]:
-    """Where a page begins. Raises ``InvalidRequest`` for what no page told."""
+    """The place where a page begins. Raises ``InvalidRequest`` for an ``after`` that no page told."""
     if after is None:
         return "live", None, 0
     kind, _, rest = after.partition(":")

@@ -54,7 +54,7 @@ class PlanStore(StorePart):
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
     def _codes(self, rows: Sequence[Row]) -> list[PlanRow]:
-        """What holds of a plan in one pool. The newest first, so that a rollout changes that once."""
+        """The rows that hold of a plan in one pool. The newest first, so that a rollout changes them once."""
         now, good, rest = self._clock(), dict[str, PlanRow](), list[PlanRow]()
         for row in sorted(rows, key=lambda row: (row["since"], row["worker"]), reverse=True):
             one = plan_row(row)
@@ -75,5 +75,5 @@ def _differs(row: Row, said: Row) -> bool:
 
 
 def _passing(row: Row) -> bool:
-    """Whether it counts only while a worker says it."""
+    """Tell whether the row counts only while a worker says it."""
     return row["error"] is not None or row["kind"] == PLAN_READING

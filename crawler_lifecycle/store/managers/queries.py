@@ -1,4 +1,4 @@
-"""What reads and writes of managers ask in one transaction: their jobs, and what is on record of the runs of these."""
+"""Queries that reads and writes of managers share: their jobs, and what is on record of the runs of these jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CURRENT = "FORCE INDEX (ix_task_history_current)"
 
 
 def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[str]:
-    """Those of these identities that some job of the manager has."""
+    """Identities among these that some job of the manager has."""
     i = manager_item.c
     found: set[str] = set()
     for chunk in chunks(sorted(set(identities))):
@@ -50,7 +50,7 @@ def with_run(*conditions: Any) -> Select[Any]:
 
 
 def no_state(state: Column[Any] = manager_item.c.state, known: type[StrEnum] = JobState) -> list[ColumnElement[bool]]:
-    """Where jobs are in a state that there is not: another hand wrote it. Each is a range of the index by state."""
+    """Conditions for jobs in a state that another hand wrote and that does not exist. Each is a range of the index."""
     words = sorted(known)
     between = [and_(state > low.value, state < high.value) for low, high in pairwise(words)]
     return [state < words[0].value, *between, state > words[-1].value]
@@ -85,7 +85,7 @@ def in_states(
 
 
 def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, int]:
-    """How many started jobs of each of these managers have a run that has not ended."""
+    """The number of started jobs whose run has not ended, for each of these managers."""
     r, i = run_history.c, manager_item.c
     joined = manager_item.join(run_history, r.run_id == i.run_id)
     query = select(i.manager_id, func.count()).select_from(joined).group_by(i.manager_id)
@@ -95,7 +95,7 @@ def jobs_that_live(conn: Connection, manager_ids: Sequence[int]) -> dict[int, in
 
 
 def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, ToldRun]:
-    """What is on record of the runs of these jobs, those that have one."""
+    """The records of the runs of these jobs, by run, for the jobs that have one."""
     r = run_history.c
     found: dict[int, ToldRun] = {}
     for chunk in chunks(sorted({row["run_id"] for row in rows if row["run_id"] is not None})):

@@ -52,7 +52,7 @@ class ManagerReads(ManagerPart):
         return self._settled([listed_manager(row) for row in self._rows(query)])
 
     def _settled(self, rows: list[ManagerRow]) -> list[ManagerRow]:
-        """What became of jobs after their manager's end, which no cycle writes down any more."""
+        """The rows, with what became of jobs after their manager's end: no cycle writes that down any more."""
         over = [row for row in rows if row.status not in LIVE_RUNS and row.counts.by_state.get(JobState.STARTED)]
         if not over:
             return rows
@@ -83,7 +83,7 @@ class ManagerReads(ManagerPart):
         return LiveManagers(by_status, sum(row[2] for row in rows), sum(int(row[3]) for row in rows))
 
     def manager_output(self, manager_id: int) -> str:
-        """What the class of a manager printed last; empty when that was nothing."""
+        """The last output of a manager's class; empty when there was none."""
         return self._output(manager_log, manager_id)
 
     def waiting_jobs(self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
@@ -104,7 +104,7 @@ class ManagerReads(ManagerPart):
         return [live_row(row) for row in rows]
 
     def known_identities(self, manager_id: int, identities: Collection[str]) -> set[str]:
-        """Those of these identities that some job of the manager has."""
+        """Identities among these that some job of the manager has."""
         with self._db.reading() as conn:
             return known(conn, manager_id, identities)
 

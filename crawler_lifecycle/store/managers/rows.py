@@ -134,7 +134,7 @@ def live_row(row: Row) -> Live:
 
 
 def job_key(row: Row) -> str:
-    """What names the job: its run, and before there is one the id of the request for it."""
+    """The name of the job: its run, and before there is one the id of the request for it."""
     if row["run_id"] is not None:
         return str(row["run_id"])
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
@@ -142,7 +142,7 @@ def job_key(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToldTask:
-    """What one task of a run says about its end."""
+    """The end of one task of a run."""
 
     outcome: str | None
     exit_code: int | None
@@ -150,7 +150,7 @@ class ToldTask:
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """What is on record of a job's run: its row, its tasks as far as they matter, and its crawlers' statistics."""
+    """The record of a job's run: its row, its tasks as far as they matter, and its crawlers' statistics."""
 
     row: RunRow
     tasks: Sequence[ToldTask] = ()
@@ -173,7 +173,7 @@ def ended_row(row: Row, told: ToldRun | None) -> Ended:
 
 
 def job_outcome(row: Row, told: ToldRun | None) -> str:
-    """How the job's run ended; one whose run could not be begun has that in its own row."""
+    """The outcome of the job's run; when that could not be begun, the outcome in the job's own row."""
     return str((row["outcome"] if told is None else outcome_of(told.row, told.tasks)) or "failed")
 
 

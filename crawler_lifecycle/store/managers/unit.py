@@ -39,7 +39,7 @@ class ManagerUnit(RowUnit):
 
     @property
     def parent(self) -> str:
-        """What the manager's runs have as their parent."""
+        """The parent of the manager's runs."""
         return manager_workflow_id(self.row["name"], self.row["flow_id"])
 
     @property
@@ -76,7 +76,7 @@ class ManagerUnit(RowUnit):
 
 
 class ManagerPart(OwnedPart):
-    """What the adapters of managers share."""
+    """The base of the adapters of managers."""
 
     def _manager(self, manager_id: int, fence: ManagerFence | None = None) -> AbstractContextManager[ManagerUnit]:
         """A unit of work on the manager (``_locked``)."""

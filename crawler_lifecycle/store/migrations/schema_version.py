@@ -49,7 +49,7 @@ def known_versions() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Which schema a database has, and which builds it still serves."""
+    """The schema that a database has, and the builds that it still serves."""
 
     version: str | None
     """``None`` when there is none yet."""
@@ -58,12 +58,12 @@ class Schema:
 
     @property
     def newer(self) -> bool:
-        """Whether this build does not know the version, so that a newer one must have made it."""
+        """Tell whether a newer build must have made it, as this build does not know the version."""
         return self.version is not None and self.version not in known_versions()
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it for this build, and the cure; ``None`` when this build works on it."""
+        """The reason why this build cannot work on it, and the cure; ``None`` when it can."""
         head = head_version()
         if self.version == head or (self.newer and self.works_from in known_versions()):
             return None

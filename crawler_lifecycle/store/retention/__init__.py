@@ -1,1 +1,1 @@
-"""What leaves: old rows, files of ended runs, free run numbers."""
+"""Retention: old rows, files of ended runs, free run numbers."""

@@ -25,7 +25,7 @@ class FileRetentionStore(RunPart):
     """Runs whose files may be removed, or were."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
-        """Those of the runs that there are, as far as they decide about their files, by id."""
+        """Runs among these that exist, as far as they decide about their files, by id."""
         found: list[KeptRun] = []
         with self._db.reading() as conn:
             for chunk in chunks(sorted(set(run_ids))):
@@ -35,10 +35,10 @@ class FileRetentionStore(RunPart):
     def give_up_files(
         self, run_id: int, before: datetime, put_aside: Callable[[], None], *, incomplete: bool = False
     ) -> tuple[RetentionState, int]:
-        """When the run is ``Stand.OLD`` (``domain.retention``): from now on its files are not read any more.
+        """Give up the files of a run that is ``RetentionState.OLD``: from now on they are not read any more.
 
         ``put_aside`` is then called while no resume and no export of the run can begin; what it raises is raised, and
-        nothing is given up. Where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
+        nothing is given up. Return where the run stands, and the last attempt that is given up. Raises ``RunNotFound``.
         """
         with self._unit(run_id) as unit:
             (run,) = _kept(unit.conn, [run_id])

@@ -72,7 +72,7 @@ class Leaving:
 
 @dataclass
 class Chunk:
-    """What was found among the next rows of a table."""
+    """The findings among the next rows of a table."""
 
     goes: list[Leaving] = field(default_factory=list)
     stays: Counter[Stays] = field(default_factory=Counter)
@@ -80,7 +80,7 @@ class Chunk:
     """Deliveries that go with their events."""
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
-    """Where to go on; ``None``: there are no more rows."""
+    """The place where to go on; ``None``: there are no more rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Owner:
         return [self.id.label("its_id"), self.state.label("its_state"), self.ended.label("its_end"), changed]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """Why nothing of it may go; ``row`` has the columns of ``facts``."""
+        """The reason why nothing of it may go, if there is one; ``row`` has the columns of ``facts``."""
         return stays(row["its_state"], self.words, self.over, (row["its_end"], row["its_change"]), before)
 
 
@@ -178,13 +178,13 @@ class Source:
     table: Table
     owner: str | None = None
     columns: Sequence[ColumnElement[Any]] = ()
-    """What decides beside the owner."""
+    """The columns that decide beside the owner."""
     rule: Callable[[Row, Stays | None, datetime], Stays | None] = _as_owner
-    """Why a row stays, out of it and why what belongs to its owner stays."""
+    """The reason why a row stays, from the row itself and from the reason why what belongs to its owner stays."""
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """What is asked of a row once more when it is removed: others write it without its owner."""
+    """The conditions that a row must meet once more when it is removed: others write it without its owner."""
     marks: bool = True
-    """Whether its owner tells that rows of it were removed."""
+    """True when its owner tells that rows of it were removed."""
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
@@ -209,7 +209,7 @@ class Source:
         return conn.execute(query).mappings().all()
 
     def chunk(self, conn: Connection, before: datetime, after: Place) -> Chunk:
-        """What may go of the next rows, and why the others stay."""
+        """The rows among the next ones that may go, and why the others stay."""
         rows, owner = self.rows(conn, after), OWNERS.get(self.owner or "")
         whys = [self.rule(row, owner.stays(row, before) if owner else None, before) for row in rows]
         refs = [(self.owner, row["its_id"]) if self.owner and row["its_id"] is not None else None for row in rows]

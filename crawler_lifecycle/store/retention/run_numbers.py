@@ -65,7 +65,7 @@ def _insert(conn: Connection, table: Table, now: datetime, **values: Any) -> int
 
 
 def _blank(column: Column[Any], now: datetime) -> object:
-    """What a row holds that nobody ever sees."""
+    """The value for this column in a row that nobody ever sees."""
     if isinstance(column.type, UtcTime):
         return now
     if isinstance(column.type, Boolean):

@@ -23,7 +23,7 @@ from .unit import RunPart, Unit, checked_counts, current_tasks
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """How many tasks are in which status with which outcome, and the cause of one of them."""
+    """The number of tasks in each status with each outcome, and the cause of one of them."""
     t = task_history.c
     rows = conn.execute(
         current_tasks(run_id, t.status, t.outcome, func.count(), func.min(t.cause))
@@ -47,13 +47,9 @@ class CompletionStore(RunPart):
     def end_run(self, fence: Fence, judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict]) -> RunRow:
         """Judge and set the terminal status, with its transition and the event ``run.ended``, in one transaction.
 
-        When a stop is on record, there is also the event ``run.stopped``.
+        Whenever a stop is on record, there is also the event ``run.stopped``, however the signal of the stop fared.
 
-        Raises ``NotInThisState`` while tasks are alive.
-
-        These are ``run.ended``, and ``run.stopped`` whenever a stop is on record, however its signal fared.
-
-        Again: the row as it is, without asking ``judge``.
+        Raises ``NotInThisState`` while tasks are alive. Again: the row as it is, without asking ``judge``.
         """
         with self._unit(fence.run_id, fence) as unit:
             counts = checked_counts(unit.conn, unit.run)
@@ -120,7 +116,7 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
 
 
 def _tasks_made(unit: Unit) -> int:
-    """How many tasks the run was given, by the record of its beginning and of what was added later."""
+    """The number of tasks that the run was given, by the record of its beginning and of what was added later."""
     s, a = status_transition.c, task_addition.c
     query = select(status_transition).where(s.run_id == unit.run_id).order_by(s.seq).limit(1)
     first = unit.conn.execute(query).mappings().one_or_none()
@@ -131,12 +127,12 @@ def _tasks_made(unit: Unit) -> int:
 
 
 def _stopped_body(unit: Unit) -> dict[str, object]:
-    """What the front end is told about a run that was to be stopped."""
+    """The facts that the front end is told about a run that was to be stopped."""
     return {name: unit.run[name] for name in ("run_id", "attempt", "crawler", "status", "outcome", "cause")}
 
 
 def _ended_body(unit: Unit, counts: TaskCounts) -> dict[str, object]:
-    """What data pipelines are told about an ended run."""
+    """The facts that data pipelines are told about an ended run."""
     run = run_row(unit.run)
     return {
         "run_id": run.run_id,

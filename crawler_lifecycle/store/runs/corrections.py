@@ -91,7 +91,7 @@ class CorrectionStore(RunPart):
             return [correction_row(row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """How many corrections of each kind all runs had since then, and how long a status was untrue at most."""
+        """The number of corrections of each kind in all runs since then, and how long a status was untrue at most."""
         c = correction.c
         # Not the bare column: SQLite would read all of the index that has the groups in order, instead of the week's.
         kind = func.coalesce(c.kind, literal_column("''"))
@@ -166,7 +166,7 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
 
 
 def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None) -> datetime | None:
-    """When the status that was believed came on record; ``None`` when it is no status of this row."""
+    """The time when the status that was believed came on record; ``None`` when it is no status of this row."""
     if task is not None and task["status"] == one.believed:
         return task["status_since"]  # type: ignore[no-any-return]
     s = status_transition.c

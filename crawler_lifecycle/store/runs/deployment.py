@@ -43,12 +43,12 @@ class DeploymentStore(RunPart):
         ``until`` allows for clocks that differ: after it, by anybody's clock, the call creates nothing any more. As
         many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), and one in any case.
 
-        Never more than fit beside the active ones under ``max_parallel``; none when a stop is recorded. The run enters
-        the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the first
-        one is planned for ``next_look_at``.
+        Never more than fit beside the active ones under ``max_parallel``; none under a stop or after the end. The run
+        enters the stage deployment. From now on something may be on the cluster, so where no look is planned yet, the
+        first one is planned for ``next_look_at``.
 
         A task that a later call offers already stays offered until the end of that one: this try comes late.
-        None under a stop or after the end. Raises ``Fenced``.
+        Raises ``Fenced``.
         """
         t = task_history.c
         last = case((t.offered_until > until, t.offered_until), else_=literal(until, t.offered_until.type))
@@ -119,11 +119,11 @@ class DeploymentStore(RunPart):
     ) -> TaskCounts:
         """QUEUED tasks become FAILED / ``deploy_failed`` with this reason, unless an earlier call may have made them.
 
-        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. A task that an earlier
-        one offered stays QUEUED and is offered by that one only, until a look from after its end did not see the task.
+        ``offered`` and ``until`` are the offer that was refused as a whole: it brought nothing. An earlier call without
+        an answer may have created what no refusal of a later one takes back. A task that it offered stays QUEUED and is
+        offered by that call only, until a look from after the end of that call did not see the task.
 
-        A call without an answer may have created what no refusal of a later one takes back. Its tasks stay, with the
-        end of that call, until a look from after it did not see them. Again: nothing is left to refuse or to set back.
+        Again: nothing is left to refuse or to set back.
         """
         with self._unit(fence.run_id, fence) as unit:
             t, earlier = task_history.c, {task.task_id: task.offered_until for task in offered}
@@ -179,7 +179,7 @@ class DeploymentStore(RunPart):
             return unit.status
 
     def requeue_ended(self, fence: Fence, include_succeeded: bool) -> TaskCounts:
-        """New QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes; raise the attempt of QUEUED rows.
+        """Make new QUEUED rows of this attempt for FAILED, CANCELLED and LOST indexes.
 
         QUEUED rows go on as rows of this attempt, unless a call of a former attempt for them may still be on its way;
         ``offer_tasks`` takes those over when it no longer can. Under a stop no rows are made. Again: nothing.
@@ -193,7 +193,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """Where on the cluster tasks of the run live or may come to life, as far as it is on record."""
+        """The places on the cluster where tasks of the run live or may come to life, as far as they are on record."""
         t = task_history.c
         alive = or_(t.status.in_(ACTIVE), and_(t.status == TaskStatus.QUEUED, t.offered_until.is_not(None)))
         query = current_tasks(run_id, t.cluster_place).where(alive, t.cluster_place.is_not(None)).distinct()

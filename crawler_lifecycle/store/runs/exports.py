@@ -31,7 +31,7 @@ class ExportStore(RunPart):
             return unit.conn.execute(gone).scalar_one() or 0
 
     def record_export(self, fence: Fence, status: str, result: ExportResult | None, error: str | None) -> None:
-        """How the export of the fence's attempt stands; also of one that was resumed meanwhile.
+        """Write down how the export of the fence's attempt stands.
 
         What was stored stays on record with its address: a later try that fails adds its error and nothing else.
         An attempt that was resumed meanwhile may still say how its own export went: nobody else will.

@@ -172,15 +172,15 @@ class InitiationStore(RunPart):
     ) -> RunHandle:
         """Claim the run ``request.run_id``: reserved or resumed, it is taken as it is, else its attempt is raised.
 
-        The same owner again gets the same answer. ``former_is_open`` is asked, outside of the transaction, whether the
-        former owner still lives. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``.
+        The same owner again gets the same answer. ``former_is_open`` tells whether the former owner still lives. It may
+        call another system, so it is asked between two transactions; the second one decides anew if the run changed
+        meanwhile.
 
         ``repair`` claims in place of a workflow that was lost: the ended tasks of its attempt count as judged, as they
         did for it, and a run that has ended meanwhile is not claimed (``NotInThisState``).
 
-        ``former_is_open`` may call another system, so it is asked between two transactions; the second one decides
-        anew if the run changed meanwhile. Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
-        ``InvalidRequest``, and ``Fenced`` for a workflow that owned the run before another one did.
+        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and ``Fenced`` for a workflow
+        that owned the run before another one did.
         """
         if request.run_id is None:
             raise InvalidRequest("run_id: missing; name the run to claim")
@@ -303,7 +303,7 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
 
 
 def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
-    """What a claim's request may change of the stored one."""
+    """The values of the stored request that a claim's request may change."""
     stored = dict(run["request"])
     if request.requested_by is not None:
         stored["requested_by"] = request.requested_by

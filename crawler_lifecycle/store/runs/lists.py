@@ -29,12 +29,13 @@ from .rows import listed_run, tag_key
 from .tables import run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
-"""How much the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
+"""The most by which the clocks of two hosts that create runs may differ before a filter by time leaves a run out."""
 
 LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
 ATTENTION = timedelta(days=30)
-"""How long ago a run may have been created that still needs attention, where nobody says how long. What failed earlier
-and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into indexes."""
+"""The greatest age, since its creation, of a run that still needs attention, where nobody says another. What failed
+earlier and nobody has dealt with, nobody will; and each failed run that was followed costs a page two looks into
+indexes."""
 
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
@@ -44,7 +45,7 @@ _OF_STATUS = ("crawler_status_run_id", "flow_id_status_run_id", "parent_status_r
 
 @dataclass(frozen=True, slots=True)
 class RunFilters:
-    """What runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
+    """Filters that runs must fit. ``equal`` are columns of ``run_history`` with the value that is wanted."""
 
     equal: dict[str, str]
     statuses: Sequence[str] = ()
@@ -118,7 +119,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
 
 
 def _attention() -> list[ColumnElement[bool]]:
-    """What a failed run fits that nobody has dealt with. One that was resumed has not failed any more."""
+    """Conditions for failed runs that nobody has dealt with. A run that was resumed has not failed any more."""
     r, later = run_history.c, run_history.alias("later")
 
     def followed(column: str) -> ColumnElement[bool]:

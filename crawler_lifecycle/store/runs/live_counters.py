@@ -29,12 +29,10 @@ class LiveCounterStore(RunPart):
     def record_counts(self, run: RunRef, counted: Sequence[Counted]) -> int:
         """Raise counters of the run's live tasks, between looks; how many tasks. ``counted`` is of that run.
 
-        Never lowers one, and touches neither what has ended nor what is of another attempt or another run's uid. Moves
-        ``last_progress_at``, and neither ``updated_at`` nor anything of looks; makes no event. Raises ``RunNotFound``.
-
         Nobody owns this: whoever reads a counter may write it. So it only ever raises one, of the very task (uid of
-        the run, index, attempt), and leaves everything else as it is, ``updated_at`` among it: that a row does not
-        change says that nobody works for the run. Raises ``RunNotFound``.
+        the run, index, attempt) while that lives, and moves ``last_progress_at``. It leaves everything else as it is,
+        also what belongs to looks, and ``updated_at``: that this does not move says that nobody works for the run. It
+        makes no event. Raises ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -88,7 +86,7 @@ def _raised(task: Row, told: Counted, now: datetime) -> dict[str, Any] | None:
 
 
 def moved(before: Row, after: Mapping[str, Any]) -> bool:
-    """Whether any counter is above zero and another one than before."""
+    """Tell whether any counter is above zero and differs from before."""
     return any(after[name] and after[name] != before[name] for name in COUNTERS)
 
 

@@ -68,11 +68,11 @@ class LookStore(RunPart):
 
         ``next_look_at`` None: this look is beside those that are planned, and their plan stays.
 
-        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all. Raises
-        ``Overtaken`` when a look that was ordered later is on record: this one comes from a worker that was frozen.
+        ``ordered_at`` is when this try of the look was ordered, by the one clock that orders them all.
 
         The findings replace those that an earlier look staged for the same tasks. A look that comes after the run's
-        end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record.
+        end writes nothing. Raises ``Fenced``, and ``Overtaken`` when a look that was ordered later is on record: this
+        one comes from a worker that was frozen.
         """
         with self._unit(fence.run_id, fence) as unit:
             if unit.status.terminal:
@@ -117,9 +117,7 @@ class LookStore(RunPart):
     def record_look_error(self, fence: Fence, error: str, ordered_at: datetime | None = None) -> None:
         """Write down why the last look failed, and since when looks do, until one succeeds.
 
-        Nothing when a look that was ordered later is on record.
-
-        One that was given up, and fails when a look that was ordered later has succeeded, is not the last one.
+        Nothing when a look that was ordered later is on record: this one was given up, and is not the last one.
         """
         with self._unit(fence.run_id, fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
@@ -177,9 +175,8 @@ class LookStore(RunPart):
     def apply_findings(self, fence: Fence, source: str, observed_at: datetime | None = None) -> TaskCounts:
         """Change the staged statuses by compare-and-set, with transitions, corrections and one ``run.changed``.
 
-        With ``observed_at`` only what that look staged; when another one came after it, nothing.
-
-        What another look than the one of ``observed_at`` staged is left to whoever ordered that look.
+        With ``observed_at`` only what that look staged. When another one came after it, nothing: what that one staged
+        is left to whoever ordered it.
         """
         with self._unit(fence.run_id, fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
@@ -233,7 +230,7 @@ def _report(unit: Unit) -> LookReport:
 
 
 def _moved_between(run: Row) -> bool:
-    """Whether counters moved after the last look on record: whoever read them between looks has written them since."""
+    """Tell whether counters moved after the last look on record: whoever read them between looks wrote them since."""
     progress, looked = run["last_progress_at"], run["verified_at"]
     return progress is not None and looked is not None and bool(progress > looked)
 
@@ -284,7 +281,7 @@ def _laid_over(earlier: Any, later: Any) -> Any:
 
 
 def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """What is staged for the run, in chunks: log tails of many tasks need not be in memory at once."""
+    """The rows that are staged for the run, in chunks: log tails of many tasks need not be in memory at once."""
     o, last = task_observation.c, -1
     while True:
         query = select(task_observation).where(o.run_id == unit.run_id, o.task_index > last)
@@ -297,7 +294,7 @@ def _staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
 
 
 def _vouched_at(task: Row, run: Row) -> datetime | None:
-    """When a look last saw the task as it is recorded: the last one, unless it was already gone from sight then."""
+    """The time when a look last saw the task as it is recorded: the last look, unless the task was gone then."""
     vouched: datetime | None = task["absent_since"] or run["verified_at"]
     return vouched
 

@@ -93,14 +93,14 @@ class RunReader(RunPart):
             return [listed_run(row) for row in newest_runs(conn, filters, limit)]
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
-        """How many runs have one of these statuses; counting ends at ``most``."""
+        """The number of runs that have one of these statuses; counting ends at ``most``."""
         r, found = run_history.c, 0
         for one in dict.fromkeys(map(str, status)):
             found += len(self._rows(select(r.run_id).where(r.status == one).limit(most - found)))
         return found
 
     def changed_runs(self, known: Collection[RunRow]) -> list[RunRow]:
-        """Those of these rows, at most ``ROWS_MAX``, that are not what they were when they were read, as they are now.
+        """Rows among these, at most ``ROWS_MAX``, that have changed since they were read, as they are now.
 
         One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
         no longer there is left out; what another hand changes of a request is not seen.
@@ -125,7 +125,7 @@ class RunReader(RunPart):
         return [RecentRun(**{name: row[name] for name in RecentRun.__dataclass_fields__}) for row in values]
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """What the run's tasks say about going on with saved state: at most ten notes, the commonest first."""
+        """Notes of the run's tasks about going on with saved state: at most ten, the commonest first."""
         t = task_history.c
         count = func.count().label("tasks")
         said = current_tasks(run_id, t.resumed, t.resume_note, count).where(t.resume_note.is_not(None))

@@ -42,7 +42,7 @@ def canonical(request: RunRequest) -> dict[str, Any]:
 
 
 def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
-    """What ``run_history.request`` keeps: all but the tasks, which have rows of their own."""
+    """The request as ``run_history.request`` keeps it: all but the tasks, which have rows of their own."""
     return {**canonical(request), "tasks": None, "request_id": request_id}
 
 
@@ -136,7 +136,7 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """What was seen, without what was not, as JSON."""
+    """The observation as JSON, without what was not seen."""
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
@@ -228,7 +228,7 @@ def counters_of(row: Row) -> Counters:
 
 
 def task_state(task: Row) -> TaskState:
-    """What is believed about one task. Raises ``RowUnreadable`` when nobody can go on with the row."""
+    """The state that is believed of one task. Raises ``RowUnreadable`` when nobody can go on with the row."""
     check(task_history, task, graver=True)
     return TaskState(
         task_id=task["task_id"],

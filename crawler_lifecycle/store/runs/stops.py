@@ -75,8 +75,6 @@ class StopStore(RunPart):
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
         """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
 
-        That takes a look from after the moment at which the call is void; its answer may be lost for ever.
-
         Such a call has no answer yet, perhaps never will (it was lost), and is void only at ``offered_until``. So a
         task that was offered needs a look from after that moment, and before ``now``, which did not see it.
 
@@ -149,7 +147,7 @@ class StopStore(RunPart):
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
-        """When the last of the tasks that are STOPPING was asked to end."""
+        """The time when the last of the tasks that are STOPPING was asked to end."""
         t = task_history.c
         query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
         with self._db.reading() as conn:

@@ -44,7 +44,7 @@ BY_RUN = "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_inde
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
-    """Those columns of the run's tasks that are not superseded."""
+    """Columns of the run's tasks that are not superseded."""
     t = task_history.c
     query = select(*columns).select_from(task_history).where(t.run_id == run_id, t.superseded_by.is_(None))
     return query.with_hint(task_history, BY_RUN, "mysql")
@@ -82,7 +82,7 @@ def check_fence(run: Row, fence: Fence) -> None:
 
 
 def missing(run_id: int) -> RowMissing:
-    """What a run's own workflow is told when its row is not there any more."""
+    """The error for a run's own workflow when the run's row is not there any more."""
     cure = "an audit with adopt makes it again (crawlctl audit --adopt); until then the run waits"
     return RowMissing(f"The row of run {run_id} is gone, as after a restore of the database: {cure}")
 
@@ -134,11 +134,11 @@ class Unit:
     now: datetime
     changed: bool = False
     told: Told | None = None
-    """Who is to hear, after the commit, what was added to the ledger."""
+    """The function that hears, after the commit, what was added to the ledger."""
     told_changes: list[TaskChanged] = field(default_factory=list)
     told_corrections: list[Corrected] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
-    """What was written that was untrue, for the event that tells of it."""
+    """The corrections that were written, for the event that tells of them."""
 
     @property
     def run_id(self) -> int:
@@ -261,7 +261,7 @@ def _shown(row: CorrectionRow) -> dict[str, object]:
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
-    """Where the run stands, without ages: an event is read at any later time."""
+    """The standing of the run, without ages: an event is read at any later time."""
     return Standing(
         status=str(run["status"]),
         created_at=run["attempt_at"] or run["created_at"],

@@ -53,7 +53,7 @@ class WakeUpStore(StorePart):
     """Runs whose workflow is to be woken."""
 
     def wake_targets(self, run_ids: Sequence[int]) -> list[WakeUpState]:
-        """Who is to be woken for these runs, at most 500, and what their last look saw. Unknown runs are left out."""
+        """Workflows to wake for these runs, at most 500, and the time of the last look. Unknown runs are left out."""
         r = run_history.c
         if not run_ids:
             return []

@@ -219,19 +219,19 @@ def previous_line(conn: Connection, schedule_id: int) -> Row | None:
 
 
 def decided_after(previous: Row | None, now: datetime) -> datetime:
-    """When a line is decided: after the one before, whatever the clocks of two workers say."""
+    """The time when a line is decided: after the one before, whatever the clocks of two workers say."""
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, line: Row) -> str | None:
-    """How the target of a line stands; ``None``: it is not there any more."""
+    """The status of a line's target; ``None``: it is not there any more."""
     _, key, state = _TARGETS[TargetKind(line["target_kind"])]
     found: str | None = conn.execute(select(state).where(key == line["target_id"])).scalar_one_or_none()
     return found
 
 
 def is_live(conn: Connection, line: Row) -> bool:
-    """Whether the target of a line has no verdict yet. What is still to be begun has none."""
+    """Tell whether the target of a line has no verdict yet. A target that is still to be begun has none."""
     if not Decision(line["decision"]).begins:
         return False
     if line["target_id"] is None:
@@ -241,7 +241,7 @@ def is_live(conn: Connection, line: Row) -> bool:
 
 
 def status_column() -> Any:
-    """How the target stands, for lists."""
+    """The column with the status of the target, for lists."""
     whens = [
         (
             _d.target_kind == kind.value,
@@ -253,7 +253,7 @@ def status_column() -> Any:
 
 
 def target_of(line: Row) -> TargetRef | None:
-    """What the line began; ``None``: nothing yet."""
+    """The target that the line began; ``None``: nothing yet."""
     return None if line["target_id"] is None else TargetRef(TargetKind(line["target_kind"]), line["target_id"])
 
 

@@ -150,7 +150,7 @@ class ScheduleStore(StorePart):
         return [_schedule(row) for row in self._rows(query if deleted else query.where(_s.deleted_at.is_(None)))]
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
-        """How many there are; ``untold`` counts what was changed before then."""
+        """Count the schedules; ``untold`` counts those changed before then of which Temporal was not told."""
         there = _s.deleted_at.is_(None)
         untold = and_(there, or_(_s.told.is_(None), _s.told < _s.revision)) | and_(~there, _s.told.is_not(None))
         asked = (there & _s.paused_at.is_(None), there & _s.paused_at.is_not(None), untold & (_s.updated_at < before))
@@ -306,7 +306,7 @@ class ScheduleStore(StorePart):
         return due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
-        """What a queued line waits for; ``None``: nothing."""
+        """The target that a queued line waits for; ``None``: it waits for nothing."""
         with self._db.reading() as conn:
             after = conn.execute(select(_d.after_id).where(_d.due_id == due_id)).scalar_one_or_none()
             line = None if after is None else line_by_id(conn, after)
@@ -315,9 +315,9 @@ class ScheduleStore(StorePart):
             return PreviousTarget(line["due_id"], is_live(conn, line), target_of(line))
 
     def give_way(self, due_id: int) -> bool:
-        """Whether a queued line begins nothing, as it would be stopped at once for a later one; then written down.
+        """Tell whether a queued line gives way: it would be stopped at once for a later one. This is written down.
 
-        What waits for it waits then for what it waited for.
+        It then begins nothing, and lines that wait for it wait for what it waited for.
         """
         with self._db.writing() as conn:
             of_line = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
