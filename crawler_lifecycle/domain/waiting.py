@@ -162,7 +162,7 @@ def _noun(text: str) -> bool:
 
 
 def _places(s: Standing) -> str | None:
-    """The things that tasks wait for which do not execute yet, in a run that has started."""
+    """Say what the tasks that do not execute yet wait for, in a run that has started."""
     if s.tasks is None:
         return None
     queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)
