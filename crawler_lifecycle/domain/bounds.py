@@ -58,12 +58,12 @@ class Bound:
     above: bool = False
     whole: bool = False
     or_none: bool = False
-    """Whether it may be left open (``None``)."""
+    """True when it may be left open (``None``)."""
     cure: str = ""
-    """What else may be done, after the range."""
+    """Advice on what else may be done, after the range."""
 
     def cure_text(self) -> str:
-        """What to give instead."""
+        """Say what to give instead."""
         kind = "a whole number" if self.whole else "a number"
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
         to = "and at most" if self.above else "to"
@@ -72,7 +72,7 @@ class Bound:
         return f"give {kind} {least} {to} {most}{unit}{self.cure}"
 
     def holds(self, value: object) -> bool:
-        """Whether the value is such a number. ``True`` is no number, and neither is a text."""
+        """Tell whether the value is such a number. ``True`` is no number, and neither is a text."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
         # An integer may be too large for a float: comparing is exact, ``isfinite`` would raise.
@@ -132,7 +132,7 @@ def check_time(field: str, value: datetime | None) -> None:
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
-    """Whether this is a text of 1 to ``most`` characters that databases, Temporal and workflow ids take as it is."""
+    """Tell whether databases, Temporal and workflow ids take this as it is: a text of 1 to ``most`` characters."""
     if not isinstance(value, str) or not 0 < len(value) <= most or len(json.dumps(value)) > TRAVEL_MAX:
         return False
     return value.isprintable() or not any(unicodedata.category(c) in _UNFIT for c in value)

@@ -1,4 +1,4 @@
-"""How far clocks of machines may be apart: what proofs allow for, and when ``crawlctl doctor`` complains.
+"""Limits of how far clocks of machines may be apart: for proofs, and for the complaint of ``crawlctl doctor``.
 
 A deployment call expires by the clock of whoever creates; that nothing was created is proved by the clock of whoever
 looks. If one lags behind the other a task could come to life after it was proved that none will. In the same way a
@@ -21,10 +21,10 @@ CLOCK_MARGIN = timedelta(seconds=CLOCK_MARGIN_S)
 
 
 def surely_before(one: datetime, other: datetime) -> bool:
-    """Whether ``one`` came first, although another machine keeps the time of ``other``."""
+    """Tell whether ``one`` came first, although another machine keeps the time of ``other``."""
     return other - one > CLOCK_MARGIN
 
 
 def may_be_before(one: datetime, other: datetime) -> bool:
-    """Whether ``one`` may have come first, or in the same moment, as far as two machines can tell."""
+    """Tell whether ``one`` may have come first, or in the same moment, as far as two machines can tell."""
     return not surely_before(other, one)

@@ -104,7 +104,7 @@ class ClusterUnavailable(LifecycleError):
 
 
 class OtherPlace(ClusterUnavailable):
-    """What was asked for belongs to another place than this one, and nothing was done."""
+    """Something was asked for that belongs to another place than this one, and nothing was done."""
 
 
 class NotStarted(LifecycleError):

@@ -59,7 +59,7 @@ class ItemTable:
     """Without ``total``: how many there are if all are as long as those that were read."""
     columns_left_out: int = 0
     notes: list[str] = field(default_factory=list)
-    """What a reader should know, in sentences."""
+    """Sentences that a reader should know."""
 
 
 class Number(str):
@@ -75,7 +75,7 @@ class _Object(dict[str, Any]):
 
 
 def is_items(name: str) -> bool:
-    """Whether a file of this name may hold items that can be shown as a table."""
+    """Tell whether a file of this name may hold items that can be shown as a table."""
     return _SUFFIX.search(name) is not None
 
 
@@ -139,7 +139,7 @@ class _Source:
         raise NotImplementedError
 
     def more(self, items: Iterator[Any]) -> int:
-        """How many items follow, ``COUNT_MAX`` at most."""
+        """Count the items that follow, ``COUNT_MAX`` at most."""
         return sum(1 for _ in islice(items, COUNT_MAX))
 
     def too_long(self, what: str) -> None:
@@ -180,7 +180,7 @@ class _JsonLines(_Source):
         return len(lines) - (1 if lines and _json(lines[-1]) is None and self._torn() else 0)
 
     def _torn(self) -> bool:
-        """Whether the present line, which is no JSON, is the last one and has no end; then that is noted."""
+        """Tell whether the present line, which is no JSON, is the last one and has no end; if so, note that."""
         if self.place < len(self.text) or self.text.endswith("\n"):
             return False
         self.notes.append("its last line is not whole: it is being written, or its crawler died")
@@ -261,7 +261,7 @@ def _unlike(names: Iterable[str]) -> list[str]:
 
 
 def _json(line: str) -> tuple[Any] | None:
-    """What the line says, in a tuple of its own; ``None`` for what is no JSON."""
+    """The value of the line, in a tuple of its own; ``None`` for a line that is no JSON."""
     try:
         return (_decoder.decode(line),)
     except (ValueError, RecursionError):

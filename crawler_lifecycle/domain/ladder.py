@@ -1,4 +1,4 @@
-"""When to look at the cluster: the ladder 1, 2, 3, 5, 8, 15 minutes, and its rules.
+"""The times to look at the cluster: the ladder 1, 2, 3, 5, 8, 15 minutes, and its rules.
 
 All functions are pure and take and give seconds.
 """

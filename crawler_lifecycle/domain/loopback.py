@@ -1,4 +1,4 @@
-"""Which addresses can only mean this machine."""
+"""Addresses that can only mean this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address, with or without a port and with nothing else, can only mean this machine."""
+    """Tell whether a host name or address, with or without a port and with nothing else, can only mean this machine."""
     found = _HOST.fullmatch(host)
     name = host if found is None else found[1] or found[2]
     try:
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def leads_here(address: object) -> bool:
-    """Whether ``http://HOST:PORT…`` or ``HOST:PORT`` leads to this machine and nowhere else."""
+    """Tell whether ``http://HOST:PORT…`` or ``HOST:PORT`` leads to this machine and nowhere else."""
     if not isinstance(address, str):
         return False
     try:

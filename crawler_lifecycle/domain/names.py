@@ -233,22 +233,22 @@ def event_key(run: RunRef, attempt: int, type: str) -> str:
 
 
 def run_subject(run_id: int) -> str:
-    """What an event about a run names as its subject."""
+    """The subject that an event about a run names."""
     return f"runs/{run_id}"
 
 
 def manager_subject(manager_id: int) -> str:
-    """What an event about a manager names as its subject."""
+    """The subject that an event about a manager names."""
     return f"managers/{manager_id}"
 
 
 def graph_subject(key: str) -> str:
-    """What an event about a graph names as its subject."""
+    """The subject that an event about a graph names."""
     return f"graphs/{key}"
 
 
 def archive_key(run: RunRef, attempt: int) -> str:
-    """Where the supporting files of an attempt go, below the archive's root: under the name of no other run."""
+    """The place of an attempt's supporting files, below the archive's root: under the name of no other run."""
     return f"{run}/{attempt}/supporting-files.zip"
 
 
@@ -258,10 +258,10 @@ def files_prefix(index: int, attempt: int) -> str:
 
 
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
-    """Where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
+    """The place where a task's pod puts an object of its own, below the prefix of ``LIFECYCLE_CLUSTER__FILES_URL``."""
     return f"{run}/{index}/{attempt}/{name}"
 
 
 def schedule_subject(name: str) -> str:
-    """What an event about a schedule names as its subject."""
+    """The subject that an event about a schedule names."""
     return f"schedules/{name}"

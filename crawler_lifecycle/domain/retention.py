@@ -102,7 +102,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 
 
 class Stays(StrEnum):
-    """Why a row of such a table stays."""
+    """The reason why a row of such a table stays."""
 
     LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
@@ -120,7 +120,7 @@ CLOSED = ("repaired", "gone")
 def stays(
     state: object, words: type[StrEnum], over: Collection[str], moments: Iterable[object], before: datetime
 ) -> Stays | None:
-    """Why nothing of a run, a manager or a graph may go; ``None``: it may.
+    """The reason why nothing of a run, a manager or a graph may go; ``None``: it may.
 
     ``state`` is ``None`` when there is no such thing; ``words`` are all states, ``over`` those after the end. An end
     may have been recorded long after it came, so the time of the last change counts as well: ``moments`` are both.
@@ -138,7 +138,7 @@ def stays(
 
 
 def event_stays(run: Stays | None, key: object, created_at: object, before: datetime) -> Stays | None:
-    """Why an event stays whose run does (``run``) or does not; ``key`` is that of what happens once."""
+    """The reason why an event stays; ``run``: that of its run, if it stays; ``key``: that of what happens once."""
     if run is not None:
         return run
     if key is not None:
@@ -147,7 +147,7 @@ def event_stays(run: Stays | None, key: object, created_at: object, before: date
 
 
 def finding_stays(run: Stays | None, status: object, moments: Iterable[object], before: datetime) -> Stays | None:
-    """Why an audit's finding stays. What was found may belong to no run that there is."""
+    """The reason why an audit's finding stays. What was found may belong to no run that there is."""
     if status not in CLOSED:
         return Stays.OPEN
     if any(moment is not None and not (isinstance(moment, datetime) and moment < before) for moment in moments):
@@ -156,8 +156,8 @@ def finding_stays(run: Stays | None, status: object, moments: Iterable[object], 
 
 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
-    """Why the line of a due time stays. What it began stays for ever, under an id made of the due time: so nothing
-    begins twice, also when its line is gone."""
+    """The reason why the line of a due time stays. What it began stays for ever, under an id made of the due time: so
+    nothing begins twice, also when its line is gone."""
     if begins and live:
         return Stays.LIVE
     return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
@@ -168,7 +168,7 @@ _ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:
-    """What is kept with an attempt: its events up to this number went, at this time; 0: only other rows did."""
+    """The mark kept with an attempt: its events up to this number went, at this time; 0: only other rows did."""
     return f"{through} {now.isoformat()}"
 
 
@@ -188,7 +188,7 @@ def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
 
 
 class RetentionState(StrEnum):
-    """Where a run stands whose files lie somewhere."""
+    """The state, for the removal of files, of a run whose files lie somewhere."""
 
     OLD = "old"
     """Ended, exported, and longer ago than files are kept."""
@@ -216,9 +216,9 @@ class KeptRun:
     export: str | None = None
     """``exported``, ``empty`` or ``failed``; ``None``: none was tried yet."""
     export_note: str | None = None
-    """What the archive lacks, or why a later try failed."""
+    """The files that the archive lacks, or why a later try failed."""
     exported_at: datetime | None = None
-    """When an export began or ended for the last time."""
+    """The time at which an export last began or ended."""
     given_up: bool = False
     """Its files may no longer be read."""
     removed: bool = False
@@ -227,7 +227,7 @@ class KeptRun:
 
 
 def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
-    """Where the run stands, and that in words. Only of ``RetentionState.OLD`` anything may be removed.
+    """The state of the run, and that in words. Files may be removed only in the state ``RetentionState.OLD``.
 
     Old is what ended and was exported before ``before``. ``incomplete`` counts archives that lack files as whole.
     """
@@ -268,7 +268,7 @@ def stand_of_name(
 
 
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
-    """Whether the folders of a local run may go: all of its tasks have ended, before ``before``, and there is one.
+    """Tell whether the folders of a local run may go: all of its tasks have ended, before ``before``, and there is one.
 
     ``tasks`` are the end of each task that was ever deployed, in seconds since 1970 (``None``: there is none, or nobody
     can tell), and whether its supervisor lives. A run that was resumed, or has a task that was lost, stays.
@@ -282,5 +282,5 @@ def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> boo
 
 
 def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
-    """Whether an unfinished upload was left behind: nothing has arrived for ``quiet_s`` seconds since ``newest``."""
+    """Tell whether an unfinished upload was left behind: nothing has come for ``quiet_s`` seconds since ``newest``."""
     return now - newest >= timedelta(seconds=quiet_s)

@@ -31,7 +31,7 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 class Trigger(StrEnum):
-    """What started the run."""
+    """The cause that started the run."""
 
     SCHEDULED = "scheduled"
     MANUAL = "manual"
@@ -74,7 +74,7 @@ _RUN_RANK = {
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Whether a run may go from ``current`` to ``new`` within one attempt: only forwards, and never out of an end."""
+    """Tell whether a run may go from ``current`` to ``new`` in one attempt: only forwards, and never out of an end."""
     return _RUN_RANK[new] > _RUN_RANK[current]
 
 
@@ -93,7 +93,7 @@ class Limits:
     stall_timeout_s: float | None = 3600.0
     """The run is stopped as ``cancelled (stalled)`` when it showed no sign of life for so long."""
     stop_grace_s: float = 30.0
-    """What a crawler gets between its stop signal and its end by force."""
+    """Seconds that a crawler gets between its stop signal and its end by force."""
     force_stop_after_s: float | None = 300.0
     """A stop whose tasks are still not gone so long after the last of them was asked becomes a forced stop."""
 
@@ -104,7 +104,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a task asks of the cluster, in Kubernetes' notation (``cpu: 500m``, ``memory: 512Mi``)."""
+    """Resources that a task asks of the cluster, in Kubernetes' notation (``cpu: 500m``, ``memory: 512Mi``)."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -355,14 +355,14 @@ class StopIntent:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Where the supporting files of an attempt went."""
+    """The place where the supporting files of an attempt went."""
 
     url: str
     bytes: int
     files: int
     sha256: str
     note: str | None = None
-    """What the archive lacks that should be in it: the files of tasks that are missing, or not whole."""
+    """Files that the archive should have and lacks: of tasks whose files are missing, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ class RunSnapshot:
     trigger: Trigger
     stage: Stage
     status: RunStatus | None = None
-    """How this attempt ended; until then the gateway and the database have it."""
+    """The status with which this attempt ended; until then the gateway and the database have it."""
     outcome: str | None = None
     cause: str | None = None
     stop: StopIntent | None = None
@@ -392,13 +392,13 @@ class RunSnapshot:
     looks: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """What it waits for, in a sentence without ages; the gateway's has them."""
+    """A sentence about what it waits for, without ages; the gateway's has them."""
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What the workflow returns. A crawl that failed is a successful workflow with a failed result."""
+    """The result that the workflow returns. A crawl that failed is a successful workflow with a failed result."""
 
     run_id: int
     run_uid: str
@@ -415,7 +415,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """How many tasks of a run ended alike, with the cause of one of them."""
+    """The number of tasks of a run that ended alike, with the cause of one of them."""
 
     status: str
     outcome: str | None
@@ -425,7 +425,7 @@ class EndedTasks:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a run ended."""
+    """The way in which a run ended."""
 
     status: RunStatus
     outcome: str

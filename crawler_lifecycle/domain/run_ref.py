@@ -18,7 +18,7 @@ class RunRef:
     uid: str
 
     def __str__(self) -> str:
-        """What names the run wherever a name may be free to choose: of no other run, of this or any other database."""
+        """The name of the run wherever we may choose one: no other run has it, of this or any other database."""
         return f"{self.run_id}-{self.uid}"
 
     @classmethod
@@ -29,11 +29,11 @@ class RunRef:
         return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
 
     def owns(self, uid: str | None) -> bool:
-        """Whether what bears this uid is of this run; what bears none is not."""
+        """Tell whether a thing with this uid is of this run; a thing without a uid is not."""
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """What to tell people about something under the run's number that is of another run, and the cure."""
+        """Say to people what is wrong with something under the run's number that is of another run, and the cure."""
         whose = f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} that names no uid"
         return f"{what} is of {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
 

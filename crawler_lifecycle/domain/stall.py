@@ -21,15 +21,15 @@ PUNCTUAL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one successful look said about a run's progress."""
+    """The report of one successful look about a run's progress."""
 
     observed_at: datetime
     executing: bool
-    """Whether it saw a task execute whose signs of life it could read."""
+    """True when it saw a task execute whose signs of life it could read."""
     moved: bool
-    """Whether any counter differs from what was known before."""
+    """True when any counter differs from what was known before."""
     counted: bool
-    """Whether any counter was ever above zero."""
+    """True when any counter was ever above zero."""
     silent: timedelta | None = None
     """For how long no task that executes has written anything; ``None``: one of them cannot tell."""
 
@@ -63,5 +63,5 @@ def _vouched(
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
-    """Whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
+    """Tell whether a run that was quiet for so long is to be stopped. ``None`` seconds: never."""
     return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)

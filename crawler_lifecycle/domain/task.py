@@ -53,12 +53,12 @@ _RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, Tas
 
 
 def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
-    """Whether a task may go from ``current`` to ``new``: only forwards, and never out of an end."""
+    """Tell whether a task may go from ``current`` to ``new``: only forwards, and never out of an end."""
     return not current.terminal and _RANK.get(new, 4) > _RANK[current]
 
 
 class Phase(StrEnum):
-    """What a look saw under a task's name."""
+    """The state that a look saw under a task's name."""
 
     ABSENT = "absent"
     """Nothing there. Not a verdict: the deployment may still be on its way."""
@@ -72,7 +72,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a crawler counted; ``None`` is unknown, which is not zero."""
+    """Numbers that a crawler counted; ``None`` is unknown, which is not zero."""
 
     pages: int | None = None
     items: int | None = None
@@ -98,24 +98,24 @@ class End:
     message: str | None = None
     finished_at: datetime | None = None
     finish_reason: str | None = None
-    """What the crawler's summary says; ``None`` when there was no summary."""
+    """The reason that the crawler's summary gives; ``None`` when there was no summary."""
     runner: bool = True
-    """Whether our runner was around the crawler (its silence then means something)."""
+    """True when our runner was around the crawler (its silence then means something)."""
     disruption: str | None = None
     """``evicted`` or ``interrupted`` when the cluster ended it and neither we nor the crawler asked."""
     memory_limit: str | None = None
     by_itself: bool = False
-    """Whether a runner on another machine says that nobody had told it to stop. It decides where clocks cannot."""
+    """True when a runner on another machine says that nobody had told it to stop. It decides where clocks cannot."""
     stopped: bool | None = None
-    """Whether our stop ended it, where the evidence itself shows that, whatever two machines' clocks say."""
+    """True when our stop ended it, as far as the evidence itself shows that, whatever two machines' clocks say."""
     if_not_stopped: str | None = None
-    """How it was deleted before it ended, in words, when we had asked for that too: somebody else did, where our stop
-    came after the end."""
+    """Words for its deletion before it ended, when we had asked for that too: somebody else did it, where our stop came
+    after the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one complete look said about one task."""
+    """The report of one complete look about one task."""
 
     index: int
     attempt: int
@@ -125,18 +125,18 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """Why it waits, or what is the matter while it executes, in words for a person."""
+    """The reason why it waits, or what is the matter while it executes, in words for a person."""
     changed_at: datetime | None = None
     """The cluster's own time of the last change of phase."""
     started_at: datetime | None = None
     counters: Counters = field(default_factory=Counters)
     progress_at: datetime | None = None
-    """When the crawler last wrote its counters."""
+    """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
     """For how long it has written nothing at all, while it executes; ``None``: it never did, or nobody can tell."""
     peak_memory: int | None = None
     resumed: bool | None = None
-    """Whether a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
+    """True when a task of a later attempt went on with saved state; ``None``: a first attempt, or nobody said."""
     resume_note: str | None = None
     """The same in words: why it could not, where it could not."""
     end: End | None = None
@@ -144,37 +144,37 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """What the database believes about one task."""
+    """The state of one task, as the database believes it to be."""
 
     task_id: int
     index: int
     attempt: int
     status: TaskStatus
     since: datetime
-    """When this status became true as far as we know."""
+    """The time at which this status became true, as far as we know."""
     uid: str | None = None
     ever_seen: bool = False
-    """Whether any look ever saw it on the cluster."""
+    """True when any look ever saw it on the cluster."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
     """A deployment call is on its way until then, by anybody's clock; before that, its absence proves nothing."""
     reason: str | None = None
-    """Why it waits, in words for a person."""
+    """The reason why it waits, in words for a person."""
     missed_at: datetime | None = None
-    """When the first of the looks in a row was made that did not find it; ``None``: the last one did."""
+    """The time of the first of the looks in a row that did not find it; ``None``: the last one did."""
     place: str | None = None
-    """Where on the cluster it was put, in the cluster's own words; ``None``: not put, or there is but one place."""
+    """The place on the cluster where it was put, in the cluster's own words; ``None``: not put, or only one place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended."""
+    """The way in which a task ended."""
 
     status: TaskStatus
     outcome: str
     cause: str
     retryable: bool = False
-    """Whether the same task may end better on another try: nothing in the evidence says that it would end alike."""
+    """True when the same task may end better on another try: nothing in the evidence says that it would end alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def read_end(end: End, stop: StopIntent | None = None) -> Ending:
 
 
 def _beside(end: End) -> str:
-    """What went wrong beside a crawler that says that it finished."""
+    """The trouble beside a crawler that says that it finished, in words; empty when there was none."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed a process of it for memory"
     if end.disruption is not None:
@@ -339,7 +339,7 @@ def _read_own_end(end: End, how: str) -> Ending:
 def reconcile(
     task: TaskState, seen: Observation, stop: StopIntent | None, *, due_at: datetime, resumed: bool = False
 ) -> Change | None:
-    """What one observation changes about one task, or ``None``.
+    """The change that one observation makes to one task, or ``None``.
 
     Pure, monotone and idempotent: applying the change and reconciling the same observation again gives ``None``, and
     once a task has ended on the cluster every order of observations leads to the same end. ``due_at`` is the moment by
@@ -384,7 +384,7 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 
 
 def _correction(end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool) -> str | None:
-    """Whether finding this end corrects a status that was untrue, and of which kind."""
+    """The kind of correction, when this end shows that a status was untrue; else ``None``."""
     asked = stop_counts(end, stop) is not None
     end = end if asked else _unasked(end)
     # A crawler that was told to leave, and says so, was ended from outside all the same when the cluster took it away.

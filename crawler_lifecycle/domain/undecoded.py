@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """What stands in the place of a payload that cannot be read."""
+    """The stand-in for a payload that cannot be read."""
 
     why: str
     locked: bool = False
-    """Whether it is encrypted with a key that this process does not have: with the key it can be read."""
+    """True when it is encrypted with a key that this process does not have: with the key it can be read."""
 
     def __str__(self) -> str:
         return self.why

@@ -64,7 +64,7 @@ def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
 
 
 def of_json(tree: object) -> Any:
-    """What ``to_json`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    """The value that ``to_json`` was given. Raises ``NoValue`` for what cannot have come from it."""
     if isinstance(tree, list):
         return [of_json(one) for one in tree]
     if isinstance(tree, Mapping):
@@ -81,7 +81,7 @@ def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes
 
 
 def decode(data: bytes) -> Any:
-    """What ``encode`` was given. Raises ``NoValue`` for what cannot have come from it."""
+    """The value that ``encode`` was given. Raises ``NoValue`` for what cannot have come from it."""
     try:
         return json.loads(data, object_hook=_untagged, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
@@ -102,7 +102,7 @@ def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """What ``packed`` was given, in chunks of another size. Raises ``NoValue`` when parts are missing or damaged."""
+    """The bytes that ``packed`` was given, in other chunks. Raises ``NoValue`` when parts are missing or damaged."""
     unsqueeze = zlib.decompressobj()
     try:
         for part in parts:

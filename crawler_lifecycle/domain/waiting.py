@@ -1,4 +1,4 @@
-"""Why a run waits, in one sentence, for the gateway's answers, the command line and Temporal's UI.
+"""The reason why a run waits, in one sentence, for the gateway's answers, the command line and Temporal's UI.
 
 It is made of what is on record and nothing else. A look that fails says nothing about any task, so the sentence says
 that the cluster does not answer, for how long, and why; a look that is overdue is called overdue with its age.
@@ -32,14 +32,14 @@ _SPAN = re.compile(r"\b(for|since|ago) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands, as far as whoever asks knows it. ``now`` None: no ages, but the moments themselves."""
+    """The situation of a run, as far as the asker knows it. ``now`` None: no ages, but the moments themselves."""
 
     status: str
     now: datetime | None = None
     created_at: datetime | None = None
-    """When its present attempt was accepted."""
+    """The time at which its present attempt was accepted."""
     owned: bool = True
-    """Whether a workflow has taken the run up."""
+    """True when a workflow has taken the run up."""
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     look_error: str | None = None
@@ -50,16 +50,16 @@ class Standing:
     """The person or limit that stopped it."""
     stop_force: bool = False
     stop_heard: bool = True
-    """Whether a workflow has acted on the stop."""
+    """True when a workflow has acted on the stop."""
     tasks: Mapping[str, int] | None = None
     """Number of tasks by status; ``None``: unknown here."""
     unproved: Sequence[int] = ()
     """Indexes of tasks that are active, or the first of them."""
     reason: str | None = None
-    """Why one of the tasks that wait does so."""
+    """The reason why one of the waiting tasks waits."""
     max_parallel: int | None = None
     moments: bool = False
-    """Whether each age is written as the moment since when, between two ``MARK``: for readers who count ages."""
+    """True when each age is written as the moment since when, between two ``MARK``: for readers who count ages."""
     undelivered: Sequence[str] = field(default_factory=tuple)
     """Of an ended run: what has not got through yet, in words."""
 
@@ -105,7 +105,7 @@ def _ago(s: Standing, when: datetime | None) -> str:
 
 
 def _look(s: Standing) -> str | None:
-    """Whether nobody knows at present how the run is, and why."""
+    """The reason why nobody knows at present how the run is; ``None``: it is known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
         return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
@@ -134,7 +134,7 @@ def _stop(s: Standing) -> str | None:
 
 
 def _start(s: Standing) -> str | None:
-    """What keeps the run from starting, or its next tasks from being deployed."""
+    """The obstacle that keeps the run from starting, or its next tasks from being deployed."""
     if s.waiting_for is None:
         if s.status != "INITIALIZING":
             return None
@@ -157,12 +157,12 @@ def _start(s: Standing) -> str | None:
 
 
 def _noun(text: str) -> bool:
-    """Whether the reason is a thing to wait for and no sentence of its own."""
+    """Tell whether the reason is a thing to wait for and no sentence of its own."""
     return text.startswith(("the ", "a ", "an "))
 
 
 def _places(s: Standing) -> str | None:
-    """What the tasks wait for that do not execute yet, in a run that has started."""
+    """Say what the tasks that do not execute yet wait for, in a run that has started."""
     if s.tasks is None:
         return None
     queued, pending = s.tasks.get("QUEUED", 0), s.tasks.get("PENDING", 0)

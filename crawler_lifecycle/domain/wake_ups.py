@@ -1,4 +1,4 @@
-"""When a noticed change wakes a run: at most one wake-up is outstanding for each run.
+"""Wake-ups of runs after noticed changes: at most one is outstanding for each run.
 
 A wake-up is outstanding from its signal until a look is on record that observed at or after the change it was sent
 for, or until ``PATIENCE_S`` have passed. What changes meanwhile is remembered as one newest moment and leads to at most
@@ -49,7 +49,7 @@ class _Run:
     changed: datetime | None = None
     """The newest change that no wake-up was sent for."""
     covers: datetime | None = None
-    """What the outstanding wake-up was sent for."""
+    """The moment of the change for which the outstanding wake-up was sent."""
     sent_at: float = -math.inf
     check_at: float = math.inf
     failures: int = 0
@@ -86,7 +86,7 @@ class Wakes:
         return [run_id for _, run_id in ripe if run_id in self._runs][:limit]
 
     def next_at(self) -> float:
-        """When something is due next; infinity when nothing is."""
+        """The time at which something is due next; infinity when nothing is."""
         return min((run.check_at for run in self._runs.values()), default=math.inf)
 
     def decide(self, asked: Iterable[int], standings: Iterable[WakeUpState], now: float) -> list[Wake]:

@@ -182,7 +182,7 @@ def _behind(
     temporal_ui: str | None,
     clock: Callable[[], datetime],
 ) -> Behind:
-    """What routes and pages share, each once."""
+    """The readers and commands that routes and pages share, each once."""
     feed = Feed(store.events, store.runs, metrics, clock)
     managers = ManagerCommands(store.managers, store.plans, workflows, crawlers, clock)
     graphs = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
@@ -216,7 +216,8 @@ def _lifespan(
     tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     leaving: Sequence[Callable[[], None]],
 ) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
-    """What runs beside the app, and what is told that it leaves: both as they are when the app begins."""
+    """The lifespan of the app: ``tasks`` run beside it, and ``leaving`` are told when it ends; both as they are when
+    the app begins."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -296,7 +297,7 @@ def _add_rest(
 
     @app.get("/v1/health", operation_id="getHealth")
     async def get_health() -> HealthStrip:
-        """How the house stands: database, Temporal, who polls each task queue, whether looks are made on time, the
+        """The state of the house: database, Temporal, who polls each task queue, whether looks are made on time, the
         stream of events; and for how long at most a recorded status was untrue this week. It may be seconds old, as
         each part says."""
         return await health.read()
@@ -321,14 +322,14 @@ def _add_rest(
 
     @app.get("/healthz", operation_id="healthz")
     async def healthz() -> dict[str, str]:
-        """Whether the process lives; asks nobody."""
+        """Tell whether the process lives, without asking anybody."""
         return {"status": "alive"}
 
     @app.get(
         "/readyz", operation_id="readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
     )
     async def readyz(response: Response) -> Readiness:
-        """Whether the database and Temporal answer."""
+        """Tell whether the database and Temporal answer."""
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503

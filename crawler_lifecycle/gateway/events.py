@@ -38,7 +38,7 @@ class StreamChoice(BaseModel):
     graph: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
 
     def subject(self) -> str | None:
-        """What the stream is about, if it is about one thing. Raises ``InvalidRequest`` for two."""
+        """The subject of the stream, if it is about one thing. Raises ``InvalidRequest`` for two."""
         given: list[tuple[str, str]] = []
         if self.run_id is not None:
             given.append(("run_id", run_subject(self.run_id)))

@@ -1,4 +1,4 @@
-"""How the house stands, in one strip: what it works with, each with the time of which it is. Asked once for all."""
+"""The state of the house, in one strip: what it works with, each with the time of its state. Asked once for all."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class HealthPart:
     """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` and the name of one."""
     level: Level
     text: str
-    """How it is, in a sentence."""
+    """A sentence about how it is."""
     cure: str | None
     at: datetime
-    """When that was so."""
+    """The time at which that was so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class HealthStrip:
     """Everything at a glance."""
 
     level: Level
-    """That of the worst part."""
+    """The level of the worst part."""
     parts: list[HealthPart]
     wrong: str
     """For how long at most a recorded status was untrue in the last seven days, in a sentence."""
@@ -68,7 +68,7 @@ class HealthStrip:
 
 
 class Needs:
-    """Whether database and Temporal answer: ``ok``, or what is wrong. All who ask at once share one answer."""
+    """The check that database and Temporal answer: ``ok``, or what is wrong. All who ask at once share one answer."""
 
     def __init__(self, health: StoreHealth, workflows: Workflows) -> None:
         self._health, self._workflows = health, workflows
@@ -121,7 +121,7 @@ class Health:
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthStrip:
-        """How everything stands. Raises nothing."""
+        """The state of everything. Raises nothing."""
         return await self._strip.read()
 
     async def read_within(self, patience_s: float) -> HealthStrip | None:
@@ -142,7 +142,7 @@ class Health:
         return HealthStrip(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
-        """How looks are on time, and what the ledger says of the last week."""
+        """The part about looks and their times, and what the ledger says of the last week."""
 
         def read() -> tuple[HealthPart, str, float | None]:
             late, found = (

@@ -117,7 +117,7 @@ class Metrics:
             registry=self.registry,
         )
         self.refreshed_by: list[Callable[[], None]] = []
-        """What brings other figures up to date before they are told; may block, never raises."""
+        """Calls that bring other figures up to date before they are told; they may block, and never raise."""
         self.readers.labels("waits")
         for stream in ("events", "log", "page"):
             self.readers.labels(stream)

@@ -44,7 +44,7 @@ from crawler_lifecycle.temporal.client import Workflows
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What the page stands on: the readers and commands of the API."""
+    """The readers and commands of the API, on which the page stands."""
 
     store: Store
     blocked: Blocked
@@ -68,7 +68,7 @@ class Behind:
     schedule_commands: ScheduleCommands
     webhook_commands: WebhookCommands
     temporal_ui: str | None
-    """Where Temporal shows the workflows of our namespace."""
+    """The address at which Temporal shows the workflows of our namespace."""
 
 
 def add_page(app: FastAPI, behind: Behind) -> None:

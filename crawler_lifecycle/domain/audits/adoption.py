@@ -36,7 +36,7 @@ class WorkflowRecord:
     """As it is stored, without its task list; ``None`` before the run is recorded."""
     multi: bool
     tasks: int
-    """How many it counted last."""
+    """The number of them that it counted last."""
     stop: StopIntent | None = None
 
 

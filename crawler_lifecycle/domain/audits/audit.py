@@ -127,7 +127,7 @@ class ParentJob:
     state: str | None
     """``None``: there is no such job."""
     starting: bool = False
-    """Whether it was picked, and its run is being begun."""
+    """True when it was picked, and its run is being begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +147,11 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """When its next look is due; where none is planned, since when its row has not changed."""
+    """The time at which its next look is due; where none is planned, the time since which its row has not changed."""
     planned: bool = False
-    """Whether a look is planned."""
+    """True when a look is planned."""
     unreadable: str | None = None
-    """What in the row cannot be; then nobody may go by it."""
+    """The error in the row; then nobody may go by the row."""
     uncounted: ParentJob | None = None
     """The job or step whose run it says it is, where that has not written it down."""
 
@@ -173,11 +173,11 @@ class LiveParent:
     updated_at: datetime
     owner_run_id: str | None = None
     unreadable: str | None = None
-    """What in the row cannot be; then nobody may go by it."""
+    """The error in the row; then nobody may go by the row."""
     progress: str = ""
     """The same for as long as nothing goes on, over any number of workflows."""
     forced: bool = False
-    """Whether a forced stop is on record: it needs no proof that others cannot carry it. A plain one has its time."""
+    """True when a forced stop is on record: it needs no proof that others cannot carry it. A plain one has its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class EndedRun:
     pushes_delivered: bool = True
     exported: bool = False
     unreadable: str | None = None
-    """What in the row cannot be; then nobody may go by it."""
+    """The error in the row; then nobody may go by the row."""
 
     @property
     def ref(self) -> RunRef:
@@ -228,9 +228,9 @@ class WorkflowState:
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """How it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
+    """The way it closed (``terminated``, ``failed`` …); ``None``: open, or forgotten by the server."""
     why: str | None = None
-    """Why, in the words on record there; ``None``: it came to its end, or nobody gave a reason."""
+    """The reason, in the words on record there; ``None``: it came to its end, or nobody gave a reason."""
     run_uid: str | None = None
     """The run that an open one says it works for; ``None``: it says none, or none yet."""
     first_run_id: str | None = None
@@ -252,7 +252,7 @@ class OpenWorkflow:
     """The run that it says it works for; ``None`` before it has recorded one."""
     run_uid: str | None = None
     of_parent: bool = False
-    """Whether it works for a manager or a graph, which its id names."""
+    """True when it works for a manager or a graph, which its id names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class ClusterTask:
     index: int
     attempt: int
     executing: bool
-    """Whether its crawler executes; otherwise it waits for room."""
+    """True when its crawler executes; otherwise it waits for room."""
     task_id: int | None = None
     uid: str | None = None
     started_at: datetime | None = None
@@ -271,7 +271,7 @@ class ClusterTask:
     run_uid: str | None = None
     """Of the run that it says it is of; ``None``: it says none, so it is of no run of this database."""
     stray: bool = False
-    """Whether its object is gone and a process of it is all that is left; then ``uid`` names the process."""
+    """True when its object is gone and a process of it is all that is left; then ``uid`` names the process."""
 
     @property
     def run(self) -> RunRef:
@@ -322,12 +322,12 @@ class AuditFinding:
     workflow_id: str | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
-    """When it came to be, where that is known; otherwise its grace begins when it is first seen."""
+    """The time at which it came to be, where that is known; otherwise its grace begins when it is first seen."""
     spared: str | None = None
-    """Why it is told and never repaired, although others of its kind are."""
+    """The reason why it is told and never repaired, although others of its kind are."""
     unknown: bool = False
-    """Whether the database does not know it at all. Rows are never removed, so the database is an older copy, a new one
-    or the wrong one: only a person's word (``Unknown``) takes it up again or ends it."""
+    """True when the database does not know it at all. Rows are never removed, so the database is an older copy, a new
+    one or the wrong one: only a person's word (``Unknown``) takes it up again or ends it."""
     tries_max: int | None = None
     """Take-overs without progress after which it is given up; ``None``: it is nothing that a workflow carries."""
 
@@ -339,7 +339,7 @@ class Noted:
     first_seen: datetime
     repaired_at: datetime | None = None
     settled: bool = False
-    """Whether the same was found and repaired before and is nothing new."""
+    """True when the same was found and repaired before and is nothing new."""
     tries: int = 0
     """Take-overs in a row, without progress."""
 
@@ -428,7 +428,7 @@ class Reported:
     repair: str | None = None
     repaired: bool = False
     due_at: datetime | None = None
-    """When it will be repaired at the earliest; ``None``: done, or a person has to."""
+    """The earliest time at which it will be repaired; ``None``: done, or a person has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,12 +440,12 @@ class AuditReport:
     ended_at: datetime
     repair: bool
     looked: dict[str, int] = field(default_factory=dict)
-    """How many live runs, tasks on the cluster, open workflows and runs that ended lately were compared."""
+    """Numbers of compared things: live runs, tasks on the cluster, open workflows, and runs that ended lately."""
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     findings: list[Reported] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """What could not be compared at all, and why."""
+    """Things that could not be compared at all, and why."""
 
     @property
     def left(self) -> int:

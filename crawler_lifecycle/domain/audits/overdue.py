@@ -20,17 +20,17 @@ class OverdueLooks:
 
     count: int = 0
     since: datetime | None = None
-    """When the oldest was due."""
+    """The time at which the oldest was due."""
     run_id: int | None = None
     """The run whose look that is."""
     verified_at: datetime | None = None
-    """When that run was last looked at; ``None``: never."""
+    """The time at which that run was last looked at; ``None``: never."""
     lost: int = 0
     """Managers, graphs, due times and webhooks that no workflow carries."""
     lost_since: datetime | None = None
-    """When the first of them was found."""
+    """The time at which the first of them was found."""
     lost_what: str | None = None
-    """What was found of that."""
+    """The text of that finding."""
 
 
 def overdue_before(now: datetime) -> datetime:

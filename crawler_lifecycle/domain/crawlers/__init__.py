@@ -1,1 +1,1 @@
-"""What a crawler is: its definition, arguments, settings and pod."""
+"""The definition, arguments, settings and pod of a crawler."""

@@ -23,7 +23,7 @@ DESCRIPTION_MAX, CHOICES_MAX = 1000, 1000
 
 
 class ArgumentType(StrEnum):
-    """What an argument takes."""
+    """The type of text that an argument takes."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -32,7 +32,7 @@ class ArgumentType(StrEnum):
 
     @property
     def cure(self) -> str:
-        """What to give."""
+        """Say what to give."""
         return _CURES[self]
 
 
@@ -78,7 +78,7 @@ def check_texts(declared: Mapping[str, Argument], args: Mapping[str, Scalar], wh
 
 
 def fits(kind: ArgumentType, text: str) -> bool:
-    """Whether the text is of this type."""
+    """Tell whether the text is of this type."""
     if kind is ArgumentType.INTEGER:
         return re.fullmatch(r"[+-]?[0-9]{1,18}", text) is not None
     if kind is ArgumentType.NUMBER:

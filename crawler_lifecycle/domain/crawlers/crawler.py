@@ -22,7 +22,7 @@ GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.
 
 
 class CrawlerKind(StrEnum):
-    """How a crawler is started."""
+    """The way in which a crawler is started."""
 
     SCRAPY = "scrapy"
     COMMAND = "command"
@@ -51,7 +51,7 @@ class CrawlerDefinition:
     resumable: bool = False
     partial_ok: bool = False
     splits: bool | None = None
-    """Whether tasks with the same arguments share its work, by their index; ``None``: nobody says."""
+    """True when tasks with the same arguments share its work, by their index; ``None``: nobody says."""
     limits: dict[str, float | None] = field(default_factory=dict)
     files_max: int | None = None
     kubernetes: PodOptions = field(default_factory=PodOptions)

@@ -1,4 +1,4 @@
-"""What a catalogue entry says about its pods: the section ``kubernetes`` (docs/crawlers.md)."""
+"""The section ``kubernetes`` of a catalogue entry, which is about its pods (docs/crawlers.md)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Whether a label may have this value: empty, or at most 63 characters that begin and end alphanumerically."""
+    """Tell whether a label may have this value: empty, or at most 63 characters that begin and end alphanumerically."""
     return not text or _LABEL_NAME.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
-    """Whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
+    """Tell whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
     prefix, slash, name = text.rpartition("/")
     return _LABEL_NAME.fullmatch(name) is not None and (not slash or _DNS_NAME.fullmatch(prefix) is not None)
 
@@ -108,7 +108,7 @@ class Toleration:
     value: str | None = None
     effect: str | None = None
     seconds: int | None = None
-    """How long the pod stays on a node with a ``NoExecute`` taint; ``None``: for ever."""
+    """Seconds for which the pod stays on a node with a ``NoExecute`` taint; ``None``: for ever."""
 
     def __post_init__(self) -> None:
         _check_one_of("operator", self.operator, _OPERATORS)
@@ -218,11 +218,11 @@ class PodOptions:
     """The Kueue queue (LocalQueue) that admits its Jobs."""
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
-    """Whether the image holds our runner. Without it a command is started as it is, and its exit code says all."""
+    """True when the image holds our runner. Without it a command is started as it is, and its exit code says all."""
     project: str | None = None
     """The folder in the image that the crawler starts in; relative: to the image's working directory."""
     requests: Resources = field(default_factory=Resources)
-    """What the scheduler of the cluster reserves, where that should not follow from the limits."""
+    """Resources that the scheduler of the cluster reserves, where that should not follow from the limits."""
     scratch: str = "2Gi"
     """Size limit of each of the pod's own folders: /tmp, and files with state where no volume is shared."""
     user: int = 1000
@@ -269,16 +269,16 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What the settings of an installation name and keep for themselves, and no catalogue entry may have."""
+    """Names that the settings of an installation keep for themselves; no catalogue entry may have them."""
 
     claim: str | None = None
     """The volume that all crawls share, each by folders of its own."""
     secrets: frozenset[str] = frozenset()
     """The logins of its registries."""
     env_prefix: str = OF_CRAWLERS
-    """What variables begin with that ``secrets`` may name; all others of the scheduler service are not given out."""
+    """The beginning of variables that ``secrets`` may name; all others of the scheduler service are not given out."""
     webhooks_prefix: str = OF_WEBHOOKS
-    """What secrets of webhooks begin with: not for crawlers either."""
+    """The beginning of secrets of webhooks: not for crawlers either."""
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
         """Refuse volumes and references that would show it to a crawler. Raises ``InvalidRequest``."""

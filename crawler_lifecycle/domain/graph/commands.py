@@ -111,9 +111,9 @@ class RetrySteps(StepsCommand):
     names: list[str] | None = None
     """Steps by their paths; ``None``: all that were discarded or cancelled, or wait for their next try."""
     cascade: bool = True
-    """Whether dependents that were cancelled because of them begin anew as well."""
+    """True when dependents that were cancelled because of them begin anew as well."""
     fresh: bool = False
-    """Whether crawls get a new run; else the run that there is is resumed."""
+    """True when crawls get a new run; else the run that there is is resumed."""
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)

@@ -43,9 +43,9 @@ class Graph:
     next_batch: int = 1
     changed: set[int] = field(default_factory=set, repr=False)
     added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
-    """What ``add`` has appended, to be stored."""
+    """Steps that ``add`` has appended, to be stored."""
     records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """What crawls gave that have ended, to be stored."""
+    """Results of crawls that have ended, to be stored."""
 
     def __post_init__(self) -> None:
         self._spread = Propagation(self.steps, self.changed, fail_fast=self.options.fail_fast)

@@ -44,7 +44,7 @@ class Propagation:
         self.left: list[int] = []
         """Dependencies that do not let it through yet, missing ones included."""
         self.bad: list[int] = []
-        """Those of them that never will, as things stand."""
+        """The ones of them that never will, as things stand."""
         self.culprit: list[int] = []
         """One of those."""
         self.open: list[int] = []
@@ -53,7 +53,7 @@ class Propagation:
         """Steps in it of which something may run still, though they are cancelled."""
         self.gate: list[Gate] = []
         self.end: list[StepState | None] = []
-        """How it ended, with everything in it."""
+        """The way in which it ended, with everything in it."""
         self.calm: list[bool] = []
         self.discarded = 0
         """Steps that failed for good."""

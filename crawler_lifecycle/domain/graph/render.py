@@ -56,7 +56,7 @@ class Node:
     name: str
     kind: str
     label: str
-    """What it does: worker, function, crawler, manager; of a graph nothing."""
+    """The name of what it does: worker, function, crawler, manager; of a graph nothing."""
     state: str | None
     parent: str | None
     """The graph that it is drawn in."""
@@ -64,7 +64,7 @@ class Node:
     """Drawn as one box: how many steps are in it; else ``None``. Of a fan-out, whose kind is that of its steps,
     ``path`` is that of the first one: with it in ``expand`` they are drawn one by one."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Those steps by state."""
+    """Numbers of those steps by state."""
 
 
 @dataclass(frozen=True, slots=True)

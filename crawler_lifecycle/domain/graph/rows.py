@@ -26,12 +26,12 @@ class Step:
     ignore_discarded: bool = False
     graft: bool = False
     long: bool = False
-    """Whether it may take more than ``SHORT_S``."""
+    """True when it may take more than ``SHORT_S``."""
     priority: int = 0
     queue: str | None = None
     resources: tuple[tuple[tuple[str, str], ...], ...] = ()
     alternative: int | None = None
-    """Which of its alternatives of resources it holds, from being picked to its end."""
+    """The number of the alternative of resources that it holds, from being picked to its end."""
     max_parallel: int | None = None
     max_attempts: int = 1
     state: StepState = StepState.SUSPENDED
@@ -53,7 +53,7 @@ class Step:
     reason: str | None = None
     """One sentence: what it waits for, who cancelled it and why, how it failed."""
     unreadable: str | None = None
-    """What is wrong with its row, in which another hand has written. Until that is mended it stands still as
+    """The error in its row, in which another hand has written. Until that is mended it stands still as
     ``EXECUTING``, and nothing of it is written but that no call has it any more."""
 
 
@@ -76,7 +76,7 @@ class Picked:
     begin: Sequence[int] = ()
     """Crawls and managers."""
     again_at: datetime | None = None
-    """When a step becomes available by itself; ``None``: none does."""
+    """The time at which a step becomes available by itself; ``None``: none does."""
 
 
 @dataclass(frozen=True, slots=True)

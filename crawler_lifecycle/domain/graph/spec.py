@@ -85,18 +85,18 @@ class StepSpec:
     """Its name after the names of the graphs that it is in: ``fetch/users``."""
     kind: StepKind
     job: Mapping[str, Any] = field(default_factory=dict)
-    """What it does. ``function``: ``call`` (``module:qualname``), ``style`` (``plain``: called with ``args`` by name;
-    ``worker``: ``process(job)`` of a class; ``cascade``: called with the context; ``item``: with ``item`` and the
+    """The work of the step. ``function``: ``call`` (``module:qualname``), ``style`` (``plain``: called with ``args`` by
+    name; ``worker``: ``process(job)`` of a class; ``cascade``: called with the context; ``item``: with ``item`` and the
     context), ``args``, ``item``, ``record`` (whether what it returns is kept), ``meta``, ``label`` (what pictures
     show). ``crawl``: the fields of a ``RunRequest``. ``manager``: those of a ``NewManager``. ``graph``: ``context``,
     ``name``. Args, items, meta and contexts are as ``domain.values.to_json`` makes them."""
     deps: tuple[str, ...] = ()
     """Names of steps of the same level."""
     ignore_cancelled: bool = False
-    """Whether a cancelled dependency counts as completed."""
+    """True when a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """Whether it may attach steps below its own path while it runs; who depends on it waits for those too."""
+    """True when it may attach steps below its own path while it runs; who depends on it waits for those too."""
     timeout_s: float = SHORT_S
     max_attempts: int = 1
     backoff_s: float = 1.0
@@ -119,9 +119,9 @@ class GraphOptions:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     check_deps: bool = True
-    """Whether every dependency must be there from the beginning; else one may be appended later."""
+    """True when every dependency must be there from the beginning; else one may be appended later."""
     fail_fast: bool = False
-    """Whether nothing more starts once a step was discarded."""
+    """True when nothing more starts once a step was discarded."""
     max_parallel: int | None = None
     pools: Mapping[str, str] = field(default_factory=dict)
     """Resource -> how much there is of it; at least the largest need of one step."""

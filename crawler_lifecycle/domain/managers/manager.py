@@ -131,7 +131,7 @@ class ManagerSnapshot:
     flow_id: str
     attempt: int
     status: RunStatus | None = None
-    """How this attempt ended; until then the gateway and the database have it."""
+    """The status with which this attempt ended; until then the gateway and the database have it."""
     outcome: str | None = None
     cause: str | None = None
     live: int = 0
@@ -170,7 +170,7 @@ class AddJobs:
     jobs: list[Job] = field(default_factory=list)
     request_id: str | None = None
     seal: bool = False
-    """Whether no more will come (the built-in manager)."""
+    """True when no more will come (the built-in manager)."""
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
@@ -192,7 +192,7 @@ class SourceItem:
     job: Job | None
     error: str | None = None
     known: bool = False
-    """Whether a job of another flow is this one (``acquire_all_jobs``): it is left out like any that is known."""
+    """True when a job of another flow is this one (``acquire_all_jobs``): it is left out like any that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ class Page:
     position: int = 0
     """Yields that were read in all, those before this page included."""
     exhausted: bool = False
-    """Whether the source has no more."""
+    """True when the source has no more."""
     error: str | None = None
-    """What stops the source for good: it raised, or an item cannot be a job and ``on_item_error`` is ``stop``. Nothing
-    more is picked then, and the manager fails with this text when its live jobs have ended."""
+    """The reason why the source stops for good: it raised, or an item cannot be a job and ``on_item_error`` is
+    ``stop``. Nothing more is picked then, and the manager fails with this text when its live jobs have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class Start:
     close_reason: str | None = None
     next_seq: int = 1
     resumed: bool = False
-    """Whether another process held the class before, of this attempt or an earlier one: the resume hooks run."""
+    """True when another process held the class before, of this attempt or an earlier one: the resume hooks run."""
     started_at: float = 0.0
     """Epoch seconds at which this attempt began."""
 
@@ -274,14 +274,14 @@ class Ended:
     attempt: int
     """The attempt of the run that ended: hooks run once for each."""
     bad: bool
-    """Whether the run is FAILED; the class may count further outcomes as bad."""
+    """True when the run is FAILED; the class may count further outcomes as bad."""
     outcome: str
     retryable: bool
     """False for an end that no retry can better (stopped by a person, refused, fatal exit codes)."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """What hooks are given: the words of the table in docs/managers.md."""
+    """Values that hooks are given: the words of the table in docs/managers.md."""
     tries: int = 0
-    """How often its hooks have failed."""
+    """The number of times that its hooks have failed."""
 
     @property
     def given_up(self) -> bool:
@@ -309,18 +309,18 @@ class Facts:
     queued: int = 0
     buffered: int = 0
     exhausted: bool = False
-    """Whether the source has no more."""
+    """True when the source has no more."""
     sealed: bool = False
-    """Whether no more jobs come from outside (``ManagerStore.add_jobs``); only the built-in manager asks."""
+    """True when no more jobs come from outside (``ManagerStore.add_jobs``); only the built-in manager asks."""
     source_error: str | None = None
-    """What stopped the source for good (``Page.error``)."""
+    """The reason why the source stopped for good (``Page.error``)."""
     last_pick: float | None = None
     """Epoch seconds of the cycle that last picked a job."""
     cap: int | None = None
     """Most live jobs, where a person set it (``crawlctl manager cap``); ``None``: what the class says."""
     paused: bool = False
     more_ended: bool = False
-    """Whether further ends wait for the next cycle."""
+    """True when further ends wait for the next cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ class HookFailed:
     item_id: int
     attempt: int
     error: str
-    """Which hook, and what it raised."""
+    """The name of the hook, and what it raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +358,7 @@ class Added:
     ref: int
     job: Job
     unique: bool = True
-    """Whether it is left out when its identity is known; direct calls and periodic jobs are always made."""
+    """True when it is left out if its identity is known; direct calls and periodic jobs are always made."""
     seq: int | None = None
     """The number that it keeps: of a retry that of its first try; of a job that found no free slot when it was
     scheduled the next one, which is used up. A retry that this number has already is left out."""
@@ -402,10 +402,10 @@ class Decision:
     close_reason: str | None = None
     """The close reason as it is now; ``None``: not set."""
     over: bool = False
-    """Whether the class wants no further cycle: the manager ends when what is picked here has begun. Jobs that live
+    """True when the class wants no further cycle: the manager ends when what is picked here has begun. Jobs that live
     then go on by themselves: neither cancelled nor waited for (S-02, S-32)."""
     error: str | None = None
-    """What the class did wrong in this cycle, and the cure. With ``over``: the manager fails for it."""
+    """The mistake of the class in this cycle, and the cure. With ``over``: the manager fails for it."""
     waiting: str | None = None
     """One sentence: why nothing more was picked."""
     again_s: float | None = None

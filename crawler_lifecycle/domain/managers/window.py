@@ -70,7 +70,7 @@ class Window:
         self.due_at: float | None = None
         """Epoch seconds at which the next postponed job may start."""
         self.delayed_full = False
-        """Whether the source waits because too many of its jobs are delayed."""
+        """True when the source waits because too many of its jobs are delayed."""
         self._pool = pool
         self._now = _Tally(facts.next_seq, facts.live, Counter(facts.live_by_spider), Counter(facts.live_by_key))
         for ended in facts.ended:

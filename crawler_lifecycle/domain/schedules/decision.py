@@ -34,16 +34,16 @@ class Circumstances:
     late_s: float
     """Seconds between the due time and this decision."""
     allowed_s: float
-    """How late it may be: what is caught up, and the jitter."""
+    """Seconds by which it may be late: what is caught up, and the jitter."""
     overlap: Overlap
     previous_live: bool
-    """Whether what the previous due time began has no verdict yet."""
+    """True when what the previous due time began has no verdict yet."""
     paused: str | None = None
-    """Why the schedule is paused."""
+    """The reason why the schedule is paused."""
     next_due: str | None = None
     """The due time behind it, where that has come as well."""
     asked: bool = False
-    """Whether a person asked for this due time: it is never too late, and a pause does not keep it back."""
+    """True when a person asked for this due time: it is never too late, and a pause does not keep it back."""
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:

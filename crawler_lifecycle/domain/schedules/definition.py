@@ -86,7 +86,7 @@ class ScheduleSpec:
     """Dates of the zone, ``2026-12-24``, on which nothing is due."""
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
-    """How late a due time may still begin something."""
+    """Seconds by which a due time may be late and still begin something."""
     pause_after_failures: int | None = None
 
     def __post_init__(self) -> None:

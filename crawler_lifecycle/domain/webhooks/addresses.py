@@ -40,9 +40,9 @@ class WebhookRules:
     networks: Sequence[Network] = ()
     """May be called, whatever they are."""
     loopback: bool = False
-    """Whether this machine may be called, and by http: a developer's."""
+    """True when this machine may be called, and by http: a developer's."""
     env_prefix: str = OF_WEBHOOKS
-    """What the variables begin with that hold secrets."""
+    """The beginning of the variables that hold secrets."""
 
     def check(self, spec: WebhookSpec) -> None:
         """Refuse what may not be called whatever a name server says, and secrets that are none of webhooks.

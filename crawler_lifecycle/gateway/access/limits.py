@@ -20,7 +20,7 @@ STREAMS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one caller gets."""
+    """The limits for one caller."""
 
     reads_per_s: float = 100.0
     writes_per_s: float = 20.0

@@ -34,7 +34,7 @@ _PURPOSE = b"crawler-lifecycle login 1\n"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What a cookie says: the token's name and hash, when the login ends, and its own name."""
+    """The content of a cookie: the token's name and hash, when the login ends, and its own name."""
 
     name: str
     sha256: str
@@ -105,7 +105,7 @@ def cookie_of(headers: Headers) -> str | None:
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
-    """Whether a browser says that a page of ours, or the person at its address bar, sent this request.
+    """Tell whether a browser says that a page of ours, or the person at its address bar, sent this request.
 
     ``Origin`` of another host was refused before. Without ``Sec-Fetch-Site`` (plain HTTP off loopback) the cookie's own
     ``SameSite=Strict`` has to do.

@@ -51,19 +51,19 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an operation needs. ``role`` ``None`` opens it to everybody."""
+    """The rights that an operation needs. ``role`` ``None`` opens it to everybody."""
 
     role: Role | None
     body_max: int = BODY_MAX
     stream: Literal["never", "always", "when followed", "when waited"] = "never"
     own_run: bool = False
-    """Whether a crawler's own token is enough, for its own run."""
+    """True when a crawler's own token is enough, for its own run."""
     own_task: bool = False
-    """Whether the token of a task's runner is enough, for its own task."""
+    """True when the token of a task's runner is enough, for its own task."""
     basic: bool = False
-    """Whether the token may also come as the password of a basic authentication."""
+    """True when the token may also come as the password of a basic authentication."""
     page: bool = False
-    """Whether it is a part of the page, for people: described in docs/page.md and not in openapi.json."""
+    """True when it is a part of the page, for people: described in docs/page.md and not in openapi.json."""
 
     @property
     def writes(self) -> bool:
@@ -150,7 +150,7 @@ class Entrance:
 
 
 class Operations:
-    """Which operation a request asks for. Raises ``RuntimeError`` when a route of the app is not in ``ACCESS``."""
+    """Finds the operation of a request. Raises ``RuntimeError`` when a route of the app is not in ``ACCESS``."""
 
     def __init__(self, app: FastAPI) -> None:
         self._known: list[tuple[re.Pattern[str], set[str], str]] = []
@@ -169,7 +169,7 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """What a request needs that is for no operation: a method that its path does not take, or no path of ours."""
+        """The access for a request to no operation: its path does not take the method, or is no path of ours."""
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
         return replace(_UNKNOWN, basic=basic)
 
@@ -190,7 +190,7 @@ def caller_role() -> Role | None:
 
 
 def may(operation: str) -> bool:
-    """Whether the present caller may do this, so that a page shows nobody what would be refused."""
+    """Tell whether the present caller may do this, so that a page shows nobody what would be refused."""
     caller, needed = _CALLER.get(), ACCESS[operation].role
     return caller is None or needed is None or (caller.role is not None and caller.role.covers(needed))
 
@@ -270,7 +270,7 @@ class AuthenticationMiddleware:
                 await self._until_revoked(headers, access, scope, receive, send)
 
     def _caller(self, headers: Headers, access: Access, address: str | None, *, writes: bool = False) -> Caller | None:
-        """Who calls; ``None`` when the gateway is open. Raises ``Problem`` 401, and 429 for too many wrong tokens from
+        """The caller; ``None`` when the gateway is open. Raises ``Problem`` 401, and 429 for too many wrong tokens from
         this address (``None``: it was counted before)."""
         callers, key = self._entrance.callers, self._entrance.task_key
         if callers is None:
@@ -303,7 +303,7 @@ class AuthenticationMiddleware:
         return self._logins.find(cookie, self._clock())
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
-        """Who calls what is open to everybody, if they say so and it is true."""
+        """The caller of something open to everybody, if they say who they are and it is true."""
         try:
             return self._caller(headers, _READ, address) if {"authorization", "cookie"} & set(headers) else None
         except Problem:

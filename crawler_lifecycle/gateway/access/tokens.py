@@ -36,21 +36,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
 class Role(enum.StrEnum):
-    """What a caller may do; each role may do what the ones before it may."""
+    """The rights of a caller; each role may do what the ones before it may."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Whether this role is enough where ``needed`` is asked for."""
+        """Tell whether this role is enough where ``needed`` is asked for."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request.
+    """The sender of a request.
 
     ``role`` is ``None`` for a crawler, which may only add tasks to ``run`` and read its stop; with ``task`` (index
     and attempt) it is that task's runner, which may only upload its files.
@@ -89,7 +89,7 @@ def new_token(name: str, role: Role | str) -> tuple[str, str]:
 
 
 def digest(token: str) -> str:
-    """What the file stores of a token."""
+    """The hash that the file stores of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -148,7 +148,7 @@ class TokenFile:
 
 
 def _mark(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is edited, replaced, or swapped behind a link as mounted secrets are."""
+    """Numbers that change when a file is edited, replaced, or swapped behind a link as mounted secrets are."""
     try:
         found = path.stat()
     except OSError as error:

@@ -48,7 +48,7 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
 
 def names(known: str, tag: str) -> bool:
-    """Whether a header ``If-None-Match`` names this validator."""
+    """Tell whether a header ``If-None-Match`` names this validator."""
     return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
 
 

@@ -33,7 +33,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(stor
 
 
 class Paging(BaseModel):
-    """What every list takes. Unknown parameters are refused: a misspelt filter would answer with everything."""
+    """Parameters that every list takes. Unknown ones are refused: a misspelt filter would answer with everything."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,1 +1,1 @@
-"""What is done to graphs."""
+"""Commands, routes and pages for graphs."""

@@ -107,7 +107,7 @@ class StopGraphBody(StopBody):
 
 
 class ChangedSteps(BaseModel):
-    """What became of a command about steps."""
+    """The outcome of a command about steps."""
 
     id: str
     count: int

@@ -89,7 +89,7 @@ def add_graphs(
 
 
 async def _carried_out(commands: GraphCommands, key: str, pressed: GraphForm) -> str:
-    """What became of it, in a sentence."""
+    """Carry out what was pressed, and say in a sentence what became of it."""
     own = pressed.action.body
     if pressed.action.path == "stop":
         done = await commands.stop(key, signed(StopGraphBody(**own, reason=pressed.reason)))

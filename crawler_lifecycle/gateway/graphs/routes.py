@@ -78,7 +78,7 @@ class Graph(BaseModel):
     id: str
     graph_id: int
     graph_uid: str
-    """Who it is: a number comes again where a database was restored, a uid never."""
+    """The graph's identity: a number comes again where a database was restored, a uid never."""
     name: str | None
     workflow_id: str
     """Also the ``parent`` of its runs."""
@@ -91,9 +91,9 @@ class Graph(BaseModel):
     counts: dict[str, int]
     """State -> jobs in it."""
     waiting: str | None
-    """What it waits for, in a sentence, when nothing of it executes."""
+    """A sentence about what it waits for, when nothing of it executes."""
     cause: str | None
-    """Why it was discarded or cancelled."""
+    """The reason why it was discarded or cancelled."""
     stop: Stop | None
     options: GraphOptions
     pages: int
@@ -103,13 +103,13 @@ class Graph(BaseModel):
     parent: str | None
     created_at: datetime
     started_at: datetime | None
-    """When its first step began."""
+    """The time at which its first step began."""
     ended_at: datetime | None
     updated_at: datetime
     pruned_at: datetime | None
-    """When its steps and results were removed, long after its end."""
+    """The time at which its steps and results were removed, long after its end."""
     unreadable: str | None
-    """What cannot be in the graph's row, because another program wrote it, and the cure."""
+    """The error in the graph's row, which another program wrote, and the cure."""
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
@@ -131,7 +131,7 @@ class Graph(BaseModel):
 
 
 def waiting(row: GraphRow) -> str | None:
-    """What a graph waits for, in a sentence."""
+    """Say in a sentence what a graph waits for."""
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
@@ -151,7 +151,7 @@ class AcceptedGraph(Graph):
     """A graph after a command."""
 
     note: str | None = None
-    """What the caller should know, such as that it takes effect later."""
+    """A note for the caller, such as that it takes effect later."""
 
 
 class GraphPage(BaseModel):
@@ -174,7 +174,7 @@ class StepPage(BaseModel):
 
 
 class Level(BaseModel):
-    """How far a graph, or a graph within it, has come."""
+    """The progress of a graph, or of a graph within it."""
 
     name: str | None
     state: str
@@ -186,7 +186,7 @@ class Level(BaseModel):
 
 
 class GraphStatus(Level):
-    """How far a graph has come, with the graphs within it."""
+    """The progress of a graph, with the graphs within it."""
 
     id: str
 
@@ -200,7 +200,7 @@ class GraphStatus(Level):
 
 
 class Form(StrEnum):
-    """How a picture is told."""
+    """The format of a picture."""
 
     JSON = "json"
     DOT = "dot"
@@ -208,7 +208,7 @@ class Form(StrEnum):
 
 
 class ContextAnswer(BaseModel):
-    """What cascades get beside results; null when nothing was ever set."""
+    """The values that cascades get beside results; null when nothing was ever set."""
 
     context: dict[str, Any] | None
 
@@ -388,8 +388,8 @@ def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed)
         "/v1/graphs/{id}/status", operation_id="getGraphStatus", response_model=GraphStatus, responses=NOT_MODIFIED
     )
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
-        """How far a graph has come, with the graphs within it. With ``wait`` the answer comes when it has ended, or
-        after so many seconds."""
+        """The progress of a graph, with the graphs within it. With ``wait`` the answer comes when the graph has ended,
+        or after so many seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
                 row = await run_in_threadpool(_found, graphs, id)
@@ -427,7 +427,7 @@ def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed)
 
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:
-        """What the functions of a graph printed last: 16 KiB at most, over all its processes."""
+        """The last output of the functions of a graph: 16 KiB at most, over all its processes."""
         return PlainTextResponse(graphs.graph_output(_found(graphs, id).graph_id), headers=_HEADERS)
 
 
@@ -478,8 +478,8 @@ def _add_steps(app: FastAPI, graphs: GraphStore) -> None:
 def _add_results(app: FastAPI, graphs: GraphStore) -> None:
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
-        """What a step recorded, as JSON; of a crawl how it ended. What JSON has no word for is tagged: `{"$date":
-        "2026-11-22"}`."""
+        """The value that a step recorded, as JSON; of a crawl, how it ended. A value that JSON has no word for is
+        tagged: `{"$date": "2026-11-22"}`."""
 
         def found() -> Iterator[bytes]:
             graph = _found(graphs, id)
@@ -492,7 +492,8 @@ def _add_results(app: FastAPI, graphs: GraphStore) -> None:
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
-        """What steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some megabytes."""
+        """Values that steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some
+        megabytes each."""
 
         def found() -> tuple[int, list[StepRow], int | None]:
             graph = _found(graphs, id)
@@ -515,7 +516,7 @@ def _add_results(app: FastAPI, graphs: GraphStore) -> None:
 
     @app.get("/v1/graphs/{id}/context", operation_id="getContext")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
-        """What the cascades of a graph, or of the graph within it that ``path`` names, get beside results."""
+        """Values that the cascades of a graph, or of the graph within it that ``path`` names, get beside results."""
         graph = _found(graphs, id)
         number = _step(graphs, graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
@@ -544,7 +545,7 @@ def _token(kind: str, last: int | None) -> str | None:
 
 
 def _values(graphs: GraphStore, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:
-    """What these steps recorded, as JSON in chunks."""
+    """The values that these steps recorded, as JSON in chunks."""
     recorded = {one.number: one for one in given}
     for number, parts in itertools.groupby(graphs.results(graph_id, list(recorded)), key=lambda part: part[0]):
         yield recorded[number], unpacked(data for _, data in parts)

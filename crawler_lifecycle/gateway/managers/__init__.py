@@ -1,1 +1,1 @@
-"""What is done to crawl managers."""
+"""Commands, routes and pages for crawl managers."""

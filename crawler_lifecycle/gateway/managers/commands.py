@@ -141,8 +141,8 @@ class ManagerCommands:
         return (await self._plan(body))[1]
 
     async def _plan(self, body: StartManager) -> tuple[PlanRow | None, str | None]:
-        """What is registered of the class, and what the caller should know. Raises ``Problem`` 422, and 503 while a
-        worker reads its module."""
+        """Find what is registered of the class, and what the caller should know. Raises ``Problem`` 422, and 503 while
+        a worker reads its module."""
         rows = await run_in_threadpool(self._plans.list_plans)
         if body.crawler is not None:
             crawler = await self._crawlers.get(body.crawler)

@@ -103,7 +103,7 @@ def add_managers(
 
 
 async def _carried_out(commands: ManagerCommands, manager_id: int, pressed: ManagerForm) -> str:
-    """What became of it, in a sentence."""
+    """Carry out what was pressed, and say in a sentence what became of it."""
     match pressed.action.path:
         case "stop":
             body = StopManager(**pressed.action.body, reason=pressed.reason)

@@ -162,12 +162,12 @@ class SetCap(StrictBody):
 
 
 class AddedJobs(BaseModel):
-    """What became of a page of jobs."""
+    """The outcome of a page of jobs."""
 
     manager_id: int
     jobs: int
     new: int
-    """Those that no job of the manager was like before; the others were left out."""
+    """The number of those that no job of the manager was like before; the others were left out."""
     sealed: bool
     note: str | None
 

@@ -65,7 +65,7 @@ class Jobs(BaseModel):
     started: int
     ended: int
     yields: int
-    """What its source gave so far, over all passes."""
+    """The number of items that its source gave so far, over all passes."""
     duplicates: int
     skipped: int
     scheduled: int
@@ -79,7 +79,7 @@ class Manager(BaseModel):
 
     manager_id: int
     manager_uid: str
-    """Who it is: a number comes again where a database was restored, a uid never."""
+    """The manager's identity: a number comes again where a database was restored, a uid never."""
     name: str
     flow_id: str
     workflow_id: str
@@ -99,17 +99,17 @@ class Manager(BaseModel):
     """Most of them, where a person set it; null: what the class says."""
     paused: bool
     waiting: str | None
-    """Why nothing more is picked, in a sentence; null when nothing keeps it."""
+    """The reason why nothing more is picked, in a sentence; null when nothing keeps it."""
     error: str | None
-    """What its class did wrong, at which position, and the cure."""
+    """The mistake of its class, at which position, and the cure."""
     stop: Stop | None
     leave: bool
-    """Whether its runs go on after a stop."""
+    """True when its runs go on after a stop."""
     jobs: Jobs
     position: int
     exhausted: bool
     sealed: bool
-    """Whether no more jobs come from outside."""
+    """True when no more jobs come from outside."""
     close_reason: str | None
     tags: list[str]
     requested_by: str | None
@@ -118,11 +118,11 @@ class Manager(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
-    """When anything of the above was last written: by its newest cycle, or by a command after it."""
+    """The time at which anything of the above was last written: by its newest cycle, or by a command after it."""
     jobs_pruned_at: datetime | None
-    """When jobs of it were last removed, long after an end: since then the same jobs are new to it."""
+    """The time at which jobs of it were last removed, long after an end: since then the same jobs are new to it."""
     unreadable: str | None
-    """What cannot be in the manager's row, because another program wrote it, and the cure."""
+    """The error in the manager's row, which another program wrote, and the cure."""
 
     @classmethod
     def of(cls, row: ManagerRow, **more: Any) -> Self:
@@ -151,7 +151,7 @@ class Manager(BaseModel):
 
 
 def waiting(row: ManagerRow) -> str | None:
-    """What a manager waits for, in a sentence."""
+    """Say in a sentence what a manager waits for."""
     if row.status in ENDED or row.unreadable:
         return None
     live = row.counts.live
@@ -171,7 +171,7 @@ class ManagerDetail(Manager):
     state: Mapping[str, Any]
     stats: Mapping[str, float]
     generation: int
-    """How often its class was built anew."""
+    """The number of times that its class was built anew."""
     fingerprint: str | None
 
 
@@ -200,7 +200,7 @@ class Plan(PlanRow):
     """A class that a manager can be started of, or a module whose functions graphs may call."""
 
     served: bool = False
-    """Whether a worker said lately that it serves this."""
+    """True when a worker said lately that it serves this."""
 
     @classmethod
     def of(cls, row: PlanRow, now: datetime) -> Self:
@@ -369,7 +369,7 @@ def add_manager_readers(
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
-        """What the class of a manager printed last: 16 KiB at most, over all its processes, as of its newest cycle."""
+        """The last output of the class of a manager: 16 KiB at most, over all its processes, as of its newest cycle."""
         found(manager_id)
         return PlainTextResponse(managers.manager_output(manager_id))
 

@@ -24,7 +24,7 @@ _WRONG = "This token is unknown or has expired. Copy it again, or ask for a new 
 
 
 class LoginForm(BaseModel):
-    """What the login sends."""
+    """The form that the login sends."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What is the same for every answer to a browser: headers, and problems as pages.
+"""Treatment of every answer to a browser: headers, and problems as pages.
 
 It stands in front of everything else, so that whatever refuses a request is told in HTML to those who read HTML.
 Programs ask for no HTML and get problem documents as ever.
@@ -87,7 +87,7 @@ def _as_page(scope: Scope, headers: Headers, held: list[Message]) -> list[Messag
 
 
 def _path(scope: Scope) -> str:
-    """Where the request went, as an address of ours that cannot be one of another host."""
+    """The path and query of the request, as an address of ours that cannot be one of another host."""
     path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")
     asked = scope["query_string"].decode("latin-1")
     return f"{path}?{asked}" if asked else path

@@ -26,7 +26,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
-    """Where the run stands at ``now``; ``more`` is what its row does not tell."""
+    """The situation of the run at ``now``; ``more`` is what its row does not tell."""
     most = row.request.get("max_parallel_tasks")
     stop = row.stop
     return Standing(
@@ -49,7 +49,7 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
 
 
 def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
-    """What the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
+    """The facts that the tasks of a live run add to their numbers: which of them are waited for, or why they wait."""
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     try:
@@ -64,7 +64,7 @@ def told_by_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
 def undelivered(
     attempt: int, exports: Sequence[Mapping[str, Any]], deliveries: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """What has not got through of an ended attempt, each in words."""
+    """The events and exports of an ended attempt that have not got through, each in words."""
     words = []
     for delivery in deliveries:
         if delivery.get("attempt") != attempt or delivery.get("status") == "delivered":
@@ -92,7 +92,7 @@ class UploadPart(StrictBody):
 
 
 class UploadTicket(BaseModel):
-    """Where exactly these bytes may be put, by a ``PUT`` with these headers and before ``expires_at``."""
+    """The place where exactly these bytes may be put, by a ``PUT`` with these headers and before ``expires_at``."""
 
     url: str
     headers: dict[str, str]
@@ -115,7 +115,7 @@ class Stop(BaseModel):
 
 
 class StopOfRun(BaseModel):
-    """Whether a run is to end. Its crawler may ask too, so nothing stands here of who wants it and why."""
+    """The answer to whether a run is to end. Its crawler may ask too, so it does not say who wants it and why."""
 
     run_id: int
     asked: bool
@@ -127,7 +127,7 @@ class Run(BaseModel):
 
     run_id: int
     run_uid: str
-    """Who it is: a number comes again where a database was restored, a uid never."""
+    """The run's identity: a number comes again where a database was restored, a uid never."""
     request_id: str
     workflow_id: str
     crawler: str
@@ -145,7 +145,7 @@ class Run(BaseModel):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """What the run waits for at this moment, in a sentence; null when it waits for nothing but its next look."""
+    """A sentence about what the run waits for at this moment; null when it waits for nothing but its next look."""
     waiting_for: str | None
     waiting_since: datetime | None
     look_error: str | None
@@ -154,10 +154,10 @@ class Run(BaseModel):
     verified_ago_s: float | None
     next_look_at: datetime | None
     stale: bool
-    """Whether the look that was due is overdue: nobody vouches for the status any more."""
+    """True when the look that was due is overdue: nobody vouches for the status any more."""
     blocked: str | None = None
     last_progress_at: datetime | None
-    """When counters were last seen to move, by a look or by the observer between two: what they say is of then."""
+    """The time at which counters were last seen to move, by a look or by the observer between two: they are of then."""
     pages: int | None
     items: int | None
     errors: int | None
@@ -168,7 +168,7 @@ class Run(BaseModel):
     ended_at: datetime | None
     updated_at: datetime
     unreadable: str | None
-    """What cannot be in the run's row, because another program wrote it, and the cure."""
+    """The error in the run's row, which another program wrote, and the cure."""
     _waits: str | None = PrivateAttr(default=None)
 
     @property
@@ -225,7 +225,7 @@ class CancellationEntry(BaseModel):
     force: bool
     requested_at: datetime
     acted_at: datetime | None
-    """When the run's workflow had heard of it; null: not yet."""
+    """The time at which the run's workflow had heard of it; null: not yet."""
 
 
 class DeliveryEntry(BaseModel):
@@ -284,17 +284,17 @@ class Overdue(BaseModel):
 
     count: int
     since: datetime | None
-    """When the oldest of them was due."""
+    """The time at which the oldest of them was due."""
     run_id: int | None
     """The run whose look that is."""
     verified_at: datetime | None
-    """When that run was last verified; null also when it never was."""
+    """The time at which that run was last verified; null also when it never was."""
     lost: int
     """Managers, graphs, due times and webhooks that no workflow carries at present."""
     lost_since: datetime | None
-    """When the first of them was found."""
+    """The time at which the first of them was found."""
     lost_what: str | None
-    """What was found of that."""
+    """The text of that finding."""
     text: str | None
     """All of it in one sentence; null when no look is overdue and nothing is lost."""
 
@@ -323,7 +323,7 @@ class TaskFilePage(BaseModel):
 
     run_id: int
     readable: bool
-    """Whether files of this run can be read here at all."""
+    """True when files of this run can be read here at all."""
     files: list[RunFile]
     left_out: int
     """Links, pipes, names that are no text, and files beyond the limits."""
@@ -347,7 +347,7 @@ class AuditBody(StrictBody):
 
 
 class Audit(BaseModel):
-    """What one audit looked at, found and did. ``left`` is how many findings were not repaired."""
+    """The report of what one audit looked at, found and did. ``left`` is how many findings were not repaired."""
 
     audit_id: str
     started_at: datetime
@@ -411,7 +411,7 @@ class CrawlerList(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether the gateway can work; each check is ``ok`` or says what is wrong."""
+    """The answer to whether the gateway can work; each check is ``ok`` or says what is wrong."""
 
     ready: bool
     checks: dict[str, str]

@@ -58,7 +58,7 @@ class _Kept:
 
 
 class Blocked:
-    """What is known about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
+    """Knowledge about runs that cannot go on. ``listed`` asks nobody, ``of`` asks Temporal about one run."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Blocked:
         self._noted[name] = kept.since
 
     def listed(self, row: RunRow) -> str | None:
-        """Why this run does not go on, as far as the last query told."""
+        """The reason why this run does not go on, as far as the last query told."""
         return self._listed(*_names(row))
 
     def listed_workflow(self, name: str) -> str | None:
@@ -162,7 +162,8 @@ class Blocked:
         return None
 
     async def of(self, row: RunRow) -> str | None:
-        """Why this run does not go on. Sees it before the server lists it; waits a second for the answer at most."""
+        """The reason why this run does not go on. Sees it before the server lists it; waits a second for the answer
+        at most."""
         main = _names(row)[0]
         if row.status.terminal and main not in self._known:
             return self.listed(row)

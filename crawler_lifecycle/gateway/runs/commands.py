@@ -50,7 +50,7 @@ LATER = "It is recorded, and takes effect as soon as Temporal can be reached, wi
 
 @dataclass(frozen=True, slots=True)
 class Commanded(Generic[Row]):
-    """What a command was about, afterwards. ``fresh`` is false when it had been accepted before, or changes nothing."""
+    """The subject of a command, afterwards. ``fresh`` is false when it had been accepted before, or changes nothing."""
 
     row: Row
     fresh: bool = True

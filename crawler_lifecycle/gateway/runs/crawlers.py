@@ -65,11 +65,11 @@ class Crawlers:
 
     @property
     def age_s(self) -> float | None:
-        """How long ago the crawlers were read, in seconds, while they cannot be read again; otherwise ``None``."""
+        """Seconds since the crawlers were read, while they cannot be read again; otherwise ``None``."""
         return None if self._failure is None or self._read_at is None else self._clock() - self._read_at
 
     def note(self) -> str | None:
-        """What a caller should know about a catalogue that could not be read again."""
+        """The note for a caller about a catalogue that could not be read again."""
         age = self.age_s
         if age is None:
             return None

@@ -157,7 +157,7 @@ class RunFiles:
 
 
 def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart) -> Iterator[bytes]:
-    """What the file had when it was opened; what comes after is for the next question."""
+    """The content that the file had when it was opened; what comes after is for the next question."""
     now: FilePart | None = first
     place = 0
     while now is not None and now.data:

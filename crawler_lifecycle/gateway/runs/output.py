@@ -110,7 +110,7 @@ def missing(run_id: int, what: str) -> Problem:
 
 @contextlib.contextmanager
 def reading(run_id: int) -> Iterator[None]:
-    """What an archive that cannot be read means for whoever asks. Raises ``Problem`` 503."""
+    """Raise ``Problem`` 503 for an archive that cannot be read."""
     try:
         yield
     except NotDelivered as error:
@@ -127,7 +127,7 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
 
     @app.get("/v1/runs/{run_id}/logs", operation_id="getLog", response_class=PlainTextResponse)
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> Streamed:
-        """What a task printed, as it printed it: its last lines and, with ``follow``, what comes until it has ended.
+        """The output of a task, as it was printed: its last lines and, with ``follow``, what comes until it has ended.
 
         Where the cluster is out of this gateway's reach there is the end of the log that was kept, once the task has
         ended.

@@ -121,8 +121,8 @@ class RecentRuns:
 
 
 def brought_less(runs: Sequence[RecentRun]) -> str | None:
-    """Whether the newest good run brought strikingly fewer items than those before, in a sentence. ``runs`` are newest
-    first."""
+    """Say in a sentence that the newest good run brought strikingly fewer items than those before; ``None``: it did
+    not. ``runs`` are newest first."""
     good = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
     if len(good) <= RUNS_MIN:
         return None

@@ -274,7 +274,7 @@ class RunViews:
         return Run.of(row, now, blocked=self._blocked.listed(row), known=known)
 
     def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
-        """What there is to say about the tasks of each of these runs. Blocks."""
+        """The facts to tell about the tasks of each of these runs. Blocks."""
         keys = {row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows}
         known = {run_id: self._ended[key] for run_id, key in keys.items() if key in self._ended}
         asked = [run_id for run_id in keys if run_id not in known]
@@ -346,7 +346,8 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
     @app.get("/v1/runs/{run_id}/stop", operation_id="getStop")
     def get_stop(run_id: RunId) -> StopOfRun:
-        """Whether a run is to end, and by force. A crawler may ask this of its own run with the token it was given."""
+        """Tell whether a run is to end, and whether by force. A crawler may ask this of its own run with the
+        token it was given."""
         try:
             row = found(store.runs, run_id)
         except RowUnreadable:  # a crawler that is to be killed hears of it all the same
@@ -393,7 +394,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
     def list_corrections_of_run(
         run_id: RunId, filters: Annotated[CorrectionsOfRunFilters, Query()], request: Request
     ) -> Response:
-        """What was recorded about a run and turned out to be untrue."""
+        """Records about a run that turned out to be untrue."""
         after = decode("correction", filters.page_token)
         if after is None:
             found(runs, run_id)

@@ -1,1 +1,1 @@
-"""What is done to schedules."""
+"""Commands, routes and pages for schedules."""

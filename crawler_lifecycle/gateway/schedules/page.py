@@ -261,7 +261,7 @@ def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> int | None:
-    """How many due times a backfill would have; ``None`` when that number was shown and pressed on."""
+    """The number of due times that a backfill would have; ``None`` when that number was shown and pressed on."""
     body = _window(pressed)
     row = await commands.find(name)
 
@@ -282,7 +282,7 @@ def _window(pressed: ScheduleForm) -> Backfill:
 
 
 async def _carried_out(commands: ScheduleCommands, name: str, pressed: ScheduleForm) -> str:
-    """What became of it, in a sentence."""
+    """Carry out what was pressed, and say in a sentence what became of it."""
     if pressed.do in ("trigger", "backfill"):
         if pressed.do == "trigger":
             seen = None if pressed.seen is None else datetime.fromtimestamp(pressed.seen, UTC)

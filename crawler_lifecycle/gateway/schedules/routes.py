@@ -59,9 +59,9 @@ class Schedule(BaseModel):
     ended_at: datetime | None
     """Since when it has no further due times."""
     in_temporal: bool
-    """Whether Temporal has this definition already."""
+    """True when Temporal has this definition already."""
     trouble: str | None
-    """What was found changed in Temporal, and set back; or that no workflow carries a due time."""
+    """The thing that was found changed in Temporal, and set back; or that no workflow carries a due time."""
     checked_until: datetime
     """Each due time before has its line."""
     requested_by: str | None

@@ -22,7 +22,7 @@ _NAME = re.compile(rb"""^content-disposition:[ \t]*form-data;(?:[^\r\n]*;)?[ \t]
 
 
 def refused(text: str) -> Problem:
-    """What is told of a request that can never work."""
+    """The problem to tell of a request that can never work."""
     return Problem(422, "invalid_request", text)
 
 

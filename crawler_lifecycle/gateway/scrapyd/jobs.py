@@ -46,7 +46,7 @@ _FIELDS = {"request_id": "jobid", "crawler": "spider"}
 
 
 class Jobs:
-    """What each call answers, without ``status`` and ``node_name``. Raises ``Problem`` and errors of the domain."""
+    """The answers to each call, without ``status`` and ``node_name``. Raises ``Problem`` and errors of the domain."""
 
     def __init__(self, project: str, commands: Commands, crawlers: Crawlers, runs: RunReader) -> None:
         self._project = project
@@ -57,7 +57,7 @@ class Jobs:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     async def daemonstatus(self, form: Form) -> Answer:
-        """How many jobs there are in each state; of those that have finished, as many as are listed."""
+        """The number of jobs in each state; of those that have finished, as many as are listed."""
 
         def count(state: str, most: int) -> int:
             return self._runs.count_runs(_statuses(state), most)

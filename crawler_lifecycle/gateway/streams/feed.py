@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Gone(Exception):
-    """What follows a reader's place is not on record any more."""
+    """Events after a reader's place are not on record any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Feed:
 
     @property
     def readers(self) -> int:
-        """Who reads or waits now."""
+        """The number of those who read or wait now."""
         return self._readers
 
     @property
@@ -171,16 +171,16 @@ class Feed:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is served any more."""
+        """True when nobody is served any more."""
         return self._closed
 
     @property
     def news(self) -> asyncio.Event:
-        """What is set at the next news: taken before a look at the place, so that none gets lost in between."""
+        """The event that is set at the next news: take it before a look at the place, so that no news gets lost."""
         return self._news
 
     async def place(self, within_s: float) -> int:
-        """Where the outbox ends; 0 where nobody knows in time, and then everything that comes is news."""
+        """The place where the outbox ends; 0 where nobody knows in time, and then everything that comes is news."""
         if self._head is None:
             await self.heard(self._news, within_s)
         return self._head or 0
@@ -241,7 +241,8 @@ class Feed:
                 await self.heard(news, told_at + self._ping_s - self._now())
 
     async def _place(self, after: int | None, subject: str | None) -> tuple[int, bool]:
-        """Where a reader begins, and whether that is not where it left off: what follows is gone, or never was here."""
+        """The place where a reader begins, and whether that is not where it left off: what follows is gone, or never
+        was here."""
         assert self._head is not None, "the database has answered"
         if after is None:
             return self._head, False
@@ -253,7 +254,7 @@ class Feed:
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, place: int, subject: str | None) -> bool:
-        """Whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
+        """Tell whether anything of what followed ``place`` was removed: of the run, or the very next event of all."""
         limiter = self._catch_up_threads
         if subject is None:
             # Every number was given to an event, so one that is missing was removed.
@@ -270,7 +271,7 @@ class Feed:
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
     async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
-        """What follows ``place``, at most about ``CHUNK`` bytes, and the place after it.
+        """The bytes that follow ``place``, at most about ``CHUNK`` of them, and the place after them.
 
         Raises ``Gone`` when it has to be ``whole`` and is not.
         """

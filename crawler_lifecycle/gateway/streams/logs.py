@@ -116,11 +116,11 @@ class LogReader:
         return await self.read(task, WHOLE, follow=False)
 
     def _may_come(self, task: LoggedTask) -> bool:
-        """Whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
+        """Tell whether a log that is not here may come: the task has not begun, or nobody can say that it has."""
         return self._source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
     async def _pruned(self, task: LoggedTask) -> bool:
-        """Whether ends of logs were removed of the run."""
+        """Tell whether ends of logs were removed of the run."""
         return (
             task.status.terminal and pruned_through(await self._ask(self._runs.properties, task.run.run_id)) is not None
         )
@@ -140,7 +140,7 @@ class LogReader:
         return Problem(404, "log_not_found", where + why, run_id=task.run.run_id)
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
-        """Where the last ``lines`` lines before ``part.next`` begin, if that is not further back than allowed."""
+        """The place where the last ``lines`` lines before ``part.next`` begin, if that is not too far back."""
         end, size = part.next, len(part.data)
         while True:
             kept = len(_last_lines(part.data, lines))
@@ -153,7 +153,7 @@ class LogReader:
             part = found
 
     async def _copy(self, task: LoggedTask, place: int, end: int, lines: int) -> AsyncGenerator[bytes, None]:
-        """What lies between two places; the kept end of a log that went away before any of it was given."""
+        """The bytes between two places; the kept end of a log that went away before any of it was given."""
         begin = place
         while place < end:
             part = await self._part(task, place, min(CHUNK, end - place))
@@ -165,7 +165,7 @@ class LogReader:
             yield _last_lines(kept, lines)
 
     async def _follow(self, task: LoggedTask, place: int, *, seen: bool) -> AsyncGenerator[bytes, None]:
-        """What comes from a place on, until the task has ended and all of it was given.
+        """The bytes that come from a place on, until the task has ended and all of it was given.
 
         ``seen``: its log was found. One that was never found is given as far as it was kept.
         """
@@ -194,7 +194,7 @@ class LogReader:
             yield kept
 
     async def _over(self, task: LoggedTask) -> bool:
-        """Whether the task is recorded as ended, or its row belongs to a former attempt by now."""
+        """Tell whether the task is recorded as ended, or its row belongs to a former attempt by now."""
         try:
             found = await self._ask(
                 lambda: self._tasks.list_tasks(

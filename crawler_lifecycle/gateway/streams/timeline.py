@@ -57,7 +57,7 @@ class TimelineEntry(BaseModel):
 
 
 class TimelinePage(BaseModel):
-    """What happened to a run and its tasks, oldest first."""
+    """A page of what happened to a run and its tasks, oldest first."""
 
     timeline: list[TimelineEntry]
     next_page_token: str | None
@@ -65,7 +65,7 @@ class TimelinePage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """How far each source was told: the numbers of a transition and a correction, and a rank among the rest."""
+    """The place reached in each source: the numbers of a transition and a correction, and a rank among the rest."""
 
     seq: int = 0
     correction: int = 0
@@ -74,7 +74,7 @@ class _Places:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened to a run, from all records of it."""
+    """The history of a run, from all records of it."""
 
     runs: RunReader
     tasks: TaskReader
@@ -151,7 +151,7 @@ def _span(ms: int) -> str:
 
 
 def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
-    """How people call a task: by its number in the run, with its id for those who ask for it by that."""
+    """The name by which people call a task: its number in the run, with its id for those who ask for it by that."""
     return f"task {indexes[task_id]} (id {task_id})" if task_id in indexes else f"the task with id {task_id}"
 
 

@@ -1,1 +1,1 @@
-"""What is done to webhooks."""
+"""Commands, routes and pages for webhooks."""

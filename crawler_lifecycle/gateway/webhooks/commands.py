@@ -57,7 +57,7 @@ class ResumeWebhook(StrictBody):
     """Body of ``POST /v1/webhooks/{name}/resume``; all of it may be left out."""
 
     skip: bool = False
-    """Whether what happened until now is not told any more."""
+    """True when what happened until now is not told any more."""
     skip_seq: Annotated[int, Field(ge=1, le=ID_MAX)] | None = None
     """An event that failed, and is not told any more; the others are."""
 

@@ -172,7 +172,7 @@ def add_webhooks(
 
 
 async def _carried_out(commands: WebhookCommands, name: str, pressed: WebhookForm) -> str:
-    """What became of it, in a sentence."""
+    """Carry out what was pressed, and say in a sentence what became of it."""
     match pressed.action.path:
         case "test":
             event, note = await commands.test(name, caller_name(), pressed.seen)

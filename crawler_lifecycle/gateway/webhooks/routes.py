@@ -55,9 +55,9 @@ class Webhook(BaseModel):
     failing_since: datetime | None
     """Since when the event behind ``through_seq`` is not taken; after 24 hours it is paused."""
     error: str | None
-    """Why the last try failed that did, while it fails."""
+    """The reason why the last failed try failed, while it fails."""
     delivered_at: datetime | None
-    """When something was delivered last."""
+    """The time of the last delivery."""
     through_seq: int
     """Every event up to this number is delivered, left out, or does not fit its filters; what a webhook fails with is
     the next one."""
@@ -98,7 +98,7 @@ class Delivery(BaseModel):
     """``failed`` is tried again; ``skipped``: a person left it out."""
     tries: int
     error: str | None
-    """Why the last try failed: the beginning of the answer."""
+    """The reason why the last try failed: the beginning of the answer."""
     delivered_at: datetime | None
 
     @classmethod
@@ -186,7 +186,7 @@ def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookStore
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
-        """What was told to a webhook, or tried to be, the latest event first."""
+        """Events that were told to a webhook, or tried to be, the latest event first."""
         row, before = await commands.find(name), decode("delivery", filters.page_token)
         read = webhooks.list_webhook_deliveries
         rows = await run_in_threadpool(

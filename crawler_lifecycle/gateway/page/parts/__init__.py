@@ -1,1 +1,1 @@
-"""What every page is made with: templates, forms and what becomes of a press."""
+"""Parts that every page is made with: templates, forms and the answer to a press."""

@@ -105,14 +105,14 @@ class ActionForm(Pressed):
         return self.subject.action(self.do)
 
     def said(self, fresh: bool, note: str | None, **values: object) -> str:
-        """What became of it, in a sentence; ``fresh``: something was changed. ``values`` stand in it."""
+        """Say in a sentence what became of it; ``fresh``: something was changed. ``values`` stand in the sentence."""
         text = self.action.done.format(**values) if fresh else self.action.before
         return f"{text} {note}" if note else text
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What became of one thing that something was pressed about."""
+    """The outcome for one thing that something was pressed about."""
 
     name: str
     href: str
@@ -121,13 +121,13 @@ class Told:
 
 
 def went_on(name: str, href: str, status: str, attempt: int) -> Told:
-    """That nothing was done about it: it is not what the form showed any more."""
+    """The outcome that nothing was done about it: it is not what the form showed any more."""
     words = f"it is {status} in attempt {attempt} by now; look at it again first."
     return Told(name, href, False, f"Not carried out: {words}")
 
 
 class Once:
-    """What was pressed, by the keys of the forms: pressed again, the same is told and nothing is done.
+    """Presses, by the keys of their forms: when a form is pressed again, the same is told and nothing is done.
 
     It is of one process, and for its words alone: another gateway, and one that began anew, do not know the key. That
     nothing is done twice is the database's work (docs/page.md, "Several gateways").
@@ -137,7 +137,7 @@ class Once:
         self._asked: dict[str, asyncio.Task[Any]] = {}
 
     async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, Told]]) -> Told:
-        """What became of it. A failure is not kept: after it the form may be sent again."""
+        """The outcome of the press. A failure is not kept: after it the form may be sent again."""
         asked = self._asked.get(key)
         if asked is None:
             while len(self._asked) >= KEPT_MAX:
@@ -163,7 +163,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with a form that was sent."""
+    """The mistakes in a form that was sent."""
 
     detail: str
     fields: Mapping[str, str]
@@ -177,7 +177,7 @@ def refused(field: str, message: str) -> Problem:
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
-    """What was typed, each field once, without those that are empty. A field of ``several`` has one value a line.
+    """The typed fields, each once, without those that are empty. A field of ``several`` has one value a line.
 
     Raises ``Problem`` 422 for what no page of ours sends.
     """
@@ -195,12 +195,12 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
 
 
 def lines(text: str) -> list[str]:
-    """What stands on each line, without the spaces around it."""
+    """The text of each line, without the spaces around it."""
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def parts(text: str) -> list[str]:
-    """What stands between commas."""
+    """The texts between commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -245,7 +245,7 @@ def one_object(field: str, text: str) -> dict[str, object]:
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Whether these come back from a line of a form as they are."""
+    """Tell whether these come back from a line of a form as they are."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 

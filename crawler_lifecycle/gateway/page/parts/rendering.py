@@ -63,12 +63,12 @@ def assets() -> dict[str, Asset]:
 
 
 def address(name: str) -> str:
-    """Where a file is found. Raises ``KeyError`` for one that is not there."""
+    """The address of a file. Raises ``KeyError`` for one that is not there."""
     return PREFIX + assets()[name].name
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Whether a compressed answer will be understood."""
+    """Tell whether a compressed answer will be understood."""
     coding = [part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")]
     return any(name[0].strip() == "gzip" and "q=0" not in [p.strip() for p in name[1:]] for name in coding)
 
@@ -131,7 +131,7 @@ NAVIGATION = (
 
 
 def visible(value: Any) -> Any:
-    """What a template writes of a value: a dash for nothing, and of a text what can be seen."""
+    """The form in which a template writes a value: a dash for nothing, and of a text what can be seen."""
     if value is None:
         return "–"
     if isinstance(value, Markup):
@@ -187,7 +187,7 @@ def lasting(begin: datetime, now: datetime) -> Markup:
 
 
 def between(begin: datetime | None, end: datetime | None, now: datetime) -> str | Markup:
-    """How long something took, or takes by now."""
+    """The time that something took, or has taken by now."""
     if begin is None:
         return "–"
     return lasting(begin, now) if end is None else span((end - begin).total_seconds())

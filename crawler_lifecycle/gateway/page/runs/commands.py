@@ -43,7 +43,7 @@ AT_ONCE = 8
 
 
 class Press(StrEnum):
-    """What can be pressed."""
+    """A button that can be pressed."""
 
     STOP = "stop"
     FORCE = "force"
@@ -105,12 +105,12 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
 
 
 def told_of(run_id: int, done: bool, text: str) -> Told:
-    """What became of a run."""
+    """The outcome for a run."""
     return Told(f"run {run_id}", f"/runs/{run_id}", done, text)
 
 
 async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], typed: str | None) -> str | None:
-    """What must be typed before a force; ``None``: it was, or each of the runs was asked to stop before."""
+    """The text that must be typed before a force; ``None``: it was, or each of the runs was asked to stop before."""
     expected = str(chosen[0][0] if len(chosen) == 1 else len(chosen))
     if typed is not None and typed.strip() == expected:
         return None
@@ -183,7 +183,7 @@ _CHOICES = {"status": list(RunStatus), "trigger": list(Trigger)}
 
 
 class PageFilters(RunFilters):
-    """What the address of the list may say. With ``all`` it has every run that fits, chosen, as far as a form can."""
+    """Filters in the address of the list. With ``all`` it has every run that fits, chosen, as far as a form can."""
 
     all: bool = False
 

@@ -48,7 +48,7 @@ class _Choice(BaseModel):
 
 
 def plain(data: bytes) -> str:
-    """What a task printed as text that no terminal and no page can misread."""
+    """The output of a task, as text that no terminal and no page can misread."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     return _ESCAPES.sub("", text)
 
@@ -113,7 +113,7 @@ def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -
 
     @app.get("/runs/{run_id}/files", operation_id="showFiles", include_in_schema=False)
     async def show_files(run_id: RunId, request: Request) -> Response:
-        """What the tasks of a run leave: as it lies there now, or in its archive."""
+        """The files that the tasks of a run leave: as they lie there now, or in its archive."""
 
         def listed() -> FileList:
             row = found(runs, run_id)

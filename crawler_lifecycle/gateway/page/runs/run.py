@@ -61,7 +61,7 @@ _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
 
 
 class PageTasks(TaskFilters):
-    """What the address of a run's tasks may say; the list begins with ``task``."""
+    """Filters in the address of a run's tasks; the list begins with ``task``."""
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
 
@@ -188,14 +188,14 @@ def about_of(task: DrawnTask) -> str:
 
 
 def exit_of(task: DrawnTask) -> str:
-    """How its process ended."""
+    """The way in which its process ended."""
     if task.exit_signal:
         return f"signal {task.exit_signal}"
     return f"exit {task.exit_code}" if task.exit_code is not None else ""
 
 
 def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
-    """What happened: newest first where all of it fits, else its beginning and the way to the rest."""
+    """The history of a run: newest first where all of it fits, else its beginning and the way to the rest."""
     page = timeline.page(row, None, ENTRIES_MAX)
     entries: Sequence[TimelineEntry] = page.timeline
     whole = page.next_page_token is None
