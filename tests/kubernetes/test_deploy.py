@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from crawler_lifecycle import compose
 from crawler_lifecycle.cli.doctor.checks import cluster as doctor
 from crawler_lifecycle.cli.doctor.report import Context
 from crawler_lifecycle.cli.doctor.sources import Sources
-from crawler_lifecycle.clusters.kubernetes import labels, rbac
+from crawler_lifecycle.clusters.kubernetes import kind, labels, rbac
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
@@ -510,7 +509,7 @@ def _trouble(cluster: KubernetesCluster, run_id: int, one: TaskRef) -> str:
 def examined(kubeconfig: Path, **more: Any) -> list[tuple[str, str, str]]:
     known = Settings.model_validate({"cluster": {"kind": "kubernetes", "kubeconfig": kubeconfig, **more}})
     lines = doctor.check_cluster(Context(known, Sources({}), Redactor(set())))
-    compose._api.cache_clear()
+    kind._api.cache_clear()
     return [(line.check, line.level, line.text) for line in lines]
 
 

@@ -68,6 +68,6 @@ def prepare(world: World) -> Mapping[str, object]:
     ended = [gateway.run(one)["status"] for one in (killed, stopped)]
     assert ended == ["FAILED", "FAILED"]
     found = {"killed": killed, "stopped": stopped, "waiting": waiting, "done": done}
-    files = gateway.rows(f"/v1/runs/{done}/files")
+    files = gateway.get(f"/v1/runs/{done}/files")["files"]
     (items,) = (file["name"] for file in files if file["name"].endswith("items.jsonl"))
     return {**found, "manager": manager, "graph": graph, "file": urlencode({"name": items})}
