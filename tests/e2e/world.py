@@ -254,7 +254,7 @@ class World:
         stored = self.query("SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run_id)
         assert sorted(stored)[-1] == (attempt,)
         assert len(stored) == len(set(stored))
-        archives = list((self.folder / "archive" / str(run_id) / str(attempt)).iterdir())
+        archives = list((self.folder / "archive" / f"{run_id}-{run['run_uid']}" / str(attempt)).iterdir())
         assert [file.name for file in archives] == ["supporting-files.zip"]
         corrections = self.query("SELECT kind, truth_since, created_at FROM correction WHERE run_id = ?", run_id)
         allowed = {"late"} if attempt == 1 else {"late", "repair"}
