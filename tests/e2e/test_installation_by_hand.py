@@ -193,6 +193,6 @@ def test_a_run_a_stop_and_an_archive(machine: Machine) -> None:
     before = use[: use.index("crawlctl doctor")]  # a shell of its own needs address and token again
     machine.type(f"{before}crawlctl export{download}")
     (file,) = home.glob("*.zip")
-    (key,) = (key for key in machine.bucket.keys() if key.startswith("archive/1/"))  # noqa: SIM118 - no dictionary
+    (key,) = (key for key in machine.bucket.keys() if key.startswith("archive/1-"))  # noqa: SIM118 - no dictionary
     assert file.read_bytes() == machine.bucket.read(key)
     assert any(name.endswith("items.jsonl") for name in zipfile.ZipFile(file).namelist())
