@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -253,9 +253,14 @@ class SpoolHarness(Harness):
         (self._folder(index) / "files/end").touch()
 
     def slay(self, index: int = 0) -> None:
-        for pid in _processes()[str(self._folder(index))]:
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: str(self._folder(index)) not in _processes())
+        def gone() -> bool:  # one that was just being executed is seen, and killed, a moment later
+            pids = _processes().get(str(self._folder(index)), [])
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        wait_until(gone)
 
     def take_away(self, index: int = 0) -> None:
         self.slay(index)
