@@ -44,7 +44,7 @@ class ClusterKind(ABC):
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Checks of ``crawlctl doctor``, which alone imports them: name -> ``module:function``."""
     component: ClassVar[str | None] = None
-    """``module:function`` that tells the doctor in which component's place it is, from the settings."""
+    """``module:function`` that tells the doctor in which component's place it is."""
     slow: ClassVar[Sequence[str]] = ()
     """Modules that those checks need and that take long to import."""
 

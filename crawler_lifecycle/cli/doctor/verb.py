@@ -133,7 +133,7 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
 
     mine = None
     if context.settings is not None and (asked := kind_of(context.settings.cluster).component) is not None:
-        mine = resolve_name(asked)(context.settings)
+        mine = resolve_name(asked)()
     if context.sources.alone:
         wanted, who = component.NAMED, "a gateway was named, and not its other parts: checked is what it tells"
     elif mine is not None:

@@ -262,9 +262,9 @@ def test_a_component_is_known_by_the_name_of_its_pod(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    assert component.component(Settings.model_validate({"cluster": {"kind": "kubernetes"}})) == found
+    assert component.component() == found
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    assert component.component(Settings.model_validate({"cluster": {"kind": "kubernetes"}})) is None
+    assert component.component() is None
 
 
 def test_an_old_cluster_keeps_our_name_to_itself(api: FakeApiServer) -> None:

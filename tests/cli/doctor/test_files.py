@@ -28,7 +28,7 @@ def bucket(server: S3Server, proxy: FaultProxy) -> Bucket:
 def who(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """The component in whose pod we are."""
     mine: dict[str, str | None] = {"name": None}
-    monkeypatch.setattr(component, "component", lambda settings: mine["name"])
+    monkeypatch.setattr(component, "component", lambda: mine["name"])
     return mine
 
 

@@ -29,7 +29,7 @@ def check_cluster(context: Context) -> Sequence[Line]:
     from crawler_lifecycle.clusters.kubernetes.client.errors import Unauthorised
     from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
-    if (mine := component.component(settings)) in rbac.RIGHTLESS:
+    if (mine := component.component()) in rbac.RIGHTLESS:
         return [ok("cluster", f"{mine} asks the cluster nothing, and has no token for it")]
     try:
         api = api_of(settings.cluster)

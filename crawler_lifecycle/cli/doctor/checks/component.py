@@ -6,10 +6,6 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from crawler_lifecycle.settings import Settings
 
 #: Checks of the process itself and of its place; every component has them.
 OWN = frozenset({"environment", "versions", "memory", "disk", "cluster"})
@@ -32,7 +28,7 @@ USES: Mapping[str, frozenset[str]] = {
 }
 
 
-def component(settings: Settings) -> str | None:
+def component() -> str | None:
     """The component in whose pod we are, by the pod's name, which begins with that of its Deployment; else ``None``."""
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None

@@ -22,7 +22,7 @@ SIGNS, READS = "gateway", "worker-export"
 def check_files(context: Context) -> Sequence[Line]:
     """Check whether bucket and volume can be used: in a component's pod as it uses them, elsewhere in every way."""
     settings = context.known
-    mine = component.component(settings)
+    mine = component.component()
     url, claim = settings.cluster.files_url, settings.cluster.volume_claim
     lines: list[Line] = []
     if url is None and claim is None:

@@ -55,13 +55,8 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()  # noqa: UP017 - the supervisor may be older
 
 
-def open_task(tasks: str, run_id: int, index: int, attempt: int) -> Held:
-    """The folder of a task. Raises ``NotOurs`` when something else is in the place of a folder, and ``OSError``."""
-    return Held(tasks, str(run_id), str(index), str(attempt))
-
-
 def held(folder: str) -> Held:
-    """The same by its path."""
+    """The folder of a task. Raises ``NotOurs`` when something else is in the place of a folder, and ``OSError``."""
     tasks, *names = folder.rsplit(os.sep, 3)
     return Held(tasks, *names)
 
