@@ -326,7 +326,7 @@ class Batch:
         """Everybody into the phase, those last who need a full cluster."""
         world = self.world
         first = [d for d in self.drills if d.phase not in (BEFORE_FIRST_TASK, WAITING)]
-        world.freeze_worker()
+        world.freeze("worker")
         for drill in first:
             drill.start()
         world.thaw("worker")
@@ -344,7 +344,7 @@ class Batch:
         if self.killed:
             self.world.kill("worker")
         else:
-            self.world.freeze_worker()
+            self.world.freeze("worker")
 
     def _start_worker(self) -> None:
         if self.killed:

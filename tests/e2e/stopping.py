@@ -12,10 +12,8 @@ import fcntl
 import json
 import os
 import re
-import signal
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ from temporalio.client import WorkflowUpdateStage
 
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.domain import names
-from tests.e2e.world import PATIENCE_S, TERMINAL, Row, World, until
+from tests.e2e.world import TERMINAL, Row, World
 from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
@@ -108,21 +106,6 @@ class StopWorld(World):
                 world.end()
 
     # --- parts -------------------------------------------------------------------------------------------------------
-
-    def freeze(self, part: str) -> None:
-        """SIGSTOP, and wait until the kernel says that no thread of it runs."""
-        threads = Path(f"/proc/{self.stack.kill_part(part, signal.SIGSTOP)}/task")
-
-        def states() -> set[str]:
-            files = [thread / "stat" for thread in threads.iterdir()]
-            with contextlib.suppress(OSError):  # a thread that ended meanwhile
-                return {file.read_text().rpartition(")")[2].split()[0] for file in files}
-            return set()
-
-        until(lambda: states() == {"T"}, f"a frozen {part}")
-
-    def thaw(self, part: str) -> None:
-        self.stack.kill_part(part, signal.SIGCONT)
 
     def kill(self, *parts: str) -> None:
         """``kill -9``, and keep them down until ``bring_back``."""
@@ -214,27 +197,7 @@ class StopWorld(World):
         return len(done) == len(run_ids) and not self.open_workflows([workflow_id for _, workflow_id in done])
 
     def transactions(self) -> bool:
-        """Whether anybody is in the middle of a change of the database."""
-        if self.server is not None:
-            return self.server.transactions()
-        with contextlib.closing(sqlite3.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as db:
-            try:
-                db.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return True
-            db.execute("ROLLBACK")
-        return False
-
-    def freeze_worker(self) -> None:
-        """SIGSTOP at a moment at which the worker holds no lock of the database, or nobody else could go on either."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            self.freeze("worker")
-            if not self.transactions():
-                return
-            self.thaw("worker")
-            assert time.monotonic() < end, f"a rest of the worker did not come within {PATIENCE_S:g} s"
-            time.sleep(0.03)
+        return self.server.transactions() if self.server is not None else super().transactions()
 
 
 # --- what a stop depends on, and how it breaks -----------------------------------------------------------------------

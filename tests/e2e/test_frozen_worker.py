@@ -128,7 +128,7 @@ class Frozen:
             until(lambda run=self.runs[name], at=step.point: world.points.held(run, at), f"the worker held in {name}")
 
     def freeze(self) -> None:
-        self.world.freeze_worker()
+        self.world.freeze("worker")
         self.frozen_at = datetime.now(UTC)
         if self.resumes:
             for run in self.runs.values():

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import zipfile
@@ -99,10 +98,10 @@ def test_temporal_as_the_readme_shows_it(world: World, request: pytest.FixtureRe
     for words in lines:
         asked = [word.replace('"run_id": 7', f'"run_id": {run_id}') for word in words[1:]]
         if words[2] == "signal":  # nobody hears the first one before the second has come, and an ended run takes none
-            world.stack.kill_part("worker", signal.SIGSTOP)
-            request.addfinalizer(lambda: world.stack.kill_part("worker", signal.SIGCONT))
+            world.freeze("worker")
+            request.addfinalizer(lambda: world.thaw("worker"))
         elif words[2] == "list":
-            world.stack.kill_part("worker", signal.SIGCONT)
+            world.thaw("worker")
         done = world.temporal(*asked)
         assert done.stdout.strip() or words[2] in ("signal", "list"), words  # by now the run may be none of those
         if words[2] == "start" and not run_id:

@@ -37,7 +37,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
     world = ours
     crawling = world.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling")["run_id"]
     until(lambda: world.status(crawling) == "PROCESSING", "a run that has started")
-    world.stack.kill_part("scheduler", signal.SIGSTOP)
+    world.freeze("scheduler")
     try:
         request = {"crawler": "plain", "args": {"max_pages": "4", "delay": "0.05"}, **QUICK}
         hanging = world.gateway.start(request, "rollout-hanging")["run_id"]
@@ -50,7 +50,7 @@ def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
         time.sleep(1.0)  # so that one that does not wait has left
         assert world.stack.pids.get("worker") == leaver, "it waits for the activity that runs"
     finally:
-        world.stack.kill_part("scheduler", signal.SIGCONT)
+        world.thaw("scheduler")
     until(lambda: world.stack.starts("worker") > starts, "the next worker")  # at once, and not after its grace
     assert any(line.startswith("worker ended with 0;") for line in world.said), world.said[-3:]
     until(lambda: world.closed([hanging]), "the end of the run")

@@ -54,7 +54,7 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     world.points.hold("any", "export.any.any.before")
     exporting = [start(world, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
     until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *looking]), "tasks that run")
-    world.freeze_worker()
+    world.freeze("worker")
     starting = start(world, "starting")
     world.points.hold(starting, "workflows.store.mark_started.after")
     world.thaw("worker")

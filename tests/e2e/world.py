@@ -7,10 +7,11 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +81,14 @@ def end_all_below(folder: Path) -> None:
     assert not left, f"left behind: {left}"
 
 
+def _states(pid: int) -> set[str]:
+    """The kernel's letters for the threads of a process."""
+    with suppress(OSError):  # a thread that ended meanwhile
+        files = [thread / "stat" for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return {file.read_text().rpartition(")")[2].split()[0] for file in files}
+    return set()
+
+
 @dataclass
 class World:
     """One stack. Everything below asks from outside, with deadlines and without the service's help where it can."""
@@ -116,14 +125,39 @@ class World:
             self.stack.stop(kill_crawls=True)
         end_all_below(self.folder)
 
+    def freeze(self, part: str) -> int:
+        """Stop every thread of a part while it holds no lock of the database: nobody else could go on either."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            pid = self.stack.kill_part(part, signal.SIGSTOP)
+            until(lambda pid=pid: _states(pid) == {"T"}, f"a frozen {part}")
+            if not self.transactions():
+                return pid
+            self.thaw(part)
+            assert time.monotonic() < end, f"a rest of the {part} did not come within {PATIENCE_S:g} s"
+            time.sleep(0.03)
+
+    def thaw(self, part: str) -> None:
+        self.stack.kill_part(part, signal.SIGCONT)
+
+    def transactions(self) -> bool:
+        """Whether anybody is in the middle of a change of the database."""
+        with closing(sqlite3.connect(self.places.path("database"), timeout=0.2, isolation_level=None)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.execute("ROLLBACK")
+        return False
+
     @contextmanager
     def site_stands_still(self) -> Iterator[None]:
         """The demonstration site answers nobody meanwhile, so that no crawl of it comes to an end of its own."""
-        self.stack.kill_part("site", signal.SIGSTOP)
+        self.freeze("site")
         try:
             yield
         finally:
-            self.stack.kill_part("site", signal.SIGCONT)
+            self.thaw("site")
 
     def processes(self) -> dict[int, str]:
         """Every process that works below our folder, with its command line."""

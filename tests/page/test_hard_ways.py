@@ -71,7 +71,7 @@ def test_a_gateway_that_is_killed_is_told_about_and_the_page_goes_on(world: Worl
     expect(row(listed, run_id)).to_contain_text("PROCESSING")
     old = listed.get_by_text("no news comes")
     with visitor.expecting("ERR_", "Failed to load resource", "htmx:sse:error"):
-        gateway = world.stack.kill_part("gateway", signal.SIGSTOP)
+        gateway = world.freeze("gateway")
         expect(old).to_be_visible()
         os.kill(gateway, signal.SIGKILL)
         world.stack.wait_healthy("gateway")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -64,12 +63,12 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
 def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor: Visitor) -> None:
     due = datetime.fromtimestamp((datetime.now(UTC).timestamp() + 12) // 10 * 10, UTC)
     times = {"every_s": 10, "catch_up_s": 10, "start_at": due.isoformat(), "end_at": due.isoformat()}
-    world.stack.kill_part("worker", signal.SIGSTOP)
+    world.freeze("worker")
     try:
         world.gateway.put("/v1/schedules/tides", {"run": {"crawler": "plain", "args": {"max_pages": "1"}}, **times})
         until(lambda: datetime.now(UTC) > due + timedelta(seconds=11), "a due time that nobody can serve any more")
     finally:
-        world.stack.kill_part("worker", signal.SIGCONT)
+        world.thaw("worker")
     page = visitor.open("/schedules")
     expect(page.get_by_role("row").filter(has_text="tides")).to_contain_text("missed")
     page.get_by_role("link", name="tides", exact=True).click()
