@@ -6,15 +6,16 @@ The class of the manager decides elsewhere (``cycles.py``); nothing here knows i
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
+from crawler_lifecycle.activities.child_runs import ERROR_MAX, BegunRuns, ChildRuns, RunsLeft
 from crawler_lifecycle.activities.shared import Clock, beating, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
@@ -150,8 +151,45 @@ class ManagingActivities:
         A job that no crawler takes has ended by that. After a stop none is begun.
         Second execution: finds the runs that it made, by the ids of their requests, and begins the others.
         """
+        row, crawlers = self._row(fence.manager_id), functools.cache(self.children.crawlers)
+        whose, parent = f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id)
+
+        def waiting(limit: int) -> dict[int, Live]:
+            return {job.item_id: job for job in self.managers.starting_jobs(fence, limit)}
+
+        def stopped() -> StopIntent | None:
+            now = self._row(row.manager_id)
+            ended = StopIntent(self.clock(), requested_by=now.requested_by, reason="its manager has ended")
+            return now.stop or (ended if now.status.terminal else None)
+
+        def begin(job: Live) -> int | None:
+            request_id = run_request_id(row.manager_id, job.seq, job.retry)
+            request = functools.partial(self._request, row, parent, job, crawlers)
+            run = self.children.begin(whose, parent, request_id, request, stopped)
+            return None if run is None else run.run_id
+
         with beating():
-            return _Beginning(self, self._row(fence.manager_id), fence).run()
+            begun = functools.partial(self.managers.job_started, fence)
+            return self.children.begin_all(whose, waiting, begin, begun, stopped)
+
+    def _request(
+        self, row: ManagerRow, parent: str, job: Live, crawlers: Callable[[], Sequence[CrawlerDefinition]]
+    ) -> RunRequest:
+        """The request of a job's run. Raises ``InvalidRequest``."""
+        crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
+        request = run_request_of(
+            job.job,
+            job.seq,
+            job.retry,
+            crawler,
+            self.cloud,
+            manager_id=row.manager_id,
+            parent=parent,
+            flow_id=row.flow_id,
+            requested_by=row.requested_by,
+        )
+        check_tasks(crawler, request.args, request.settings, None)
+        return with_limits(request, crawler.limits)
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:
@@ -213,44 +251,3 @@ class ManagingActivities:
         if row is None:
             raise RunNotFound(f"manager {manager_id} does not exist; crawlctl manager list shows what there is")
         return row
-
-
-class _Beginning(BeginningRuns[Live]):
-    """One pass over the jobs of a manager that were picked."""
-
-    def __init__(self, acts: ManagingActivities, row: ManagerRow, fence: ManagerFence) -> None:
-        super().__init__(acts.children, f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id))
-        self._a, self._row, self._fence = acts, row, fence
-
-    def waiting(self, limit: int) -> list[Live]:
-        return self._a.managers.starting_jobs(self._fence, limit)
-
-    def number(self, job: Live) -> int:
-        return job.item_id
-
-    def stopped(self, job: Live | None = None) -> StopIntent | None:
-        row = self._a._row(self._row.manager_id)
-        ended = StopIntent(self._a.clock(), requested_by=row.requested_by, reason="its manager has ended")
-        return row.stop or (ended if row.status.terminal else None)
-
-    def request_id(self, job: Live) -> str:
-        return run_request_id(self._row.manager_id, job.seq, job.retry)
-
-    def request(self, job: Live) -> RunRequest:
-        crawler = self._a.cloud.crawler(job.job.spider, job.job.project_id, self.crawlers)
-        request = run_request_of(
-            job.job,
-            job.seq,
-            job.retry,
-            crawler,
-            self._a.cloud,
-            manager_id=self._row.manager_id,
-            parent=manager_workflow_id(self._row.name, self._row.flow_id),
-            flow_id=self._row.flow_id,
-            requested_by=self._row.requested_by,
-        )
-        check_tasks(crawler, request.args, request.settings, None)
-        return with_limits(request, crawler.limits)
-
-    def started(self, job: Live, run_id: int | None, error: str | None = None) -> None:
-        self._a.managers.job_started(self._fence, job.item_id, run_id, error)
