@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
@@ -341,16 +341,11 @@ class StopIntent:
     escalated: bool = False
 
     def merged(self, later: StopIntent) -> StopIntent:
-        """Both wishes as one: the first time, force if either forces, and a person's word before a limit's."""
-        by_person = self if self.limit is None else later
-        return StopIntent(
-            requested_at=min(self.requested_at, later.requested_at),
-            force=self.force or later.force,
-            requested_by=by_person.requested_by,
-            reason=by_person.reason,
-            limit=None if by_person.limit is None else self.limit,
-            escalated=self.escalated or later.escalated,
-        )
+        """Both wishes as one: force if either forces, and the time and the words of the first. The later one's words
+        count only where it is stronger: a person's, after that of a limit."""
+        told = later if self.limit is not None and later.limit is None else self
+        force, escalated = self.force or later.force, self.escalated or later.escalated
+        return replace(told, requested_at=self.requested_at, force=force, escalated=escalated)
 
 
 @dataclass(frozen=True, slots=True)
