@@ -318,7 +318,7 @@ class AuditActivities:
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
     def _undelivered(self, run: EndedRun) -> AuditFinding | None:
-        finding = judge_deliveries(run, busy=False)
+        finding = judge_deliveries(run)
         if finding is None or not reportable(finding, self.clock(), self.rules):
             return None
         owner = run.owner_workflow_id
