@@ -544,12 +544,12 @@ GONE = frozenset(f"audit_finding.{name}" for name in ("status", "repair", "repai
 REPAIR = AuditPage(repair=True)
 
 
-def _after_grace(w: World, activity: str) -> AuditPage:
+def _after_grace(w: World, activity: str, page: AuditPage = REPAIR) -> AuditPage:
     """Seen once, and again when its grace is over."""
-    first = w.call(activity, AuditPage(repair=True))
+    first = w.call(activity, page)
     assert (sum(first.found.values()), first.repaired) == (1, {})
     w.forward(LATER_S)
-    return REPAIR
+    return page
 
 
 def _prepare_ghost(w: World) -> AuditPage:

@@ -44,6 +44,8 @@ GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
 #: A run, or the manager, is told again that it is to stop.
 CRAWL = "graph/nightly/books/1"
 
+PARENTS = AuditPage(repair=True, what="graph")
+
 
 def _function(path: str, *deps: str, **fields: Any) -> StepSpec:
     return StepSpec(path, StepKind.FUNCTION, {"call": "shop.steps:work"}, deps, **fields)
@@ -208,7 +210,7 @@ def _recorded(w: World, answer: Any) -> None:
 def _unowned(w: World) -> AuditPage:
     _made(w)
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _started(w: World, part: Any) -> None:
@@ -218,7 +220,7 @@ def _started(w: World, part: Any) -> None:
 
 def _lost(w: World) -> AuditPage:
     _claimed(w)
-    return _after_grace(w, "audit_graphs")
+    return _after_grace(w, "audit_parents", PARENTS)
 
 
 def _taken_over(w: World, part: Any) -> None:
@@ -234,9 +236,9 @@ def _strange(w: World) -> AuditPage:
         edit = "UPDATE graph_step SET run_id = CASE kind WHEN 'crawl' THEN 2 ELSE 77 END WHERE run_id IS NOT NULL"
         conn.execute(sa.text(edit))
     w.directory.open.add(GRAPH)
-    assert w.call("audit_graphs", REPAIR).repaired == {}
+    assert w.call("audit_parents", PARENTS).repaired == {}
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _ends_it(w: World, part: Any) -> None:
@@ -282,9 +284,9 @@ def _terminated(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_graphs", "reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_graphs", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_graphs", "strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_runs", "not counted by a graph", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_workflows", "no graph", _rowless, _terminated, renews=GONE, same=_nothing),
 ]

@@ -27,6 +27,8 @@ from tests.activities.world import World
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
 CHANGED = frozenset({"manager.updated_at"})
 
+PARENTS = AuditPage(repair=True, what="manager")
+
 
 def _jobs(n: int) -> list[Job]:
     return [Job("books", {"shelf": str(k)}) for k in range(n)]
@@ -153,7 +155,7 @@ def _told(w: World, answer: None) -> None:
 
 def _lost(w: World) -> AuditPage:
     _claimed(w)
-    return _after_grace(w, "audit_managers")
+    return _after_grace(w, "audit_parents", PARENTS)
 
 
 def _taken_over(w: World, part: Any) -> None:
@@ -164,7 +166,7 @@ def _taken_over(w: World, part: Any) -> None:
 def _not_begun(w: World) -> AuditPage:
     _reserved(w)
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _begun(w: World, part: Any) -> None:
@@ -202,8 +204,8 @@ def _woken(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_managers", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_managers", "reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "manager: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "manager: reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_workflows", "no manager", _rowless, _terminated, renews=GONE, same=_nothing),
     Case("audit_runs", "not counted", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
 ]

@@ -18,7 +18,7 @@ from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, G
 from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
 from crawler_lifecycle.activities.reconciliation import LookStep
 from crawler_lifecycle.activities.shared import Clock, utc_now
-from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind, LiveParent, LiveRun
+from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import StepState
@@ -29,7 +29,7 @@ from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner
 
-from .settling import AuditEnding
+from .settling import end_tasks
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -80,12 +80,9 @@ class GivingUp:
 
     def _end_tasks(self, run: LiveRun) -> None:
         while seen := [one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)]:
-            kind = FindingKind.STILL_ALIVE
-            found = [AuditFinding(f"given up/{one.key}", kind, "", run.run_id, task_id=one.task_id) for one in seen]
-            ending = AuditEnding(self.cluster, {f.subject: (f, one) for f, one in zip(found, seen, strict=True)})
-            ending.ask(found)
-            for one in found:
-                ending.of(one)()
+            for became in end_tasks(self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}).values():
+                if isinstance(became, Exception):
+                    raise became
 
     def _look(self, fence: Fence) -> None:
         """Put on record how the tasks have ended, until none is alive by the rows either."""

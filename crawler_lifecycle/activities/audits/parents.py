@@ -61,50 +61,24 @@ class ParentAudit:
         What is no longer found is told no longer. Any number may do this at once. Raises ``LifecycleError``.
         """
         hasty = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
-        began, lost, page = self.clock(), 0, AuditPage(repair)
+        began, lost, page = self.clock(), 0, AuditPage(repair, what=what)
         while True:
-            part = hasty._compare(page, what, LOST)
+            part = hasty._compare(page, LOST)
             lost += sum(part.found.values())
             if part.next is None:
                 self.findings.forget_findings([str(kind) for kind in LOST], began, what)
                 return lost
             page = replace(page, after=part.next)
 
-    @activity.defn(name="audit_managers", no_thread_cancel_exception=True)
-    def audit_managers(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the managers that have not ended with their workflows; start and take over what has none.
+    @activity.defn(name="audit_parents", no_thread_cancel_exception=True)
+    def audit_parents(self, page: AuditPage) -> AuditPart:
+        """Compare a page of what is to have a workflow (``page.what``) with that; start and take over what has none.
 
-        Second execution: finds the workflows that the first one started.
-        """
-        with beating():
-            return self._compare(page, "manager")
-
-    @activity.defn(name="audit_graphs", no_thread_cancel_exception=True)
-    def audit_graphs(self, page: AuditPage) -> AuditPart:
-        """The same of graphs; and compare what executes of their steps with the runs and managers that there are.
-
+        Of graphs, also compare what executes of their steps with the runs and managers that there are.
         Second execution: finds the workflows that the first one started; to wake one again changes nothing.
         """
         with beating():
-            return self._compare(page, "graph")
-
-    @activity.defn(name="audit_due", no_thread_cancel_exception=True)
-    def audit_due(self, page: AuditPage) -> AuditPart:
-        """The same of due times of schedules whose target is still to be begun.
-
-        Second execution: finds the workflows that the first one started.
-        """
-        with beating():
-            return self._compare(page, "due time")
-
-    @activity.defn(name="audit_webhooks", no_thread_cancel_exception=True)
-    def audit_webhooks(self, page: AuditPage) -> AuditPart:
-        """The same of webhooks.
-
-        Second execution: finds the workflows that the first one started.
-        """
-        with beating():
-            return self._compare(page, "webhook")
+            return self._compare(page)
 
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
         lines = self.schedules.due_to_begin(self.clock(), after, limit)
@@ -139,7 +113,8 @@ class ParentAudit:
         }
         return kinds[what]
 
-    def _compare(self, page: AuditPage, what: str, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+    def _compare(self, page: AuditPage, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+        what = page.what
         read, begin = self._kind(what)
         parents = read(int(page.after or 0), PAGE)
         found = []
