@@ -58,12 +58,13 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
+    since = workflow.closed_at
     if run.owner_run_id is None:
         never = f"was never taken up by a workflow{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
         kind, since = FindingKind.NOT_STARTED, _later(run.attempt_at or run.created_at, workflow)
     else:
-        kind, since = FindingKind.NO_WORKFLOW, workflow.closed_at
+        kind = FindingKind.NO_WORKFLOW
         but = f"but its workflow {run.owner_workflow_id!r} {_how(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status}, {but}"
         evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
