@@ -13,7 +13,6 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.reconciliation import (
-    ActiveTasks,
     LookAnswer,
     LookOrder,
     ReconciliationActivities,
@@ -76,7 +75,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted
     rec, fence = ReconciliationActivities, s.fence
-    believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
+    believed = await call(rec.get_active_running_tasks, s.run_id, control=control, wake=wake)
     order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s)
     ordered_at = s.looked_at = workflow.now()
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
