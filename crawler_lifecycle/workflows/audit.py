@@ -26,14 +26,12 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
 from crawler_lifecycle.activities.audits.parents import ParentAudit
-from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Unknown, most_urgent
-from crawler_lifecycle.domain.undecoded import Undecoded
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
-from .requests import invalid, read_carried, undecoded
+from .requests import read_carried, read_input
 
 _K = FindingKind
 _LOST = (_K.NO_WORKFLOW, _K.NOT_STARTED)
@@ -45,7 +43,7 @@ _SOURCES: tuple[_Source, ...] = (
     ("open_runs", AuditActivities.audit_runs, "", (*_LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
     ("open_managers", ParentAudit.audit_parents, "manager", (*_LOST, _K.UNREADABLE)),
     ("open_graphs", ParentAudit.audit_parents, "graph", (*_LOST, _K.NO_RUN, _K.UNREADABLE)),
-    ("schedules", ScheduleAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
+    ("schedules", ParentAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
     ("due_times", ParentAudit.audit_parents, "due time", _LOST),
     ("webhooks", ParentAudit.audit_parents, "webhook", _LOST),
     ("open_workflows", AuditActivities.audit_workflows, "", (_K.NO_ROW, _K.UNRECORDED)),
@@ -113,7 +111,8 @@ class CrawlAuditWorkflow(WithoutSignals):
         """
         if self._refused is not None:
             raise self._refused
-        s, order, now = self._s, _read(order), workflow.now()
+        s, now = self._s, workflow.now()
+        order = AuditOrder() if order is None else read_input(AuditOrder, order)
         s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
         try:
             return await self._audit(order, s.report)
@@ -152,22 +151,6 @@ def _complete(shown: list[FindingKind]) -> list[FindingKind]:
     """The kinds that every source of theirs has shown."""
     needed = [kind for *_, kinds in _SOURCES for kind in kinds]
     return [kind for kind in FindingKind if 0 < shown.count(kind) == needed.count(kind)]
-
-
-def _read(order: Any) -> AuditOrder:
-    """The order of a start that may have come without one."""
-    if isinstance(order, Undecoded):
-        raise undecoded("order", order)
-    if isinstance(order, AuditOrder):
-        return order
-    if isinstance(order, dict) and set(order) <= {"repair", "unknown"} and isinstance(order.get("repair", False), bool):
-        unknown = order.get("unknown", Unknown.LEAVE)
-        if isinstance(unknown, str) and unknown in list(Unknown):
-            return AuditOrder(order.get("repair", False), Unknown(unknown))
-    if order is None:
-        return AuditOrder()
-    cure = 'give {"repair": true}, {"unknown": "adopt"}, {"unknown": "end"} or nothing'
-    raise invalid(f"order: {str(order)[:100]!r} is not allowed; {cure}")
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

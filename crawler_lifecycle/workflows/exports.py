@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -18,11 +17,10 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports.runs import Fence
 
 from .calls import MustLeave, WithoutSignals, call, reason
-from .requests import undecoded
+from .requests import read_input
 from .state import RUN_ID, RUN_UID
 
 
@@ -62,10 +60,7 @@ class ExportReport:
     failed: list[str] = field(default_factory=list)
 
 
-_ORDER = TypeAdapter(ExportOrder)
-
-
-@workflow.defn(name=names.EXPORT_WORKFLOW, failure_exception_types=[ValidationError])
+@workflow.defn(name=names.EXPORT_WORKFLOW)
 class RunExportWorkflow(WithoutSignals):
     """One more delivery of one attempt. Ends well also when a delivery is given up: the records say which."""
 
@@ -75,9 +70,7 @@ class RunExportWorkflow(WithoutSignals):
 
         ``order`` is an ``ExportOrder`` and all that is read. Fails for anything else.
         """
-        if isinstance(order, Undecoded):
-            raise undecoded("order", order)
-        order = _ORDER.validate_python(order)
+        order = read_input(ExportOrder, order)
         fence, s = order.fence, order.state
         workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
         acts = CompletionActivities

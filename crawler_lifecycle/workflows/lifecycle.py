@@ -31,12 +31,21 @@ from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
+from crawler_lifecycle.domain.run import (
+    AddTasks,
+    RunRequest,
+    RunResult,
+    RunSnapshot,
+    RunStatus,
+    Stage,
+    StopIntent,
+    TasksAdded,
+)
 from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
 from .deploying import Deploying
-from .requests import read_carried, read_request, read_tasks, refused
+from .requests import read_carried, read_input, read_update, refused
 from .state import RunState
 from .steps import (
     ask_to_end,
@@ -80,7 +89,7 @@ class CrawlerLifecycleWorkflow:
         """
         if self._refused is not None:
             raise self._refused
-        life = asyncio.create_task(self._live(read_request(request)))
+        life = asyncio.create_task(self._live(read_input(RunRequest, request)))
         self._clock = asyncio.create_task(self._keep_time())
         cancelled = f"cancel/{workflow.info().run_id}"
         result = await heeding(life, lambda intent: self._s.inbox.want_stop(intent, cancelled))
@@ -99,7 +108,7 @@ class CrawlerLifecycleWorkflow:
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run; they are deployed after the look that follows at once."""
-        s, order = self._s, read_tasks(page)
+        s, order = self._s, read_update(AddTasks, page)
         update = workflow.current_update_info()
         key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
         try:
@@ -113,7 +122,7 @@ class CrawlerLifecycleWorkflow:
 
     @add_tasks.validator
     def _check_tasks(self, page: Any = None) -> None:
-        read_tasks(page)
+        read_update(AddTasks, page)
         if self._s.outcome is not None:
             raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
@@ -393,10 +393,6 @@ class RunState:
         """Tell whether a stop under way is no longer the same: more is asked for, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
-    @overload
-    def until_force(self, seconds: float) -> float: ...
-    @overload
-    def until_force(self, seconds: None) -> float | None: ...
     def until_force(self, seconds: float | None) -> float | None:
         """``seconds``, or less when a plain stop becomes a forced one before; ``None`` is for ever."""
         left = self._force_in(workflow.now())

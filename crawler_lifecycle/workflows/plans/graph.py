@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio import workflow
@@ -66,7 +66,7 @@ from crawler_lifecycle.workflows.calls import (
     reason,
 )
 from crawler_lifecycle.workflows.policies import config
-from crawler_lifecycle.workflows.requests import invalid, read_command, read_input, read_order, refused
+from crawler_lifecycle.workflows.requests import invalid, read_input, read_update, refused
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -86,7 +86,8 @@ FAILED_S = 5.0
 #: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
 LONG_S = 8 * 86_400.0
 
-_STATE, _ORDER = TypeAdapter(GraphWork), TypeAdapter(BatchOrder)
+C = TypeVar("C", bound=CancelSteps | RetrySteps | AppendSteps)
+_STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
@@ -196,7 +197,7 @@ class GraphBatchWorkflow(WithoutSignals):
     @workflow.run
     async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
         """``graph``: the id of the graph's workflow; ``pool``: of workers. Fails only for an order that is invalid."""
-        order = read_input(_ORDER, "order", order)
+        order = read_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
             raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
         handle = call_batch(order, pool, LONG_S)
@@ -230,7 +231,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
         ``order`` is a ``GraphOrder`` and all that is sent.
         """
-        order = read_order(GraphOrder, order)
+        order = read_input(GraphOrder, order)
         beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
         result = await self._keep(self._live(order), *beside)
         if result is None:
@@ -243,19 +244,19 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
     async def cancel_steps(self, order: Any = None) -> int:
         """Cancel steps and what depends on them; how many had not ended."""
-        return await self._change(read_command(CancelSteps, order))
+        return await self._change(self._read(CancelSteps, order))
 
     @workflow.update(
         name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
     )
     async def retry_steps(self, order: Any = None) -> int:
         """Let steps begin anew; how many."""
-        return await self._change(read_command(RetrySteps, order))
+        return await self._change(self._read(RetrySteps, order))
 
     @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
     async def append_steps(self, order: Any = None) -> int:
         """Append steps; how many."""
-        return await self._change(read_command(AppendSteps, order))
+        return await self._change(self._read(AppendSteps, order))
 
     @cancel_steps.validator
     def _check_cancel(self, order: Any = None) -> None:
@@ -269,8 +270,12 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     def _check_append(self, order: Any = None) -> None:
         self._check(AppendSteps, order)
 
+    @staticmethod
+    def _read(kind: type[C], order: Any) -> C:
+        return read_update(kind, {} if order is None else order)
+
     def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
-        read_command(kind, order)
+        self._read(kind, order)
         if self._s.ended or self._stop_wanted():
             raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
 

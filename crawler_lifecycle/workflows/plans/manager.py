@@ -31,10 +31,10 @@ from crawler_lifecycle.activities.managers.managing import (
 )
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.managers.manager import ManagerOrder, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.workflows.calls import Interrupted, MustLeave, NotTaken, call, may_leave, never, pause, reason
-from crawler_lifecycle.workflows.requests import read_jobs, read_order, refused
+from crawler_lifecycle.workflows.requests import read_input, read_update, refused
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -70,7 +70,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
         ``order`` is a ``ManagerOrder`` and all that is sent.
         """
-        order = read_order(ManagerOrder, order)
+        order = read_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
         result = await self._keep(self._live(order), *beside)
         if result is None:
@@ -80,7 +80,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
     async def add_job(self, page: Any = None) -> int:
         """Add jobs, laid over what the manager was started with; how many are new."""
-        s, order = self._s, read_jobs(page)
+        s, order = self._s, read_update(AddJobs, page)
 
         def add(key: str) -> Awaitable[int]:
             jobs = AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
@@ -90,7 +90,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     @add_job.validator
     def _check_jobs(self, page: Any = None) -> None:
-        read_jobs(page)
+        read_update(AddJobs, page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
             raise refused(
                 f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
