@@ -24,10 +24,10 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
-from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
-from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.ports.runs import Owner, RunRow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.managers import ManagerStore
@@ -49,6 +49,45 @@ ERROR_MAX = 1000
 
 class NeverBegun(InvalidRequest):
     """There can be no run of this job, now or later; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Input of ``open_manager`` and ``open_graph``: the number of the row, and who is to own it."""
+
+    number: int
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class RecordParentStop:
+    """Input of ``record_manager_stop`` and ``record_graph_stop``: all stops that were heard, as one wish."""
+
+    number: int
+    intent: StopIntent
+    leave: bool = False
+    must: bool = False
+    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRecorded:
+    """The stop as it is on record. ``stop`` is ``None`` when the manager or graph had ended before."""
+
+    stop: StopIntent | None
+    leave: bool = False
+    status: RunStatus = RunStatus.STOPPING
+    unreadable: str | None = None
+    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRuns:
+    """Input of ``stop_manager_runs`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
+    cancelled, and the runs of others go on."""
+
+    number: int
+    intent: StopIntent | None
 
 
 @dataclass(frozen=True, slots=True)

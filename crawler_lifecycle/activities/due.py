@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
     NotInThisState,
-    RunNotFound,
 )
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
@@ -38,7 +37,7 @@ from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, Tar
 
 from . import meters
 from .child_runs import ERROR_MAX, ChildRuns
-from .shared import Clock, alive, beating, utc_now
+from .shared import Clock, alive, beating, there, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -160,10 +159,7 @@ class DueActivities:
         return target
 
     def _schedule(self, name: str) -> ScheduleRow:
-        row = self.schedules.get_schedule(name)
-        if row is None:
-            raise RunNotFound(f"schedule {name!r} does not exist; crawlctl schedule list shows what there is")
-        return row
+        return there(self.schedules.get_schedule(name), f"schedule {name!r}")
 
     def _begin(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
         """Begin the target, or find the one of a try whose answer was lost. Raises as ``begin_due`` writes down."""

@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
 from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
     NoteManager,
-    OpenManager,
-    RecordManagerStop,
-    StopRuns,
 )
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
@@ -39,8 +37,8 @@ def _reserved(w: World) -> ManagerRow:
     return w.store.managers.reserve_manager(NewManager("stream", "f1", "shop:Stream", requested_by="ada"))[0]
 
 
-def _order(w: World) -> OpenManager:
-    return OpenManager(_reserved(w).manager_id, MANAGER)
+def _order(w: World) -> Claim:
+    return Claim(_reserved(w).manager_id, MANAGER)
 
 
 def _claimed(w: World) -> ManagerFence:
@@ -125,9 +123,9 @@ def _add(w: World) -> AddManagerJobs:
     return AddManagerJobs(1, "page-1", [*_jobs(3), *_jobs(1)])
 
 
-def _record(w: World) -> RecordManagerStop:
+def _record(w: World) -> RecordParentStop:
     _claimed(w)
-    return RecordManagerStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True)
+    return RecordParentStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True)
 
 
 def _stop_recorded(w: World, answer: Any) -> None:

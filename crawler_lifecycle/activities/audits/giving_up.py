@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
-from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
+from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities
+from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities
 from crawler_lifecycle.activities.reconciliation import LookStep
 from crawler_lifecycle.activities.shared import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
@@ -110,7 +111,7 @@ class GivingUp:
 
     def _manager(self, parent: LiveParent, why: str) -> str | None:
         acts, number, own = self.managing, parent.number, _owner(parent.owner_run_id)
-        opened = acts.open_manager(OpenManager(number, Owner(parent.workflow_id, own)))
+        opened = acts.open_manager(Claim(number, Owner(parent.workflow_id, own)))
         leave = opened.stop is None or opened.leave
         if opened.stop is not None and not leave:
             _check_gone(acts.stop_manager_runs(StopRuns(number, opened.stop)).live)
@@ -122,11 +123,11 @@ class GivingUp:
 
     def _graph(self, parent: LiveParent, why: str) -> str | None:
         acts, number, own = self.graphs, parent.number, _owner(parent.owner_run_id)
-        opened = acts.open_graph(OpenGraph(number, Owner(parent.workflow_id, own)))
+        opened = acts.open_graph(Claim(number, Owner(parent.workflow_id, own)))
         fence = GraphFence(number, opened.attempt, own)
         stop = opened.stop or StopIntent(self.clock(), True, BY, why)
-        acts.record_graph_stop(StopGraph(number, stop))
-        _check_gone(acts.stop_graph_runs(StopGraph(number, stop)).live)
+        acts.record_graph_stop(RecordParentStop(number, stop))
+        _check_gone(acts.stop_graph_runs(StopRuns(number, stop)).live)
         acts.advance_graph(AdvanceGraph(fence))
 
         def discard(graph: Graph) -> None:

@@ -17,14 +17,19 @@ from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
     BegunRuns,
     ChildRuns,
+    Claim,
     NeverBegun,
+    RecordParentStop,
     RunsLeft,
+    StopRecorded,
+    StopRuns,
     begin_request,
     next_workflow_id,
 )
-from crawler_lifecycle.activities.shared import Clock, beating, utc_now
+from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
     CancelSteps,
@@ -40,7 +45,6 @@ from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, g
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.managers import NewManager
-from crawler_lifecycle.ports.runs import Owner
 
 from .questions import unfit
 
@@ -57,14 +61,6 @@ BEGIN_MAX = 500
 MENDED_S = 30.0
 #: What of a manager's step ``NewManager`` takes as it is.
 _OF_MANAGER = ("plan", "options", "tags")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGraph:
-    """Input of ``open_graph``."""
-
-    graph_id: int
-    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +134,6 @@ class ClosedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class StopGraph:
-    """Input of ``record_graph_stop`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
-    cancelled, and the runs of others go on."""
-
-    graph_id: int
-    intent: StopIntent | None
-
-
-@dataclass(frozen=True, slots=True)
-class GraphStopped:
-    """The stop as it is on record. ``None``: the graph had ended before."""
-
-    stop: StopIntent | None
-    unreadable: str | None = None
-    """Why nothing could be recorded: what is wrong with the row, and the cure."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndGraph:
     """Input of ``end_graph``."""
 
@@ -181,18 +159,17 @@ class GraphActivities:
     clock: Clock = utc_now
 
     @activity.defn(name="open_graph", no_thread_cancel_exception=True)
-    def open_graph(self, order: OpenGraph) -> GraphOpened:
+    def open_graph(self, order: Claim) -> GraphOpened:
         """Claim the graph: as it was made, or reopened by a retry or an append.
 
         Its runs report to the workflow id that its key makes, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
         """
-        row = self._row(order.graph_id)
+        row = self._row(order.number)
         expected = graph_workflow_id(row.key)
         if order.owner.workflow_id != expected:
-            text = f"workflow id: {order.owner.workflow_id!r} is not allowed; graph {row.graph_id} runs as {expected!r}"
-            raise InvalidRequest(text)
-        row = self.graphs.claim_graph(order.graph_id, order.owner)
+            raise refusal("workflow id", order.owner.workflow_id, f"graph {row.graph_id} runs as {expected!r}")
+        row = self.graphs.claim_graph(order.number, order.owner)
         return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
 
     @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
@@ -253,12 +230,12 @@ class GraphActivities:
             return _Beginning(self, self._row(fence.graph_id), fence).run()
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
-    def stop_graph_runs(self, order: StopGraph) -> RunsLeft:
+    def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of steps that were cancelled; after a stop of the graph, of all.
 
         Second execution: tells those again that have not acted on it; a run knows the stop by its id.
         """
-        graph_id, stop = order.graph_id, order.intent
+        graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
         with beating():
             page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=stop is None)
@@ -271,14 +248,12 @@ class GraphActivities:
     # --- stop and end ----------------------------------------------------------------------------------------------
 
     @activity.defn(name="record_graph_stop", no_thread_cancel_exception=True)
-    def record_graph_stop(self, order: StopGraph) -> GraphStopped:
+    def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
         """Write the stop down, and cancel what has not ended. Second execution: it is there, nothing changes."""
-        if order.intent is None:
-            raise InvalidRequest("intent: missing; say who stops it")
         try:
-            return GraphStopped(self.graphs.record_graph_stop(order.graph_id, order.intent).stop)
+            return StopRecorded(self.graphs.record_graph_stop(order.number, order.intent).stop)
         except RowUnreadable as error:
-            return GraphStopped(order.intent, str(error)[:ERROR_MAX])
+            return StopRecorded(order.intent, unreadable=str(error)[:ERROR_MAX])
 
     @activity.defn(name="end_graph", no_thread_cancel_exception=True)
     def end_graph(self, order: EndGraph) -> GraphEnded:
@@ -289,10 +264,7 @@ class GraphActivities:
         return GraphEnded(row.state, row.cause)
 
     def _row(self, graph_id: int) -> GraphRow:
-        row = self.graphs.get_graph(graph_id)
-        if row is None:
-            raise RunNotFound(f"graph {graph_id} does not exist; crawlctl graph list shows what there is")
-        return row
+        return there(self.graphs.get_graph(graph_id), f"graph {graph_id}")
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:

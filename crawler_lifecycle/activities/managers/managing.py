@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.child_runs import ERROR_MAX, BegunRuns, ChildRuns, RunsLeft
-from crawler_lifecycle.activities.shared import Clock, beating, utc_now
+from crawler_lifecycle.activities.child_runs import (
+    ERROR_MAX,
+    BegunRuns,
+    ChildRuns,
+    Claim,
+    RecordParentStop,
+    RunsLeft,
+    StopRecorded,
+    StopRuns,
+)
+from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
-from crawler_lifecycle.ports.runs import Owner
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.managers import ManagerStore
-
-
-@dataclass(frozen=True, slots=True)
-class OpenManager:
-    """Input of ``open_manager``."""
-
-    manager_id: int
-    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +70,6 @@ class AddManagerJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordManagerStop:
-    """Input of ``record_manager_stop``: all stops that were heard, as one wish."""
-
-    manager_id: int
-    intent: StopIntent
-    leave: bool = False
-    must: bool = True
-    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerStopped:
-    """The stop as it is on record. ``stop`` is ``None`` when the manager had ended before."""
-
-    stop: StopIntent | None
-    leave: bool
-    status: RunStatus
-    unreadable: str | None = None
-    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRuns:
-    """Input of ``stop_manager_runs``."""
-
-    manager_id: int
-    intent: StopIntent
-
-
-@dataclass(frozen=True, slots=True)
 class EndManager:
     """Input of ``end_manager``. ``leave``: live runs go on by themselves."""
 
@@ -129,17 +99,17 @@ class ManagingActivities:
     clock: Clock = utc_now
 
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
-    def open_manager(self, order: OpenManager) -> ManagerOpened:
+    def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim the manager: as it was reserved, or after its end as its next attempt.
 
         Its runs report to the workflow id that its name and flow id make, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
         """
-        row = self._row(order.manager_id)
+        row = self._row(order.number)
         expected = manager_workflow_id(row.name, row.flow_id)
         if order.owner.workflow_id != expected:
             raise refusal("workflow id", order.owner.workflow_id, f"manager {row.manager_id} runs as {expected!r}")
-        row = self.managers.claim_manager(order.manager_id, order.owner)
+        row = self.managers.claim_manager(order.number, order.owner)
         return ManagerOpened(row.name, row.flow_id, row.attempt, row.status, row.parent, row.stop, row.leave)
 
     # --- begin -----------------------------------------------------------------------------------------------------
@@ -214,15 +184,15 @@ class ManagingActivities:
     # --- stop ------------------------------------------------------------------------------------------------------
 
     @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
-    def record_manager_stop(self, order: RecordManagerStop) -> ManagerStopped:
+    def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
         """Write the stop down before anything is done about it. Second execution: it is there, nothing changes."""
         try:
-            row = self.managers.record_manager_stop(order.manager_id, order.intent, order.leave)
+            row = self.managers.record_manager_stop(order.number, order.intent, order.leave)
         except RowUnreadable as error:
             if order.must:
                 raise
-            return ManagerStopped(order.intent, order.leave, RunStatus.STOPPING, str(error)[:ERROR_MAX])
-        return ManagerStopped(row.stop, row.leave, row.status)
+            return StopRecorded(order.intent, order.leave, unreadable=str(error)[:ERROR_MAX])
+        return StopRecorded(row.stop, row.leave, row.status)
 
     @activity.defn(name="stop_manager_runs", no_thread_cancel_exception=True)
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
@@ -231,9 +201,10 @@ class ManagingActivities:
         A run that nobody works for gets a workflow that carries the stop out.
         Second execution: tells those again that have not acted on it; a run knows the stop by its id.
         """
+        intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():
-            page = functools.partial(self.managers.live_runs, order.manager_id)
-            return self.children.stop_all(f"manager/{order.manager_id}", page, order.intent)
+            page = functools.partial(self.managers.live_runs, order.number)
+            return self.children.stop_all(f"manager/{order.number}", page, intent)
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -247,7 +218,4 @@ class ManagingActivities:
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
 
     def _row(self, manager_id: int) -> ManagerRow:
-        row = self.managers.get_manager(manager_id)
-        if row is None:
-            raise RunNotFound(f"manager {manager_id} does not exist; crawlctl manager list shows what there is")
-        return row
+        return there(self.managers.get_manager(manager_id), f"manager {manager_id}")

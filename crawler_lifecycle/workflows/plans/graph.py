@@ -32,6 +32,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ActivityCancellationType, ActivityHandle, ParentClosePolicy
 
+from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.graphs.graphs import (
     AdvanceGraph,
@@ -40,8 +41,6 @@ from crawler_lifecycle.activities.graphs.graphs import (
     CommandGraph,
     EndGraph,
     GraphActivities,
-    OpenGraph,
-    StopGraph,
 )
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced
@@ -57,7 +56,6 @@ from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.workflows.calls import (
     Beside,
     Interrupted,
-    MustLeave,
     WithoutSignals,
     call,
     history_full,
@@ -233,7 +231,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         """
         order = read_input(GraphOrder, order)
         beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
-        result = await self._keep(self._live(order), *beside)
+        result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:
             self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
@@ -292,17 +290,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
-    async def _live(self, order: GraphOrder) -> GraphResult | None:
-        """Step by step to the result; ``None`` asks for continue-as-new."""
-        s = self._s
-        try:
-            return await self._steps(order)
-        except MustLeave:
-            # Calls end with this execution: what they had begun begins again.
-            s.inbox.answered = [*s.inbox.answered, *self._calls.ends_with_us()]
-            s.next_at = None
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            return None
+    def _left(self) -> None:
+        # Calls end with this execution: what they had begun begins again.
+        self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
+        self._s.next_at = None
 
     async def _steps(self, order: GraphOrder) -> GraphResult | None:
         s = self._s
@@ -348,7 +339,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         s.graph_id, s.owner_run_id = order.graph_id, workflow.info().first_execution_run_id
         s.inbox.woken = False
-        s.adopt(await call(GraphActivities.open_graph, OpenGraph(s.graph_id, self._owner())))
+        s.adopt(await call(GraphActivities.open_graph, self._claim(s.graph_id)))
 
     async def _turn(self) -> None:
         """Rest until something is to be done; then one step forward, and what it says is started."""
@@ -398,7 +389,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         """One pass, and the wait for what comes of it; how many were in vain."""
         s, known, intent = self._s, self._s.ending, self._s.inbox.stop
         try:
-            left = await call(GraphActivities.stop_graph_runs, StopGraph(s.graph_id, intent))
+            left = await call(GraphActivities.stop_graph_runs, StopRuns(s.graph_id, intent))
         except (ActivityError, ApplicationError) as error:
             s.stopping = f"runs could not be stopped: {reason(error)}"[:REASON_MAX]
         else:
@@ -421,7 +412,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        told = await self._recorded(GraphActivities.record_graph_stop, StopGraph(s.graph_id, intent))
+        told = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
         if told.unreadable is not None:  # what executes ends all the same
             s.unrecorded = True
             self._calls.kill()

@@ -11,8 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.graphs.graphs import GraphStopped
-from crawler_lifecycle.activities.managers.managing import ManagerStopped
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
@@ -25,7 +24,6 @@ from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 S = TypeVar("S", bound=OwnedState)
 A = TypeVar("A")
 R = TypeVar("R")
-T = TypeVar("T", GraphStopped, ManagerStopped)
 
 
 class OwnedWorkflow(Generic[S]):
@@ -63,8 +61,21 @@ class OwnedWorkflow(Generic[S]):
         """Tell whether more is asked for than is on record."""
         return self._s.inbox.changed
 
-    def _owner(self) -> Owner:
-        return Owner(workflow.info().workflow_id, self._s.owner_run_id)
+    def _claim(self, number: int) -> Claim:
+        return Claim(number, Owner(workflow.info().workflow_id, self._s.owner_run_id))
+
+    async def _live(self, steps: Coroutine[Any, Any, R]) -> R | None:
+        """Step by step to the result; ``None`` asks for continue-as-new."""
+        try:
+            return await steps
+        except MustLeave:
+            self._left()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    def _left(self) -> None:
+        """Take note that something was left in the middle."""
+        raise NotImplementedError
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
         """The result of an update; its own id makes a repeat harmless where it gives none."""
@@ -92,7 +103,12 @@ class OwnedWorkflow(Generic[S]):
         if elsewhere():
             raise Interrupted
 
-    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] = never) -> T:
+    async def _recorded(
+        self,
+        method: Callable[[Any, RecordParentStop], StopRecorded],
+        order: RecordParentStop,
+        wake: Callable[[], bool] = never,
+    ) -> StopRecorded:
         """Put the stop on record that was heard."""
         inbox = self._s.inbox
         inbox.changed = False
