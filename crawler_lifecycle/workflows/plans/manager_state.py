@@ -103,12 +103,6 @@ class OwnedState:
         """Seconds until a turn may begin that something woke."""
         raise NotImplementedError
 
-    def stopped(self) -> str:
-        """The sentence of who stopped it, and why."""
-        stop = self.inbox.stop
-        who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
-        return f"Stopped{who}" + (f": {stop.reason}" if stop is not None and stop.reason else "")
-
 
 @dataclass
 class ManagerState(OwnedState):
@@ -184,7 +178,8 @@ class ManagerState(OwnedState):
         """The verdict of a stop."""
         left = "; its runs go on" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
-        return Verdict(RunStatus.FAILED, "cancelled", f"{self.stopped()}{left}{close}")
+        stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
+        return Verdict(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
 
     def result(self) -> ManagerResult:
         """The result of the workflow."""
