@@ -312,11 +312,23 @@ class CrawlerLifecycleWorkflow:
     async def _stop(self) -> None:
         """One turn of a stop: record it, ask everything to end, look for the proof. Repeated until nothing is alive."""
         s = self._s
-        s.stopped = True
-        forced = s.escalated(workflow.now())
+        s.stopped, forced = True, s.escalated(workflow.now())
         if forced is not None:
             s.inbox.want_stop(forced.intent, None)
         news = s.stop_rung == 0 or s.inbox.changed
+        heard = await self._record_stop()
+        await self._logging(self._end_tasks())
+        if s.stop_rung == 0 or heard:
+            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
+            s.stop_log = []
+        if s.counts.alive:
+            await self._prove(rested=news)
+        if not s.counts.alive:
+            s.stage = Stage.COMPLETION
+
+    async def _record_stop(self) -> bool:
+        """Put the stops on record that were heard, before anything is done about them; whether there were any."""
+        s = self._s
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
@@ -326,26 +338,23 @@ class CrawlerLifecycleWorkflow:
         s.stop_log += heard
         s.status = RunStatus.STOPPING
         publish(s)
-        await self._logging(self._end_tasks())
-        if s.stop_rung == 0 or heard:
-            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
-            s.stop_log = []
-        if not s.counts.alive:
-            s.stage = Stage.COMPLETION
-            return
-        if not news and gap_left(s) > 0:  # the execution before this one has just looked
-            await self._logging(pause(s.until_force(gap_left(s)), s.stop_changed))
-            if s.stop_changed():
+        return bool(heard)
+
+    async def _prove(self, *, rested: bool) -> None:
+        """Look for the proof that nothing lives, and wait until the next look is worth its while. Unless ``rested`` the
+        execution before this one may have just looked."""
+        s, changed = self._s, self._s.stop_changed
+        if not rested and gap_left(s) > 0:
+            await self._logging(pause(s.until_force(gap_left(s)), changed))
+            if changed():
                 return
         wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
         await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
-            s.stage = Stage.COMPLETION
             return
         if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
             wait = min(wait, QUEUED_PROOF_S)
-        changed = s.stop_changed
         await self._logging(pause(s.until_force(wait), lambda: changed() or s.inbox.look_now, "proof of the stop"))
         if s.inbox.look_now:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
