@@ -342,7 +342,7 @@ class StopIntent:
 
     @property
     def stopped(self) -> str:
-        """Who stopped it, and why."""
+        """The sentence of who stopped it, and why."""
         who = f" by {self.requested_by}" if self.requested_by else ""
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 

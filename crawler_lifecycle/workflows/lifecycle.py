@@ -12,7 +12,7 @@ thing and returns; which step comes next depends on nothing but the state, so co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from .state import RunState
 from .steps import (
     ask_to_end,
     best_effort,
+    commanded,
     gap,
     gap_left,
     heeding,
@@ -109,14 +110,11 @@ class CrawlerLifecycleWorkflow:
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run; they are deployed after the look that follows at once."""
         s, order = self._s, read_update(AddTasks, page)
-        update = workflow.current_update_info()
-        key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: s.run_id != 0)
-            added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
-        except MustLeave:
-            text = f"the run's history is full and it goes on in a new one; send the page again with request_id {key!r}"
-            raise refused(text) from None
+
+        def add(key: str) -> Awaitable[TasksAdded]:
+            return call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
+
+        added = await commanded(order.request_id, lambda: s.run_id != 0, add)
         s.multi, s.inbox.look_now = True, True
         return added
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +23,8 @@ from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import Interrupted, call, fire_and_forget, history_full, reason, start
+from .calls import Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
+from .requests import refused
 from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")
@@ -159,6 +160,19 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
         await workflow.get_external_workflow_handle(parent).signal(signal, result)
     except ApplicationError as error:
         inbox.note(f"parent {parent} could not be told: {error.message}")
+
+
+async def commanded(request_id: str | None, ready: Callable[[], bool], carry_out: Callable[[str], Awaitable[R]]) -> R:
+    """The result of an update, which waits until it can be carried out. Its own id makes a repeat harmless where it
+    gives none."""
+    update = workflow.current_update_info()
+    key = request_id or (update.id if update is not None else str(workflow.uuid4()))
+    try:
+        await pause(None, ready)
+        return await carry_out(key)
+    except MustLeave:
+        text = f"the history is full and goes on in a new one; send it again with request_id {key!r}"
+        raise refused(text) from None
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:

@@ -410,7 +410,7 @@ class AuditActivities:
 
 
 def _became(became: Mapping[str, str | Exception], subject: str) -> str:
-    """What the end of this task came to."""
+    """Tell how the end of this task went. Raises what came between."""
     told = became[subject]
     if isinstance(told, Exception):
         raise told

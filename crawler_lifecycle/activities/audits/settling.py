@@ -96,7 +96,7 @@ def end_tasks(
 
 
 def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | Exception]:
-    """What came of each; one that hangs has nothing."""
+    """Results by name; one that hangs has none."""
     found: dict[str, str | Exception] = {}
     for name, told in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
         found[name] = told

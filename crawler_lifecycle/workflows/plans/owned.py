@@ -15,9 +15,9 @@ from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, Sto
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
-from crawler_lifecycle.workflows.requests import read_carried, refused
+from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
-from crawler_lifecycle.workflows.steps import heeding
+from crawler_lifecycle.workflows.steps import commanded, heeding
 
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 
@@ -78,16 +78,8 @@ class OwnedWorkflow(Generic[S]):
         raise NotImplementedError
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
-        """The result of an update; its own id makes a repeat harmless where it gives none."""
-        update = workflow.current_update_info()
-        key = request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: self._s.attempt != 0)
-            done = await carry_out(key)
-        except MustLeave:
-            raise refused(
-                f"the history is full and goes on in a new one; send it again with request_id {key!r}"
-            ) from None
+        """The result of an update."""
+        done = await commanded(request_id, lambda: self._s.attempt != 0, carry_out)
         self._s.inbox.woken = True
         return done
 
