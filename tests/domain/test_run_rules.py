@@ -150,9 +150,7 @@ def test_a_verdict_does_not_depend_on_the_order(found: list[EndedTasks], ok: boo
 # --- stops, cadence, names, arguments ---------------------------------------------------------------------------------
 
 
-def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_person_follows_a_limit() -> (
-    None
-):
+def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_person_follows_a_limit() -> None:
     later = T0 + timedelta(seconds=5)
     limit, person = StopIntent(T0, limit="timed_out"), StopIntent(T0, requested_by="ada", reason="enough")
     forced = StopIntent(later, force=True, requested_by="bob", reason="now")
