@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.giving_up import GivingUp
 from crawler_lifecycle.activities.audits.parents import ParentAudit
-from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.child_runs import ChildRuns
 from crawler_lifecycle.activities.completion import CompletionActivities
@@ -300,7 +299,7 @@ def build_audit(parts: Parts) -> AuditActivities:
 
 
 def build_parent_audit(parts: Parts) -> ParentAudit:
-    """The same for managers, graphs, due times and webhooks."""
+    """The same for managers, graphs, schedules and webhooks."""
     s, p = parts.store, parts
     return ParentAudit(s.audits, s.findings, p.directory, s.schedules, s.webhooks, p.audit, giving_up=_giving_up(p))
 
@@ -331,7 +330,6 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ),
         build_audit(p),
         build_parent_audit(p),
-        ScheduleAudit(s.schedules, s.findings, p.audit),
         ManagingActivities(s.managers, children, p.cloud),
         GraphActivities(s.graphs, s.managers, children),
         DueActivities(s.schedules, s.managers, s.graphs, children),

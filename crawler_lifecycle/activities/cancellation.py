@@ -59,22 +59,11 @@ class StopReport:
 class StopPass:
     """One turn to every task of a run that was not asked yet, or for force: not killed yet, and then again."""
 
-    def __init__(
-        self,
-        stops: StopStore,
-        details: LookStore,
-        tasks: TaskReader,
-        cluster: TaskStops,
-        clock: Clock,
-        fence: Fence,
-        *,
-        force: bool,
-        seconds: float | None = None,
-    ) -> None:
-        self._stops, self._details, self._tasks = stops, details, tasks
-        self._cluster, self._clock = cluster, clock
+    def __init__(self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float = PASS_S) -> None:
+        self._stops, self._details, self._tasks = acts.stops, acts.details, acts.tasks
+        self._cluster, self._clock = acts.cluster, acts.clock
         self._fence, self._force = fence, force
-        self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
+        self._until = time.monotonic() + seconds
         self._asked, self._begun, self._more = 0, False, False
         self._answered: list[tuple[TaskRef, Details | None]] = []
         self._marked_at = time.monotonic()
@@ -202,14 +191,9 @@ class CancellationActivities:
         except RowUnreadable:
             force = any(heard.intent.force for heard in order.heard)
             with beating():
-                self._pass(order.fence, force=force, seconds=UNRECORDED_S)
+                StopPass(self, order.fence, force=force, seconds=UNRECORDED_S).run()
             raise
         return stop
-
-    def _pass(self, fence: Fence, *, force: bool, seconds: float | None = None) -> StopReport:
-        return StopPass(
-            self.stops, self.details, self.tasks, self.cluster, self.clock, fence, force=force, seconds=seconds
-        ).run()
 
     @activity.defn(name="cancel_queued_tasks", no_thread_cancel_exception=True)
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
@@ -229,7 +213,7 @@ class CancellationActivities:
         sends no second signal to the crawler.
         """
         with beating():
-            return self._pass(fence, force=False)
+            return StopPass(self, fence, force=False).run()
 
     @activity.defn(name="add_cancellation_log_to_db", no_thread_cancel_exception=True)
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
@@ -249,7 +233,7 @@ class CancellationActivities:
         Second execution: goes on with those that were not killed yet; what is gone stays gone.
         """
         with beating():
-            return self._pass(fence, force=True)
+            return StopPass(self, fence, force=True).run()
 
     @activity.defn(name="signal_pusher_stopped", no_thread_cancel_exception=True)
     def signal_pusher_stopped(self, fence: Fence) -> None:

@@ -5,14 +5,12 @@ Ids and inputs of runs' workflows stand here too, for everybody who begins, stop
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from crawler_lifecycle.activities.abreast import Abreast
 from crawler_lifecycle.activities.shared import alive
@@ -26,10 +24,10 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.managers.manager import manager_workflow_id
 from crawler_lifecycle.domain.names import attempt_workflow_id, workflow_id
-from crawler_lifecycle.domain.run import RunRequest, StopIntent, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
 from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.protocols import Catalogue, SchedulerClient, WorkflowDirectory
-from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.ports.runs import Owner, RunRow
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.managers import ManagerStore
@@ -47,6 +45,49 @@ WINDOW = 100
 PASS_S = 20.0
 #: Characters of what is wrong with a job.
 ERROR_MAX = 1000
+
+
+class NeverBegun(InvalidRequest):
+    """There can be no run of this job, now or later; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Input of ``open_manager`` and ``open_graph``: the number of the row, and who is to own it."""
+
+    number: int
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class RecordParentStop:
+    """Input of ``record_manager_stop`` and ``record_graph_stop``: all stops that were heard, as one wish."""
+
+    number: int
+    intent: StopIntent
+    leave: bool = False
+    must: bool = False
+    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRecorded:
+    """The stop as it is on record. ``stop`` is ``None`` when the manager or graph had ended before."""
+
+    stop: StopIntent | None
+    leave: bool = False
+    status: RunStatus = RunStatus.STOPPING
+    unreadable: str | None = None
+    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRuns:
+    """Input of ``stop_manager_runs`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
+    cancelled, and the runs of others go on."""
+
+    number: int
+    intent: StopIntent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +125,92 @@ class ChildRuns:
     directory: WorkflowDirectory
     catalogue: Catalogue
     scheduler: SchedulerClient
+
+    def crawlers(self) -> Sequence[CrawlerDefinition]:
+        """The known crawlers."""
+        # Whoever brings a scheduler service of their own may have no catalogue here.
+        return self.catalogue.all() or self.scheduler.crawlers()
+
+    def begin_all(
+        self,
+        whose: str,
+        waiting: Callable[[int], Mapping[int, J]],
+        begin: Callable[[J], int | None],
+        begun: Callable[[int, int | None, str | None], bool | None],
+        stopped: Callable[[], StopIntent | None],
+    ) -> BegunRuns:
+        """One pass over jobs whose runs are to be begun, as far as the time reaches. An outage ends the pass; a job
+        that is in trouble holds up no other. Raises the first such trouble when all others had their turn.
+
+        ``waiting``: so many of these jobs at most, by number. ``begin``: the id of what was begun for a job; ``None``:
+        it was stopped at once; raises ``NeverBegun``. ``begun`` puts on record the number of a job with that id, or
+        the reason why there can never be one; ``False``: the job was cancelled meanwhile. ``stopped``: as ``begin``
+        of one run takes it.
+        """
+        until, troubles, tried, done = time.monotonic() + PASS_S, list[LifecycleError](), set[int](), BegunRuns()
+        while True:
+            jobs = {number: job for number, job in waiting(WINDOW).items() if number not in tried}
+            if stopped() is not None:
+                return replace(done, stopped=True)
+            if not jobs and troubles:
+                raise troubles[0]
+            if not jobs:
+                return done
+            for number, job in jobs.items():
+                if time.monotonic() >= until:
+                    return replace(done, more=True)
+                alive()
+                tried.add(number)
+                try:
+                    try:
+                        id, why = begin(job), None
+                    except NeverBegun as never:
+                        id, why = None, str(never)[:ERROR_MAX]
+                    if id is not None or why is not None:
+                        refused = begun(number, id, why) is False or why is not None
+                        done = replace(done, begun=done.begun + (id is not None), refused=done.refused + refused)
+                except (StoreRefused, RowUnreadable, InvalidRequest) as error:
+                    log.error("job %d of %s cannot be begun now: %s", number, whose, error)
+                    troubles.append(error)
+
+    def begin(
+        self,
+        whose: str,
+        parent: str | None,
+        request_id: str,
+        request: Callable[[], RunRequest],
+        stopped: Callable[[], StopIntent | None] = lambda: None,
+    ) -> RunRow | None:
+        """The run of this request, made or found, with a workflow: first the row, then the workflow, as the gateway
+        begins runs. ``None``: it was stopped before it could execute.
+
+        ``request`` makes the request, checked as the gateway checks it. ``stopped``: the stop because of which none is
+        begun any more, as the database has it now. Raises ``NeverBegun``.
+        """
+        run, fresh = self.runs.find_run(request_id), False
+        if run is None:
+            try:
+                wanted = request()
+            except InvalidRequest as error:
+                raise NeverBegun(str(error)) from None
+            with suppress(DuplicateRequest):  # another try of this activity was faster
+                run, fresh = self.acceptance.reserve_run(wanted, request_id)
+            run = run or self.runs.find_run(request_id)
+        if run is None or run.parent != parent:
+            raise NeverBegun(f"the request id {request_id!r} belongs to a run that is not of {whose}; end that")
+        # A stop, or the end, may have come between the pick and the row of the run: what we have just made must not
+        # execute. A stop that comes later finds the row.
+        intent = stopped() if fresh else None
+        if intent is not None:
+            self.stop(run, whose, intent)
+            return None
+        self.carry(run)
+        return run
+
+    def carry(self, run: RunRow) -> None:
+        """Start the workflow of a run that nobody has taken up."""
+        if run.owner_run_id is None and not run.status.terminal:
+            self.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
 
     def stop_all(self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent) -> RunsLeft:
         """Stop each of these runs whose workflow has not acted on a stop yet, some at once.
@@ -145,106 +272,6 @@ class ChildRuns:
 def _to_tell(run: RunRow, intent: StopIntent) -> bool:
     """Tell whether a run is to be told of a stop: nobody did, or its workflow has not acted on it, or not on force."""
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
-
-
-class BeginningRuns(ABC, Generic[J]):
-    """One pass over the jobs of one parent whose runs are to be begun, as the gateway begins runs: first the row, then
-    the workflow. The run of a job is known by the id of its request, so another pass makes no second one."""
-
-    def __init__(self, children: ChildRuns, whose: str, parent: str | None) -> None:
-        self._children, self._whose, self._parent = children, whose, parent
-        self._begun = self._refused = 0
-
-    @functools.cached_property
-    def crawlers(self) -> Sequence[CrawlerDefinition]:
-        """The known crawlers, read once in this pass."""
-        # Whoever brings a scheduler service of their own may have no catalogue here.
-        return self._children.catalogue.all() or self._children.scheduler.crawlers()
-
-    @abstractmethod
-    def waiting(self, limit: int) -> list[J]:
-        """Jobs that are to be begun."""
-
-    @abstractmethod
-    def number(self, job: J) -> int:
-        """The number of the job."""
-
-    @abstractmethod
-    def stopped(self, job: J | None = None) -> StopIntent | None:
-        """The stop because of which this job (``None``: any) is not begun any more, as the database has it now."""
-
-    @abstractmethod
-    def request_id(self, job: J) -> str:
-        """The id of the job's request, the same for every try to begin it."""
-
-    @abstractmethod
-    def request(self, job: J) -> RunRequest:
-        """The request of its run, checked as the gateway checks it. Raises ``InvalidRequest``."""
-
-    @abstractmethod
-    def started(self, job: J, run_id: int | None, error: str | None = None) -> None:
-        """Write down that its run exists, or why there can never be one."""
-
-    def run(self) -> BegunRuns:
-        """Begin all, as far as the time reaches. An outage ends the pass; a job that is in trouble holds up no other.
-
-        Raises the first such trouble when all others had their turn.
-        """
-        until, troubles, tried = time.monotonic() + PASS_S, list[LifecycleError](), set[int]()
-        while True:
-            jobs = [job for job in self.waiting(WINDOW) if self.number(job) not in tried]
-            if self.stopped() is not None:
-                return BegunRuns(self._begun, self._refused, stopped=True)
-            if not jobs:
-                if troubles:
-                    raise troubles[0]
-                return BegunRuns(self._begun, self._refused)
-            for job in jobs:
-                if time.monotonic() >= until:
-                    return BegunRuns(self._begun, self._refused, more=True)
-                alive()
-                tried.add(self.number(job))
-                try:
-                    self.begin(job)
-                except (StoreRefused, RowUnreadable, InvalidRequest) as error:
-                    log.error("job %d of %s cannot be begun now: %s", self.number(job), self._whose, error)
-                    troubles.append(error)
-
-    def begin(self, job: J) -> None:
-        """Make the run of a job, or find it, and start its workflow."""
-        c, request_id = self._children, self.request_id(job)
-        run, fresh = c.runs.find_run(request_id), False
-        if run is None:
-            try:
-                request = self.request(job)
-            except InvalidRequest as error:
-                self.refuse(job, str(error))
-                return
-            with suppress(DuplicateRequest):  # another try of this activity was faster
-                run, fresh = c.acceptance.reserve_run(request, request_id)
-            run = run or c.runs.find_run(request_id)
-        if run is None or run.parent != self._parent:
-            self.refuse(job, f"the request id {request_id!r} belongs to a run that is not of {self._whose}; end that")
-            return
-        # A stop, or the end, may have come between the pick and the row of the run: what we have just made must not
-        # execute. A stop that comes later finds the row.
-        intent = self.stopped(job) if fresh else None
-        if intent is not None:
-            c.stop(run, self._whose, intent)
-            return
-        if run.owner_run_id is None and not run.status.terminal:
-            c.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
-        self.took(job, run)
-
-    def took(self, job: J, run: RunRow) -> None:
-        """Its run has a workflow."""
-        self.started(job, run.run_id)
-        self._begun += 1
-
-    def refuse(self, job: J, why: str) -> None:
-        """It can never be begun."""
-        self.started(job, None, why[:ERROR_MAX])
-        self._refused += 1
 
 
 def own_workflow_id(row: RunRow) -> str:

@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import (
     DuplicateRequest,
     InvalidRequest,
     NotInThisState,
-    RunNotFound,
 )
 from crawler_lifecycle.domain.graph.checks import check
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint, step_from_json
@@ -37,8 +36,8 @@ from crawler_lifecycle.ports.managers import ManagerRow, NewManager
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow, TargetRef
 
 from . import meters
-from .child_runs import ERROR_MAX, BeginningRuns, ChildRuns
-from .shared import Clock, alive, beating, utc_now
+from .child_runs import ERROR_MAX, ChildRuns
+from .shared import Clock, alive, beating, there, utc_now
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -160,10 +159,7 @@ class DueActivities:
         return target
 
     def _schedule(self, name: str) -> ScheduleRow:
-        row = self.schedules.get_schedule(name)
-        if row is None:
-            raise RunNotFound(f"schedule {name!r} does not exist; crawlctl schedule list shows what there is")
-        return row
+        return there(self.schedules.get_schedule(name), f"schedule {name!r}")
 
     def _begin(self, row: ScheduleRow, line: DueRow) -> TargetRef | None:
         """Begin the target, or find the one of a try whose answer was lost. Raises as ``begin_due`` writes down."""
@@ -187,10 +183,12 @@ class DueActivities:
         return TargetKind.GRAPH if graph is not None and graph.state is not GraphState.DRAFT else None
 
     def _begin_run(self, line: DueRow, spec: ScheduleSpec) -> TargetRef | None:
-        beginning = _BeginningRun(self.children, line, spec)
+        def request() -> RunRequest:
+            return checked_run(run_request(line.name, line.due_at, spec), self.children.crawlers())
+
         alive()
-        beginning.begin(line)
-        return beginning.target
+        run = self.children.begin(f"schedule {line.name}", None, due_request_id(line.name, line.due_at), request)
+        return None if run is None else TargetRef(TargetKind.RUN, run.run_id)
 
     def _begin_manager(self, line: DueRow, spec: ScheduleSpec) -> TargetRef:
         flow_id = due_flow_id(line.name, line.due_at)
@@ -275,32 +273,3 @@ def run_request(name: str, due_at: datetime, spec: ScheduleSpec) -> RunRequest:
     own = {"requested_by": f"schedule {name}", **spec.target}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat()}
     return crawl_request({**own, **due})
-
-
-class _BeginningRun(BeginningRuns[DueRow]):
-    """The run of one due time."""
-
-    def __init__(self, children: ChildRuns, line: DueRow, spec: ScheduleSpec) -> None:
-        super().__init__(children, f"schedule {line.name}", None)
-        self._line, self._spec = line, spec
-        self.target: TargetRef | None = None
-
-    def waiting(self, limit: int) -> list[DueRow]:
-        return [self._line]
-
-    def number(self, job: DueRow) -> int:
-        return job.due_id
-
-    def stopped(self, job: DueRow | None = None) -> StopIntent | None:
-        return None
-
-    def request_id(self, job: DueRow) -> str:
-        return due_request_id(job.name, job.due_at)
-
-    def request(self, job: DueRow) -> RunRequest:
-        return checked_run(run_request(job.name, job.due_at, self._spec), self.crawlers)
-
-    def started(self, job: DueRow, run_id: int | None, error: str | None = None) -> None:
-        if run_id is None:
-            raise InvalidRequest(error or "it cannot be begun")
-        self.target = TargetRef(TargetKind.RUN, run_id)

@@ -9,7 +9,7 @@ through Temporal and each activity can be repeated alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
-from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus, reconcile
+from crawler_lifecycle.domain.task import Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.cluster import TaskLooks
 from crawler_lifecycle.ports.looks import FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.protocols import Notifier
@@ -34,21 +34,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveTasks:
-    """Input of ``get_active_running_tasks``. ``page`` 0 asks for the counts alone."""
-
-    run_id: int
-    statuses: list[TaskStatus] = field(default_factory=lambda: list(ACTIVE))
-    after_index: int = -1
-    page: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ActiveReport:
-    """Counts of the run's tasks, and a page of the wanted ones."""
+    """Counts of the run's tasks."""
 
     counts: Counts
-    tasks: list[TaskRef] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +117,9 @@ class ReconciliationActivities:
     clock: Clock = utc_now
 
     @activity.defn(name="get_active_running_tasks", no_thread_cancel_exception=True)
-    def get_active_running_tasks(self, order: ActiveTasks) -> ActiveReport:
-        """The run's tasks by status as the database has them, and a page of the wanted ones.
-
-        Second execution: reads again.
-        """
-        counts = Counts.of(self.tasks.count_tasks(order.run_id))
-        if not order.page:
-            return ActiveReport(counts)
-        page = self.tasks.task_page(order.run_id, order.statuses, order.after_index, order.page)
-        return ActiveReport(counts, [ref_of(task) for task in page])
+    def get_active_running_tasks(self, run_id: int) -> ActiveReport:
+        """The run's tasks by status as the database has them. Second execution: reads again."""
+        return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
     @activity.defn(name="get_history_statuses_to_sync", no_thread_cancel_exception=True)
     def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:

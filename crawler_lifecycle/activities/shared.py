@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.errors import (
     LifecycleError,
     NotDelivered,
     RowUnreadable,
+    RunNotFound,
     StoreRefused,
     StoreUnavailable,
 )
@@ -69,6 +70,13 @@ def answered(answers: Mapping[str, Callable[..., object]], name: str, arguments:
         return answers[name](**arguments)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{name}: {error}") from None
+
+
+def there(row: T | None, what: str) -> T:
+    """The row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` where there is none."""
+    if row is None:
+        raise RunNotFound(f"{what} does not exist; crawlctl {what.partition(' ')[0]} list shows what there is")
+    return row
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:

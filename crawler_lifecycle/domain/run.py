@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
@@ -340,17 +340,18 @@ class StopIntent:
     limit: str | None = None
     escalated: bool = False
 
+    @property
+    def stopped(self) -> str:
+        """The sentence of who stopped it, and why."""
+        who = f" by {self.requested_by}" if self.requested_by else ""
+        return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
+
     def merged(self, later: StopIntent) -> StopIntent:
-        """Both wishes as one: the first time, force if either forces, and a person's word before a limit's."""
-        by_person = self if self.limit is None else later
-        return StopIntent(
-            requested_at=min(self.requested_at, later.requested_at),
-            force=self.force or later.force,
-            requested_by=by_person.requested_by,
-            reason=by_person.reason,
-            limit=None if by_person.limit is None else self.limit,
-            escalated=self.escalated or later.escalated,
-        )
+        """Both wishes as one: force if either forces, and the time and the words of the first. The later one's words
+        count only where it is stronger: a person's, after that of a limit."""
+        told = later if self.limit is not None and later.limit is None else self
+        force, escalated = self.force or later.force, self.escalated or later.escalated
+        return replace(told, requested_at=self.requested_at, force=force, escalated=escalated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,23 +449,18 @@ def verdict(groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok
     total = sum(g.count for g in groups)
     if not total or any(g.status not in ("SUCCEEDED", "FAILED", "CANCELLED", "LOST") for g in groups):
         raise ValueError(f"a verdict needs tasks that have all ended, got {groups}")
-    good = [g for g in groups if g.status == "SUCCEEDED"]
     bad = [g for g in groups if g.status != "SUCCEEDED"]
-    succeeded = sum(g.count for g in good)
+    succeeded = total - sum(g.count for g in bad)
     if not bad:
-        outcome = _common((g.outcome for g in good), "finished")
-        cause = f"All {total} tasks succeeded" if total > 1 else (good[0].cause or "The task succeeded")
-        return Verdict(RunStatus.COMPLETED, outcome, cause)
+        cause = f"All {total} tasks succeeded" if total > 1 else (groups[0].cause or "The task succeeded")
+        return Verdict(RunStatus.COMPLETED, _common((g.outcome for g in groups), "finished"), cause)
+    if stop is not None and stop.limit is None:
+        done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
+        return Verdict(RunStatus.FAILED, "cancelled", f"{stop.stopped}{done}")
     worst = max(bad, key=lambda g: (g.count, g.outcome or ""))
     detail = f"{total - succeeded} of {total} tasks did not succeed; most: {worst.cause or worst.outcome}"
     if total == 1:
         detail = worst.cause or f"The task ended as {worst.outcome}"
-    if stop is not None and stop.limit is None:
-        who = f" by {stop.requested_by}" if stop.requested_by else ""
-        why = f": {stop.reason}" if stop.reason else ""
-        done = f" ({succeeded} of {total} tasks had finished)" if succeeded else ""
-        return Verdict(RunStatus.FAILED, "cancelled", f"Stopped{who}{why}{done}")
     if succeeded:
-        status = RunStatus.COMPLETED if partial_ok else RunStatus.FAILED
-        return Verdict(status, "partial", detail)
+        return Verdict(RunStatus.COMPLETED if partial_ok else RunStatus.FAILED, "partial", detail)
     return Verdict(RunStatus.FAILED, _common((g.outcome for g in bad), "failed"), detail)

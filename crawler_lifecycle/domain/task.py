@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal as _signals
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -296,44 +297,52 @@ def _beside(end: End) -> str:
     return ""
 
 
+#: What our exit codes mean (docs/crawlers.md): status, outcome, words, and whether another try may end better.
+_CODES: Mapping[int | None, tuple[TaskStatus, str, str, bool]] = {
+    **dict.fromkeys((11, 13, 143), (TaskStatus.FAILED, "interrupted", "It was told to stop, not by us, {how}", True)),
+    14: (TaskStatus.SUCCEEDED, "size_limit", "The crawler's own size limit was reached, {how}", False),
+    15: (TaskStatus.SUCCEEDED, "time_limit", "The crawler's own time limit was reached, {how}", False),
+    18: (TaskStatus.FAILED, "banned", "The site banned the crawler, {how}", True),
+    4: (TaskStatus.FAILED, "failed", "The crawler reported bad configuration (never retried), {how}{detail}", False),
+    17: (TaskStatus.FAILED, "failed", "The crawler reported a fatal error (never retried), {how}{detail}", False),
+}
+
+
 def _read_own_end(end: End, how: str) -> Ending:
     """The lower half of the table: ends that nobody asked for and no disruption explains."""
     said, code = end.finish_reason, end.exit_code
     detail = f": {end.message}" if end.message else ""
     if said == "memusage_exceeded":
         return Ending(TaskStatus.FAILED, said, f"The crawler reached its own memory limit, {how}")
-    if code == 3:
-        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"The disk is full, {how}")
-    if end.reason == "Evicted":
-        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"It used more local storage than it may{detail}, {how}")
+    if code == 3 or end.reason == "Evicted":
+        what = "The disk is full" if code == 3 else f"It used more local storage than it may{detail}"
+        return Ending(TaskStatus.FAILED, "diskusage_exceeded", f"{what}, {how}")
     if end.reason in START_FAILURES:
         return Ending(TaskStatus.FAILED, "failed", f"It could not be started, {how}{detail}")
-    if code == 0 and said:
-        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
-    if code == 0 and end.reason == POD_FAILED:
-        cause = f"The pod failed although the crawler ended with exit 0{detail}"
-        return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
-    if code == 0 and end.runner:
-        cause = f"It ended without telling how (exit 0, no summary){detail}"
-        return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
     if code == 0:
-        return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
-    if code in (14, 15):
-        word = "size" if code == 14 else "time"
-        return Ending(
-            TaskStatus.SUCCEEDED, said or f"{word}_limit", f"The crawler's own {word} limit was reached, {how}"
-        )
-    if code in (11, 13, 143):
-        return Ending(TaskStatus.FAILED, "interrupted", f"It was told to stop, not by us, {how}", retryable=True)
-    if code == 18:
-        return Ending(TaskStatus.FAILED, "banned", f"The site banned the crawler, {how}", retryable=True)
-    if code in (4, 17):
-        what = "bad configuration" if code == 4 else "a fatal error"
-        return Ending(TaskStatus.FAILED, "failed", f"The crawler reported {what} (never retried), {how}{detail}")
+        return _read_zero(end, detail)
+    if code in _CODES:
+        status, outcome, words, retryable = _CODES[code]
+        limit = status is TaskStatus.SUCCEEDED
+        return Ending(status, (said if limit else None) or outcome, words.format(how=how, detail=detail), retryable)
     if end.signal is not None:
         return Ending(TaskStatus.FAILED, said or "failed", f"Killed by {how}, which we did not send", retryable=True)
     named = f" with {said!r}" if said and said != "failed" else ""
     return Ending(TaskStatus.FAILED, said or "failed", f"The crawler failed{named}, {how}{detail}", retryable=True)
+
+
+def _read_zero(end: End, detail: str) -> Ending:
+    """Exit 0 is a success only where the crawler says how it ended, or nothing of ours was there to hear it."""
+    said = end.finish_reason
+    if said:
+        return Ending(TaskStatus.SUCCEEDED, said, f"The crawler ended itself with {said!r}, exit 0{_beside(end)}")
+    if end.reason == POD_FAILED:
+        cause = f"The pod failed although the crawler ended with exit 0{detail}"
+    elif end.runner:
+        cause = f"It ended without telling how (exit 0, no summary){detail}"
+    else:
+        return Ending(TaskStatus.SUCCEEDED, "finished", "exit 0")
+    return Ending(TaskStatus.FAILED, "failed", cause, retryable=True)
 
 
 def reconcile(

@@ -37,7 +37,7 @@ from temporalio.client import (
 from temporalio.client import ScheduleSpec as TemporalSpec
 from temporalio.service import RPCStatusCode
 
-from crawler_lifecycle.activities.audits.schedules import note_unfired, settled_until
+from crawler_lifecycle.activities.audits.parents import note_unfired, settled_until
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import LifecycleError

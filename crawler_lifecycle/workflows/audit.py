@@ -16,7 +16,7 @@ Only counts and the first findings travel through here; everything found is in t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -26,42 +26,28 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.audits.audit import AuditActivities, CloseAudit
 from crawler_lifecycle.activities.audits.parents import ParentAudit
-from crawler_lifecycle.activities.audits.schedules import ScheduleAudit
 from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Reported, Unknown, most_urgent
-from crawler_lifecycle.domain.undecoded import Undecoded
+from crawler_lifecycle.domain.audits.audit import AuditReport, FindingKind, Unknown, most_urgent
 
 from .calls import MustLeave, WithoutSignals, call, may_leave, reason
-from .requests import invalid, read_carried, undecoded
+from .requests import read_carried, read_input
 
-#: A source, how it is called in a report, and the kinds of findings of which it shows all, with others that name them.
-_SOURCES: tuple[tuple[str, Callable[[Any, AuditPage], AuditPart], tuple[FindingKind, ...]], ...] = (
-    ("cluster_tasks", AuditActivities.audit_cluster, (FindingKind.ORPHAN, FindingKind.STILL_ALIVE)),
-    (
-        "open_runs",
-        AuditActivities.audit_runs,
-        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.NOT_COUNTED, FindingKind.UNREADABLE),
-    ),
-    (
-        "open_managers",
-        ParentAudit.audit_managers,
-        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.UNREADABLE),
-    ),
-    (
-        "open_graphs",
-        ParentAudit.audit_graphs,
-        (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED, FindingKind.NO_RUN, FindingKind.UNREADABLE),
-    ),
-    (
-        "schedules",
-        ScheduleAudit.audit_schedules,
-        (FindingKind.NOT_FIRED, FindingKind.NOT_TOLD, FindingKind.UNREADABLE),
-    ),
-    ("due_times", ParentAudit.audit_due, (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)),
-    ("webhooks", ParentAudit.audit_webhooks, (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)),
-    ("open_workflows", AuditActivities.audit_workflows, (FindingKind.NO_ROW, FindingKind.UNRECORDED)),
-    ("ended_runs", AuditActivities.audit_ended, (FindingKind.UNDELIVERED, FindingKind.LATE_EVIDENCE)),
+_K = FindingKind
+_LOST = (_K.NO_WORKFLOW, _K.NOT_STARTED)
+_Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
+#: Sources: how each is called in a report, its activity, which kind of parents that compares, and the kinds of findings
+#: of which it shows all, with others that name them.
+_SOURCES: tuple[_Source, ...] = (
+    ("cluster_tasks", AuditActivities.audit_cluster, "", (_K.ORPHAN, _K.STILL_ALIVE)),
+    ("open_runs", AuditActivities.audit_runs, "", (*_LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
+    ("open_managers", ParentAudit.audit_parents, "manager", (*_LOST, _K.UNREADABLE)),
+    ("open_graphs", ParentAudit.audit_parents, "graph", (*_LOST, _K.NO_RUN, _K.UNREADABLE)),
+    ("schedules", ParentAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
+    ("due_times", ParentAudit.audit_parents, "due time", _LOST),
+    ("webhooks", ParentAudit.audit_parents, "webhook", _LOST),
+    ("open_workflows", AuditActivities.audit_workflows, "", (_K.NO_ROW, _K.UNRECORDED)),
+    ("ended_runs", AuditActivities.audit_ended, "", (_K.UNDELIVERED, _K.LATE_EVIDENCE)),
 )
 
 
@@ -82,29 +68,28 @@ class AuditOrder:
 class AuditState:
     """Progress of an audit; travels over continue-as-new. Fields are only ever added, with defaults."""
 
-    audit_id: str = ""
-    started_at: datetime | None = None
+    report: AuditReport | None = None
+    """The report as far as it is known."""
     source: int = 0
     after: str | None = None
     pages: int = 0
-    looked: dict[str, int] = field(default_factory=dict)
-    found: dict[str, int] = field(default_factory=dict)
-    repaired: dict[str, int] = field(default_factory=dict)
-    findings: list[Reported] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
     complete: list[FindingKind] = field(default_factory=list)
     noted_from: datetime | None = None
 
-    def add(self, name: str, part: AuditPart) -> None:
-        """Take in what one page showed."""
+    def add(self, report: AuditReport, name: str, part: AuditPart) -> AuditReport:
+        """Take in what one page of this source showed."""
         self.pages += 1
         self.after = part.next
         if part.noted_at is not None:
             self.noted_from = min(part.noted_at, self.noted_from or part.noted_at)
-        self.looked = {**self.looked, name: self.looked.get(name, 0) + part.looked}
-        self.found = _sum(self.found, part.found)
-        self.repaired = _sum(self.repaired, part.repaired)
-        self.findings = most_urgent([*self.findings, *part.findings])
+        self.report = replace(
+            report,
+            looked={**report.looked, name: report.looked.get(name, 0) + part.looked},
+            found=_sum(report.found, part.found),
+            repaired=_sum(report.repaired, part.repaired),
+            findings=most_urgent([*report.findings, *part.findings]),
+        )
+        return self.report
 
 
 _STATE = TypeAdapter(AuditState)
@@ -126,73 +111,46 @@ class CrawlAuditWorkflow(WithoutSignals):
         """
         if self._refused is not None:
             raise self._refused
-        s, order = self._s, _read(order)
-        if s.started_at is None:
-            s.audit_id, s.started_at = workflow.info().first_execution_run_id, workflow.now()
+        s, now = self._s, workflow.now()
+        order = AuditOrder() if order is None else read_input(AuditOrder, order)
+        s.report = s.report or AuditReport(workflow.info().first_execution_run_id, now, now, order.repair)
         try:
-            return await self._audit(order)
+            return await self._audit(order, s.report)
         except MustLeave:
             workflow.continue_as_new(args=[order, s])
 
-    async def _audit(self, order: AuditOrder) -> AuditReport:
+    async def _audit(self, order: AuditOrder, report: AuditReport) -> AuditReport:
         s = self._s
         while s.source < len(_SOURCES):
             if may_leave():
                 raise MustLeave
-            await self._compare(order)
-        assert s.started_at is not None
-        report = AuditReport(
-            audit_id=s.audit_id,
-            started_at=s.started_at,
-            ended_at=workflow.now(),
-            repair=order.repair,
-            looked=s.looked,
-            found=s.found,
-            repaired=s.repaired,
-            findings=s.findings,
-            troubles=s.troubles,
-        )
+            report = await self._compare(order, report)
+        report = replace(report, ended_at=workflow.now())
         await call(AuditActivities.close_audit, CloseAudit(report, _complete(s.complete), s.noted_from))
         return report
 
-    async def _compare(self, order: AuditOrder) -> None:
+    async def _compare(self, order: AuditOrder, report: AuditReport) -> AuditReport:
         """One page of the present source, or on to the next one."""
         s = self._s
-        name, method, kinds = _SOURCES[s.source]
+        name, method, what, kinds = _SOURCES[s.source]
+        page, text = AuditPage(order.repair, s.after, order.unknown, what), f"{name}, page {s.pages + 1}"
         try:
-            part = await call(
-                method, AuditPage(order.repair, s.after, order.unknown), summary=f"{name}, page {s.pages + 1}"
-            )
+            part = await call(method, page, summary=text)
         except (ActivityError, ApplicationError) as error:
-            s.troubles = [*s.troubles, f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]]
+            told = f"{name.replace('_', ' ')} could not be compared: {reason(error)}"[:500]
             s.source, s.after = s.source + 1, None
-            return
-        s.add(name, part)
+            s.report = replace(report, troubles=[*report.troubles, told])
+            return s.report
         if part.next is None:
             s.complete = [*s.complete, *kinds]
             s.source += 1
+        return s.add(report, name, part)
 
 
 def _complete(shown: list[FindingKind]) -> list[FindingKind]:
     """The kinds that every source of theirs has shown."""
-    needed = [kind for _, _, kinds in _SOURCES for kind in kinds]
+    needed = [kind for *_, kinds in _SOURCES for kind in kinds]
     return [kind for kind in FindingKind if 0 < shown.count(kind) == needed.count(kind)]
-
-
-def _read(order: Any) -> AuditOrder:
-    """The order of a start that may have come without one."""
-    if isinstance(order, Undecoded):
-        raise undecoded("order", order)
-    if isinstance(order, AuditOrder):
-        return order
-    if isinstance(order, dict) and set(order) <= {"repair", "unknown"} and isinstance(order.get("repair", False), bool):
-        unknown = order.get("unknown", Unknown.LEAVE)
-        if isinstance(unknown, str) and unknown in list(Unknown):
-            return AuditOrder(order.get("repair", False), Unknown(unknown))
-    if order is None:
-        return AuditOrder()
-    cure = 'give {"repair": true}, {"unknown": "adopt"}, {"unknown": "end"} or nothing'
-    raise invalid(f"order: {str(order)[:100]!r} is not allowed; {cure}")
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
@@ -18,7 +17,6 @@ from .requests import invalid, read_input
 
 #: The time for which Temporal fired, without jitter, in whole seconds.
 _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
-_ORDER = TypeAdapter(DueOrder)
 
 
 @workflow.defn(name=names.DUE_WORKFLOW)
@@ -28,7 +26,7 @@ class CrawlDueWorkflow(WithoutSignals):
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
         """``order`` is a ``DueOrder`` and all that is read. Answers the decision. Fails for anything else."""
-        order = read_input(_ORDER, "order", order)
+        order = read_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)
         order = DueOrder(order.name, due_at, order.revision)
         try:

@@ -7,10 +7,9 @@ activities, their keys and their records are the same, so a delivery that had su
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -18,37 +17,11 @@ from crawler_lifecycle.activities.completion import CompletionActivities
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.run import ExportResult
-from crawler_lifecycle.domain.undecoded import Undecoded
 from crawler_lifecycle.ports.runs import Fence
 
 from .calls import MustLeave, WithoutSignals, call, reason
-from .requests import undecoded
+from .requests import read_input
 from .state import RUN_ID, RUN_UID
-
-
-@dataclass
-class ExportState:
-    """Progress of this delivery; travels over continue-as-new. Fields are only ever added, with defaults."""
-
-    done: int = 0
-    pushes: int | None = None
-    export: ExportResult | None = None
-    failed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOrder:
-    """The deliveries to send again: the event ``run.ended`` with the failed pushes, the supporting files, or both."""
-
-    fence: Fence
-    event: bool = True
-    files: bool = True
-    state: ExportState = field(default_factory=ExportState)
-
-    def __post_init__(self) -> None:
-        """A number that no search attribute takes would fail the workflow task for ever."""
-        check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
-        check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +35,24 @@ class ExportReport:
     failed: list[str] = field(default_factory=list)
 
 
-_ORDER = TypeAdapter(ExportOrder)
+@dataclass(frozen=True, slots=True)
+class ExportOrder:
+    """The deliveries to send again: the event ``run.ended`` with the failed pushes, the supporting files, or both."""
+
+    fence: Fence
+    event: bool = True
+    files: bool = True
+    done: int = 0
+    """Deliveries that a former execution saw to; ``report``: what came of them."""
+    report: ExportReport | None = None
+
+    def __post_init__(self) -> None:
+        """A number that no search attribute takes would fail the workflow task for ever."""
+        check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
+        check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
 
 
-@workflow.defn(name=names.EXPORT_WORKFLOW, failure_exception_types=[ValidationError])
+@workflow.defn(name=names.EXPORT_WORKFLOW)
 class RunExportWorkflow(WithoutSignals):
     """One more delivery of one attempt. Ends well also when a delivery is given up: the records say which."""
 
@@ -75,10 +62,8 @@ class RunExportWorkflow(WithoutSignals):
 
         ``order`` is an ``ExportOrder`` and all that is read. Fails for anything else.
         """
-        if isinstance(order, Undecoded):
-            raise undecoded("order", order)
-        order = _ORDER.validate_python(order)
-        fence, s = order.fence, order.state
+        order = read_input(ExportOrder, order)
+        fence = order.fence
         workflow.upsert_search_attributes([RUN_ID.value_set(fence.run_id), RUN_UID.value_set(fence.run_uid)])
         acts = CompletionActivities
         steps: list[Callable[[Any, Fence], Any]] = []
@@ -86,24 +71,22 @@ class RunExportWorkflow(WithoutSignals):
             steps += [acts.initiate_export_signal, acts.resend_pushes]
         if order.files:
             steps += [acts.export_supporting_files]
-        try:
-            for method in steps[s.done :]:
-                await self._take(method, fence, s)
-        except MustLeave:
-            workflow.continue_as_new(order)
-        return ExportReport(fence.run_id, fence.attempt, s.pushes, s.export, s.failed)
+        report = order.report or ExportReport(fence.run_id, fence.attempt)
+        for done, method in enumerate(steps[order.done :], order.done):
+            try:
+                report = await self._take(method, fence, report)
+            except MustLeave:
+                workflow.continue_as_new(replace(order, done=done, report=report))
+        return report
 
-    async def _take(self, method: Callable[[Any, Fence], Any], fence: Fence, s: ExportState) -> None:
+    async def _take(self, method: Callable[[Any, Fence], Any], fence: Fence, report: ExportReport) -> ExportReport:
         try:
             answer = await call(method, fence)
         except (ActivityError, ApplicationError) as error:
-            s.failed.append(f"{method.__name__}: {reason(error)}")
-            answer = None
+            return replace(report, failed=[*report.failed, f"{method.__name__}: {reason(error)}"])
         if method is CompletionActivities.resend_pushes:
-            s.pushes = answer
-        elif method is CompletionActivities.export_supporting_files:
-            s.export = answer
-        s.done += 1
+            return replace(report, pushes=answer)
+        return replace(report, export=answer) if method is CompletionActivities.export_supporting_files else report
 
 
 @workflow.defn(name=names.EVENT_WORKFLOW)

@@ -12,7 +12,7 @@ thing and returns; which step comes next depends on nothing but the state, so co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -31,16 +31,26 @@ from crawler_lifecycle.activities.shared import Counts
 from crawler_lifecycle.domain import ladder, names
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
-from crawler_lifecycle.domain.run import RunRequest, RunResult, RunSnapshot, RunStatus, Stage, StopIntent, TasksAdded
+from crawler_lifecycle.domain.run import (
+    AddTasks,
+    RunRequest,
+    RunResult,
+    RunSnapshot,
+    RunStatus,
+    Stage,
+    StopIntent,
+    TasksAdded,
+)
 from crawler_lifecycle.ports.runs import Fence, Owner
 
 from .calls import Interrupted, MustLeave, call, look_away, may_leave, pause
 from .deploying import Deploying
-from .requests import read_carried, read_request, read_tasks, refused
+from .requests import read_carried, read_input, read_update, refused
 from .state import RunState
 from .steps import (
     ask_to_end,
     best_effort,
+    commanded,
     gap,
     gap_left,
     heeding,
@@ -80,7 +90,7 @@ class CrawlerLifecycleWorkflow:
         """
         if self._refused is not None:
             raise self._refused
-        life = asyncio.create_task(self._live(read_request(request)))
+        life = asyncio.create_task(self._live(read_input(RunRequest, request)))
         self._clock = asyncio.create_task(self._keep_time())
         cancelled = f"cancel/{workflow.info().run_id}"
         result = await heeding(life, lambda intent: self._s.inbox.want_stop(intent, cancelled))
@@ -99,21 +109,18 @@ class CrawlerLifecycleWorkflow:
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
         """Append tasks to the live run; they are deployed after the look that follows at once."""
-        s, order = self._s, read_tasks(page)
-        update = workflow.current_update_info()
-        key = order.request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: s.run_id != 0)
-            added = await call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
-        except MustLeave:
-            text = f"the run's history is full and it goes on in a new one; send the page again with request_id {key!r}"
-            raise refused(text) from None
+        s, order = self._s, read_update(AddTasks, page)
+
+        def add(key: str) -> Awaitable[TasksAdded]:
+            return call(InitiationActivities.add_tasks, AddToRun(s.fence, key, order.tasks))
+
+        added = await commanded(order.request_id, lambda: s.run_id != 0, add)
         s.multi, s.inbox.look_now = True, True
         return added
 
     @add_tasks.validator
     def _check_tasks(self, page: Any = None) -> None:
-        read_tasks(page)
+        read_update(AddTasks, page)
         if self._s.outcome is not None:
             raise refused(f"run {self._s.run_id} has ended; resume it or start another run")
         if self._s.stop_wanted():
@@ -303,11 +310,23 @@ class CrawlerLifecycleWorkflow:
     async def _stop(self) -> None:
         """One turn of a stop: record it, ask everything to end, look for the proof. Repeated until nothing is alive."""
         s = self._s
-        s.stopped = True
-        forced = s.escalated(workflow.now())
+        s.stopped, forced = True, s.escalated(workflow.now())
         if forced is not None:
             s.inbox.want_stop(forced.intent, None)
         news = s.stop_rung == 0 or s.inbox.changed
+        heard = await self._record_stop()
+        await self._logging(self._end_tasks())
+        if s.stop_rung == 0 or heard:
+            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
+            s.stop_log = []
+        if s.counts.alive:
+            await self._prove(rested=news)
+        if not s.counts.alive:
+            s.stage = Stage.COMPLETION
+
+    async def _record_stop(self) -> bool:
+        """Put the stops on record that were heard, before anything is done about them; whether there were any."""
+        s = self._s
         with s.inbox.taken() as heard:
             if heard:
                 order = RecordStop(s.fence, heard)
@@ -317,26 +336,23 @@ class CrawlerLifecycleWorkflow:
         s.stop_log += heard
         s.status = RunStatus.STOPPING
         publish(s)
-        await self._logging(self._end_tasks())
-        if s.stop_rung == 0 or heard:
-            await call(CancellationActivities.add_cancellation_log_to_db, RecordStop(s.fence, s.stop_log))
-            s.stop_log = []
-        if not s.counts.alive:
-            s.stage = Stage.COMPLETION
-            return
-        if not news and gap_left(s) > 0:  # the execution before this one has just looked
-            await self._logging(pause(s.until_force(gap_left(s)), s.stop_changed))
-            if s.stop_changed():
+        return bool(heard)
+
+    async def _prove(self, *, rested: bool) -> None:
+        """Look for the proof that nothing lives, and wait until the next look is worth its while. Unless ``rested`` the
+        execution before this one may have just looked."""
+        s, changed = self._s, self._s.stop_changed
+        if not rested and gap_left(s) > 0:
+            await self._logging(pause(s.until_force(gap_left(s)), changed))
+            if changed():
                 return
         wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
         await self._logging(look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s)))
         if not s.counts.alive:
-            s.stage = Stage.COMPLETION
             return
         if s.counts.queued and not s.counts.active:  # all that is left is a deployment call that is about to be void
             wait = min(wait, QUEUED_PROOF_S)
-        changed = s.stop_changed
         await self._logging(pause(s.until_force(wait), lambda: changed() or s.inbox.look_now, "proof of the stop"))
         if s.inbox.look_now:
             await self._logging(pause(s.until_force(gap_left(s)), changed))

@@ -116,8 +116,7 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (PUSHES_AGAIN, "resend_pushes"),
     (
         AUDIT,
-        "audit_cluster audit_runs audit_managers audit_graphs audit_schedules audit_due audit_webhooks "
-        "audit_workflows audit_ended",
+        "audit_cluster audit_runs audit_parents audit_schedules audit_workflows audit_ended",
     ),
     (CLOSE_AUDIT, "close_audit"),
     (CYCLE, "run_manager_cycle"),

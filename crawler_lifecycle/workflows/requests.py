@@ -18,82 +18,48 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.domain.bounds import LIMITS, check_number
 from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.graph.commands import AppendSteps, CancelSteps, GraphOrder, RetrySteps
+from crawler_lifecycle.domain.graph.commands import GraphOrder
 from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.domain.undecoded import Undecoded
 
 A = TypeVar("A")
 S = TypeVar("S")
-Order = TypeVar("Order", ManagerOrder, GraphOrder)
 
-_REQUEST = TypeAdapter(RunRequest)
-_TASKS = TypeAdapter(AddTasks)
-_ORDERS: dict[type, tuple[TypeAdapter[Any], str]] = {
-    ManagerOrder: (TypeAdapter(ManagerOrder), "manager"),
-    GraphOrder: (TypeAdapter(GraphOrder), "graph"),
+#: What is read: how it is called, and what is said where nothing came.
+_WORDS: dict[Any, tuple[str, str]] = {
+    RunRequest: ("request", 'start the workflow with a RunRequest, for example {"crawler": "services"}'),
+    ManagerOrder: ("order", 'start the workflow with the manager of a stored row, for example {"manager_id": 7}'),
+    GraphOrder: ("order", 'start the workflow with the graph of a stored row, for example {"graph_id": 7}'),
+    AddJobs: ("jobs", 'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'),
+    AddTasks: ("tasks", 'send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'),
 }
-_JOBS = TypeAdapter(AddJobs)
-_COMMANDS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (CancelSteps, RetrySteps, AppendSteps)}
+_OURS = ("order", "this workflow is started by others of ours")
 
 
-def read_request(value: object) -> RunRequest:
-    """The request that a workflow was started with.
+def read_input(kind: type[A], value: object) -> A:
+    """The input that a workflow was started with.
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its value and the cure.
     """
-    missing = 'request: missing; start the workflow with a RunRequest, for example {"crawler": "services"}'
-    return value if isinstance(value, RunRequest) else _input(_REQUEST, "request", value, missing)
-
-
-def read_order(kind: type[Order], value: object) -> Order:
-    """The order that the workflow of a manager or a graph was started with. Raises ``ApplicationError`` as
-    ``read_request`` does."""
-    adapter, what = _ORDERS[kind]
-    missing = f'order: missing; start the workflow with the {what} of a stored row, for example {{"{what}_id": 7}}'
-    order: Order = value if isinstance(value, kind) else _input(adapter, "order", value, missing)
-    try:
-        check_number(f"{what}_id", getattr(order, f"{what}_id"), LIMITS["run_id"])
-    except InvalidRequest as error:
-        raise invalid(str(error)) from None
-    return order
-
-
-def read_jobs(value: object) -> AddJobs:
-    """The payload of the update ``add_job``. Raises ``ApplicationError`` as ``read_request`` does."""
-    missing = 'jobs: missing; send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}'
-    return _update(_JOBS, "jobs", value, missing)
-
-
-def read_command(kind: type[A], value: object) -> A:
-    """The payload of a command about steps. Raises ``ApplicationError`` as ``read_request`` does."""
-    adapter: TypeAdapter[A] = _COMMANDS[kind]
-    return _update(adapter, "command", {} if value is None else value, "")
-
-
-def read_input(adapter: TypeAdapter[A], what: str, value: object) -> A:
-    """An input that only our own workflows send. Raises ``ApplicationError`` as ``read_request`` does."""
-    return _input(adapter, what, value, f"{what}: missing; this workflow is started by others of ours")
-
-
-def _input(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:
     if isinstance(value, Undecoded):
-        raise undecoded(what, value)
-    return _update(adapter, what, value, missing)
+        raise undecoded(_WORDS.get(kind, _OURS)[0], value)
+    return value if isinstance(value, kind) else read_update(kind, value)
 
 
-def _update(adapter: TypeAdapter[A], what: str, value: object, missing: str) -> A:
-    """A value from outside, read strictly."""
+def read_update(kind: type[A], value: object) -> A:
+    """The payload of an update, read strictly. Raises ``ApplicationError`` as ``read_input`` does."""
+    what, missing = _WORDS.get(kind, _OURS)
     if isinstance(value, Undecoded):
         raise invalid(f"{what}: {value}")
     if value is None:
-        raise invalid(missing)
+        raise invalid(f"{what}: missing; {missing}")
     try:
-        return _strictly(adapter, value)
+        found: A = _strictly(_adapter(kind), value)  # type: ignore[arg-type]
     except ValidationError as error:
         raise invalid(in_words(error)) from None
+    return found
 
 
 def invalid(text: str) -> ApplicationError:
@@ -157,18 +123,12 @@ def read_answer(method: Callable[..., Any], payload: Payload, converter: Payload
     expected = answer_type(method)
     if expected is type(None):
         return None
-    return _adapter(method).validate_python(converter.from_payload(payload, expected), strict=True)
+    return _adapter(expected).validate_python(converter.from_payload(payload, expected), strict=True)
 
 
 @functools.cache
-def _adapter(method: Callable[..., Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(answer_type(method))
-
-
-def read_tasks(value: object) -> AddTasks:
-    """The payload of the update ``add_tasks``. Raises ``ApplicationError`` as ``read_request`` does."""
-    missing = 'tasks: missing; send a page of tasks, for example {"tasks": [{"args": {"shelf": "7"}}]}'
-    return _update(_TASKS, "tasks", value, missing)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
@@ -73,15 +73,18 @@ class Inbox:
         """Remember a remark for people; the oldest are forgotten."""
         self.notes = [*self.notes, text[:300]][-NOTES_MAX:]
 
+    def late(self) -> bool:
+        """Tell whether a stop comes too late, and note that once."""
+        if self.closed and TOO_LATE not in self.notes:
+            self.note(TOO_LATE)
+        return self.closed
+
     def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
         """A stop by a person (with the id of its request) or by a limit (without)."""
-        if self.closed:
-            if TOO_LATE not in self.notes:
-                self.note(TOO_LATE)
+        if self.late():
             return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
-        if before is None or replace(self.stop, requested_at=before.requested_at) != before:
-            self.changed = True
+        self.changed = self.changed or self.stop != before
         if request_id is None or all(h.request_id != request_id for h in self.heard):
             self.heard = [*self.heard, HeardStop(intent, request_id)]
         if len(self.heard) > HEARD_MAX:
@@ -113,16 +116,21 @@ class Inbox:
     ) -> None:
         """Take one signal, whatever it carries: nothing is refused, and a stop is never lost."""
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
-            known = ("request_id", "requested_by", "reason", "force")
-            fields = self.fields(name, args, converter, known)
-            force = name == names.SIGNAL_FORCE_STOP or fields.get("force") is True
-            by, reason = words(fields.get("requested_by"), REASON_MAX), words(fields.get("reason"), REASON_MAX)
-            intent = StopIntent(requested_at=now, force=force, requested_by=by, reason=reason)
-            self.want_stop(intent, words(fields.get("request_id"), names.REQUEST_ID_MAX) or new_id)
+            intent, told = self.asked_to_stop(name, args, converter, now)
+            self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
         elif name == names.SIGNAL_LOOK_NOW:
             self.look_now = True
         else:
             self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW)
+
+    def asked_to_stop(
+        self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime, *more: str
+    ) -> tuple[StopIntent, dict[str, object]]:
+        """The stop that a signal asks for, and its fields; ``more``: those beside the fields of every stop."""
+        told = self.fields(name, args, converter, ("request_id", "requested_by", "reason", "force", *more))
+        force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
+        by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
+        return StopIntent(now, force, by, reason), told
 
     def unheard(self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str) -> None:
         """Count a signal that nobody knows; only the first is told. ``known``: what may be sent beside stops."""
@@ -385,10 +393,6 @@ class RunState:
         """Tell whether a stop under way is no longer the same: more is asked for, or it is time for force."""
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
-    @overload
-    def until_force(self, seconds: float) -> float: ...
-    @overload
-    def until_force(self, seconds: None) -> float | None: ...
     def until_force(self, seconds: float | None) -> float | None:
         """``seconds``, or less when a plain stop becomes a forced one before; ``None`` is for ever."""
         left = self._force_in(workflow.now())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,6 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.reconciliation import (
-    ActiveTasks,
     LookAnswer,
     LookOrder,
     ReconciliationActivities,
@@ -24,7 +23,8 @@ from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.runs import Fence
 
-from .calls import Interrupted, call, fire_and_forget, history_full, reason, start
+from .calls import Interrupted, MustLeave, call, fire_and_forget, history_full, pause, reason, start
+from .requests import refused
 from .state import REASON_MAX, Inbox, RunState
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ async def look_round(s: RunState, source: str, led_by: float, next_gap: float, *
     control, pages = s.stop_wanted(), s.pages_deployed
     wake = s.stop_changed if control else s.stop_wanted
     rec, fence = ReconciliationActivities, s.fence
-    believed = await call(rec.get_active_running_tasks, ActiveTasks(s.run_id), control=control, wake=wake)
+    believed = await call(rec.get_active_running_tasks, s.run_id, control=control, wake=wake)
     order = LookOrder(fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s)
     ordered_at = s.looked_at = workflow.now()
     text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
@@ -160,6 +160,19 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
         await workflow.get_external_workflow_handle(parent).signal(signal, result)
     except ApplicationError as error:
         inbox.note(f"parent {parent} could not be told: {error.message}")
+
+
+async def commanded(request_id: str | None, ready: Callable[[], bool], carry_out: Callable[[str], Awaitable[R]]) -> R:
+    """The result of an update, which waits until it can be carried out. Its own id makes a repeat harmless where it
+    gives none."""
+    update = workflow.current_update_info()
+    key = request_id or (update.id if update is not None else str(workflow.uuid4()))
+    try:
+        await pause(None, ready)
+        return await carry_out(key)
+    except MustLeave:
+        text = f"the history is full and goes on in a new one; send it again with request_id {key!r}"
+        raise refused(text) from None
 
 
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -18,7 +17,6 @@ from crawler_lifecycle.ports.webhooks import WebhookOrder
 from .calls import Interrupted, MustLeave, call, history_full, pause, reason
 from .requests import read_input
 
-_ORDER = TypeAdapter(WebhookOrder)
 #: Seconds until a webhook is looked at again that is paused, or that no retry mends. It may have been changed while
 #: Temporal was away, which woke nobody.
 PAUSED_S = BROKEN_S = 60.0
@@ -43,7 +41,7 @@ class CrawlWebhookWorkflow:
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
         """``order`` is a ``WebhookOrder`` and all that is read. Fails for anything else."""
-        order = read_input(_ORDER, "order", order)
+        order = read_input(WebhookOrder, order)
         with suppress(MustLeave):
             while not history_full():
                 if await self._turn(order):

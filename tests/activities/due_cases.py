@@ -244,7 +244,7 @@ def _noted(w: World, part: Any) -> None:
 def _not_begun(w: World) -> AuditPage:
     _decided(w)
     w.forward(LATER_S)
-    return REPAIR
+    return AuditPage(repair=True, what="due time")
 
 
 def _begun_again(w: World, part: Any) -> None:
@@ -283,7 +283,7 @@ DUE = [
     Case("decide_due", "started, then deleted", _started_and_deleted, _settled_as_nothing),
     Case("begin_due", "superseded", _superseded, _gave_way),
     Case("audit_schedules", "not fired", _unfired, _noted, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_due", "not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "due time: not begun", _not_begun, _begun_again, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("decide_due", "first", _decide, _started),
     Case("decide_due", "waits", _waiting, _waits),
     Case("decide_due", "refused", lambda w: _decide(w, run={"crawler": "gone"}), _never),

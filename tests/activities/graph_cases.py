@@ -9,14 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
 from crawler_lifecycle.activities.graphs.batches import BatchOrder
 from crawler_lifecycle.activities.graphs.graphs import (
     AdvanceGraph,
     ClosedBatches,
     CommandGraph,
     EndGraph,
-    OpenGraph,
-    StopGraph,
 )
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
@@ -43,6 +42,8 @@ from tests.support.fakes.cluster import Behaviour
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
 #: A run, or the manager, is told again that it is to stop.
 CRAWL = "graph/nightly/books/1"
+
+PARENTS = AuditPage(repair=True, what="graph")
 
 
 def _function(path: str, *deps: str, **fields: Any) -> StepSpec:
@@ -165,7 +166,7 @@ def _none_begun(w: World, answer: Any) -> None:
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
 
 
-def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = False) -> StopGraph:
+def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = False) -> StopRuns:
     w.call("begin_graph_runs", _picked(w))
     if untold:  # the worker died between the rows of run and manager and those of their steps
         with w.store.database.engine.begin() as conn:
@@ -177,10 +178,10 @@ def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = Fa
         w.directory.open.add(Owner("manager/stream/uid-of-the-graph.2", "chain-of-the-manager"))
     if step:
         w.store.graphs.command(1, "c1", CancelSteps().apply)
-        return StopGraph(1, None)
+        return StopRuns(1, None)
     intent = StopIntent(w.now, requested_by="ada")
     w.store.graphs.record_graph_stop(1, intent)
-    return StopGraph(1, intent)
+    return StopRuns(1, intent)
 
 
 def _told(w: World, answer: Any) -> None:
@@ -193,9 +194,9 @@ def _told(w: World, answer: Any) -> None:
     assert {f"crawl/books/{CRAWL}", "manager/stream/uid-of-the-graph.2"} <= told
 
 
-def _record(w: World) -> StopGraph:
+def _record(w: World) -> RecordParentStop:
     _claimed(w)
-    return StopGraph(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"))
+    return RecordParentStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"))
 
 
 def _recorded(w: World, answer: Any) -> None:
@@ -208,7 +209,7 @@ def _recorded(w: World, answer: Any) -> None:
 def _unowned(w: World) -> AuditPage:
     _made(w)
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _started(w: World, part: Any) -> None:
@@ -218,7 +219,7 @@ def _started(w: World, part: Any) -> None:
 
 def _lost(w: World) -> AuditPage:
     _claimed(w)
-    return _after_grace(w, "audit_graphs")
+    return _after_grace(w, "audit_parents", PARENTS)
 
 
 def _taken_over(w: World, part: Any) -> None:
@@ -234,9 +235,9 @@ def _strange(w: World) -> AuditPage:
         edit = "UPDATE graph_step SET run_id = CASE kind WHEN 'crawl' THEN 2 ELSE 77 END WHERE run_id IS NOT NULL"
         conn.execute(sa.text(edit))
     w.directory.open.add(GRAPH)
-    assert w.call("audit_graphs", REPAIR).repaired == {}
+    assert w.call("audit_parents", PARENTS).repaired == {}
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _ends_it(w: World, part: Any) -> None:
@@ -282,9 +283,9 @@ def _terminated(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_graphs", "reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_graphs", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_graphs", "strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: reserved", _unowned, _started, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "graph: strange runs", _strange, _ends_it, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_runs", "not counted by a graph", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_workflows", "no graph", _rowless, _terminated, renews=GONE, same=_nothing),
 ]
@@ -324,7 +325,7 @@ BEGUN_AGAIN = ANOTHER_PROCESS & frozenset(f"graph_step.{name}" for name in ("att
 GRAPHS = [
     *AUDITED,
     Case("run_graph_batch", "chain", _batch, _called, renews=BEGUN_AGAIN),
-    Case("open_graph", "made", lambda w: OpenGraph(_made(w), GRAPH), _opened),
+    Case("open_graph", "made", lambda w: Claim(_made(w), GRAPH), _opened),
     Case("advance_graph", "first", lambda w: AdvanceGraph(_claimed(w), room=9), _advanced, same=_what_counts),
     Case("command_graph", "cancel", _cancel, _cancelled),
     Case("closed_graph_batches", "two", _closed, _one_is_open),

@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from crawler_lifecycle.activities.audits.settling import AuditPage
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
 from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
     NoteManager,
-    OpenManager,
-    RecordManagerStop,
-    StopRuns,
 )
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow, Unknown
 from crawler_lifecycle.domain.managers.manager import Added, Decision, Job, Picked, manager_workflow_id
@@ -27,6 +25,8 @@ from tests.activities.world import World
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
 CHANGED = frozenset({"manager.updated_at"})
 
+PARENTS = AuditPage(repair=True, what="manager")
+
 
 def _jobs(n: int) -> list[Job]:
     return [Job("books", {"shelf": str(k)}) for k in range(n)]
@@ -37,8 +37,8 @@ def _reserved(w: World) -> ManagerRow:
     return w.store.managers.reserve_manager(NewManager("stream", "f1", "shop:Stream", requested_by="ada"))[0]
 
 
-def _order(w: World) -> OpenManager:
-    return OpenManager(_reserved(w).manager_id, MANAGER)
+def _order(w: World) -> Claim:
+    return Claim(_reserved(w).manager_id, MANAGER)
 
 
 def _claimed(w: World) -> ManagerFence:
@@ -123,9 +123,9 @@ def _add(w: World) -> AddManagerJobs:
     return AddManagerJobs(1, "page-1", [*_jobs(3), *_jobs(1)])
 
 
-def _record(w: World) -> RecordManagerStop:
+def _record(w: World) -> RecordParentStop:
     _claimed(w)
-    return RecordManagerStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True)
+    return RecordParentStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True)
 
 
 def _stop_recorded(w: World, answer: Any) -> None:
@@ -153,7 +153,7 @@ def _told(w: World, answer: None) -> None:
 
 def _lost(w: World) -> AuditPage:
     _claimed(w)
-    return _after_grace(w, "audit_managers")
+    return _after_grace(w, "audit_parents", PARENTS)
 
 
 def _taken_over(w: World, part: Any) -> None:
@@ -164,7 +164,7 @@ def _taken_over(w: World, part: Any) -> None:
 def _not_begun(w: World) -> AuditPage:
     _reserved(w)
     w.forward(LATER_S)
-    return REPAIR
+    return PARENTS
 
 
 def _begun(w: World, part: Any) -> None:
@@ -202,8 +202,8 @@ def _woken(w: World, part: Any) -> None:
 
 
 AUDITED = [
-    Case("audit_managers", "no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
-    Case("audit_managers", "reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "manager: no workflow", _lost, _taken_over, renews=SEEN_AGAIN | GONE, same=_nothing),
+    Case("audit_parents", "manager: reserved", _not_begun, _begun, renews=SEEN_AGAIN | GONE, same=_nothing),
     Case("audit_workflows", "no manager", _rowless, _terminated, renews=GONE, same=_nothing),
     Case("audit_runs", "not counted", _uncounted, _woken, renews=SEEN_AGAIN | GONE, same=_nothing),
 ]

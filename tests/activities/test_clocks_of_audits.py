@@ -31,12 +31,11 @@ def audited(world: World, audit_id: str, ahead_s: float) -> AuditPart:
         AuditRules(start_grace_s=GRACE_S),
         world.clock,
     )
-    state = AuditState(started_at=world.now + timedelta(seconds=ahead_s))
+    started_at = world.now + timedelta(seconds=ahead_s)
+    state, report = AuditState(), AuditReport(audit_id, started_at, started_at, repair=False)
     part: AuditPart = ActivityEnvironment().run(audit.audit_runs, AuditPage())
     world.forward(1)
-    state.add("open_runs", part)
-    assert state.started_at is not None
-    report = AuditReport(audit_id, state.started_at, state.started_at, repair=False)
+    state.add(report, "open_runs", part)
     ActivityEnvironment().run(audit.close_audit, CloseAudit(report, [FindingKind.NOT_STARTED], state.noted_from))
     return part
 
@@ -66,7 +65,8 @@ def test_what_an_audit_saw_no_more_is_gone(world: World) -> None:
 
 
 def test_pages_by_workers_with_different_clocks_keep_the_earliest_time(world: World) -> None:
-    state = AuditState()
+    state, report = AuditState(), AuditReport("a1", world.now, world.now, repair=False)
     for seconds in (5, -5, 3, None):
-        state.add("open_runs", AuditPart(noted_at=None if seconds is None else world.now + timedelta(seconds=seconds)))
+        at = None if seconds is None else world.now + timedelta(seconds=seconds)
+        state.add(report, "open_runs", AuditPart(noted_at=at))
     assert state.noted_from == world.now - timedelta(seconds=5)

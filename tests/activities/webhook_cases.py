@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.names import EVENT_WEBHOOK_PAUSED
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
 from crawler_lifecycle.ports.webhooks import ReceiverGone, WebhookOrder, WebhookRow
-from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case
+from tests.activities.cases import GONE, LATER_S, SEEN_AGAIN, Case
 from tests.activities.cases import _nothing as _any
 from tests.activities.world import World
 
@@ -73,7 +73,7 @@ def _pauses(w: World, answer: Any) -> None:
 def _unfollowed(w: World) -> AuditPage:
     made(w)
     w.forward(LATER_S)
-    return REPAIR
+    return AuditPage(repair=True, what="webhook")
 
 
 def _followed(w: World, part: Any) -> None:
@@ -82,7 +82,7 @@ def _followed(w: World, part: Any) -> None:
 
 
 WEBHOOKS = [
-    Case("audit_webhooks", "not followed", _unfollowed, _followed, renews=SEEN_AGAIN | GONE, same=_any),
+    Case("audit_parents", "webhook: not followed", _unfollowed, _followed, renews=SEEN_AGAIN | GONE, same=_any),
     Case("follow_webhook", "news", made, _told),
     Case("follow_webhook", "deleted", _deleted, _nothing(Followed.DELETED)),
     Case("follow_webhook", "paused", _paused, _nothing(Followed.PAUSED)),

@@ -106,7 +106,7 @@ def _judged(run: Run) -> list[AuditFinding]:
         ended = EndedRun(
             run.run_id, U, 1, run.status, "books", LONG_AGO, *owner, None, run.delivered, True, run.delivered
         )
-        found.append(judge_deliveries(ended, busy=run.workflow_open))
+        found.append(None if run.workflow_open else judge_deliveries(ended))
     if run.workflow_open and run.owned:
         workflow = OpenWorkflow(f"w{run.run_id}", f"c{run.run_id}", LONG_AGO, run.run_id, U)
         found.append(judge_workflow(workflow, U if run.row else None))

@@ -150,11 +150,15 @@ def test_a_verdict_does_not_depend_on_the_order(found: list[EndedTasks], ok: boo
 # --- stops, cadence, names, arguments ---------------------------------------------------------------------------------
 
 
-def test_stops_merge_to_the_first_time_the_most_force_and_the_person() -> None:
-    limit = StopIntent(T0, limit="timed_out")
-    person = StopIntent(T0 + timedelta(seconds=5), force=True, requested_by="ada")
-    for merged in (limit.merged(person), person.merged(limit)):
-        assert merged == StopIntent(T0, force=True, requested_by="ada")
+def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_person_follows_a_limit() -> None:
+    later = T0 + timedelta(seconds=5)
+    limit, person = StopIntent(T0, limit="timed_out"), StopIntent(T0, requested_by="ada", reason="enough")
+    forced = StopIntent(later, force=True, requested_by="bob", reason="now")
+    assert person.merged(forced) == replace(person, force=True)
+    assert limit.merged(forced) == replace(forced, requested_at=T0)
+    assert person.merged(StopIntent(later, limit="start_timeout")) == person
+    given_up = StopIntent(later, force=True, requested_by="the audit", reason="lost", limit="failed", escalated=True)
+    assert limit.merged(given_up) == replace(limit, force=True, escalated=True)
 
 
 def test_the_ladder() -> None:

@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, 
 from crawler_lifecycle.gateway.webhooks.commands import AskTest, PauseWebhook, PutWebhook
 from crawler_lifecycle.plans.calls import job_problem
 from crawler_lifecycle.web.problems import JsonBody, Problem
-from crawler_lifecycle.workflows.requests import read_request
+from crawler_lifecycle.workflows.requests import read_input
 
 EMOJI = "\N{GRINNING FACE}"
 #: The least that Temporal takes of a search attribute, and of a workflow id, in bytes.
@@ -108,7 +108,7 @@ BY = ("requested_by",)
 STARTED = ("requested_by", "parent", "request_id", "tags")
 HOOK = {"url": "https://hooks.example.com/", "secrets": ["env:A"]}
 DOORS: dict[str, tuple[Callable[[str, str], object], tuple[str, ...]]] = {
-    "a run by Temporal": (lambda f, t: read_request({"crawler": "books", f: [t] if f == "tags" else t}), RUN),
+    "a run by Temporal": (lambda f, t: read_input(RunRequest, {"crawler": "books", f: [t] if f == "tags" else t}), RUN),
     "a run by code": (made(RunRequest, crawler="books"), RUN),
     "a run by HTTP": (body(StartRun, crawler="books"), ("requested_by", "flow_id", "parent", "tags")),
     "a crawl of a graph": (lambda f, t: crawl_request({"crawler": "books", f: [t] if f == "tags" else t}), RUN),

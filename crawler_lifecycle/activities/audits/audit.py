@@ -58,7 +58,7 @@ from crawler_lifecycle.ports.runs import Fence, TaskRef
 from .adoption import Adoption, run_of
 from .giving_up import GivingUp
 from .parents import wake_parent
-from .settling import PAGE, AuditEnding, AuditPage, AuditPart, Found, Mend, Settling, still
+from .settling import PAGE, AuditPage, AuditPart, Found, Mend, Settling, end_tasks, still
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.audits.findings import FindingStore
@@ -119,22 +119,25 @@ class AuditActivities:
                 for task in self.cluster.inventory(run_id=run_id, limit=len(suspects) + PAGE)
             }
             pairs = [(task, rows.get(task.key)) for task in suspects if (task.key, task.uid) in still]
-            found: list[tuple[AuditFinding, ClusterTask]] = []
+            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
+            found, ended = list[Found](), dict[str, ClusterTask]()
+            became: dict[str, str | Exception] = {}
             for task, row in pairs:
                 finding = judge_task(task, row)
-                if finding is not None:
-                    self._still_alive(finding, task)
-                    found.append((finding, task))
-            ending = AuditEnding(self.cluster, {finding.subject: (finding, task) for finding, task in found})
-            adoption = Adoption(self.adoption, self.runs, self.cluster, self.directory)
-            adopts = page.unknown is Unknown.ADOPT
+                if finding is None:
+                    continue
+                self._still_alive(finding, task)
+                if finding.unknown and page.unknown is Unknown.ADOPT:
+                    found.append(Found(finding, adoption.of(task.run)))
+                else:
+                    ended[finding.subject] = task
+                    found.append(Found(finding, partial(_became, became, finding.subject)))
 
-            def ask(wanted: Sequence[AuditFinding]) -> None:
-                ending.ask([finding for finding in wanted if not (finding.unknown and adopts)])
+            def end(wanted: Sequence[AuditFinding]) -> None:
+                now = {one.subject: (ended[one.subject], one.task_id) for one in wanted if one.subject in ended}
+                became.update(end_tasks(self.cluster, now))
 
-            mends = [adoption.of(task.run) if one.unknown and adopts else ending.of(one) for one, task in found]
-            settled = [Found(finding, mend) for (finding, _), mend in zip(found, mends, strict=True)]
-            part = self._settle(settled, page, len(seen), ask)
+            part = self._settle(found, page, len(seen), end)
         return replace(part, next=_text(seen[-1].key) if len(seen) >= PAGE else None)
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
@@ -318,7 +321,7 @@ class AuditActivities:
         return replace(part, next=f"{last.ended_at.isoformat()} {last.run_id}" if last is not None else None)
 
     def _undelivered(self, run: EndedRun) -> AuditFinding | None:
-        finding = judge_deliveries(run, busy=False)
+        finding = judge_deliveries(run)
         if finding is None or not reportable(finding, self.clock(), self.rules):
             return None
         owner = run.owner_workflow_id
@@ -404,6 +407,14 @@ class AuditActivities:
             log.warning("audit: a correction of run %d could not be written: %s", run_id, error)
             return
         meters.corrected(written)
+
+
+def _became(became: Mapping[str, str | Exception], subject: str) -> str:
+    """Tell how the end of this task went. Raises what came between."""
+    told = became[subject]
+    if isinstance(told, Exception):
+        raise told
+    return told
 
 
 def _no_adoption() -> str:

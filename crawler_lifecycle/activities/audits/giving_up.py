@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities, OpenGraph, StopGraph
-from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities, OpenManager, StopRuns
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRuns
+from crawler_lifecycle.activities.graphs.graphs import AdvanceGraph, EndGraph, GraphActivities
+from crawler_lifecycle.activities.managers.managing import EndManager, ManagingActivities
 from crawler_lifecycle.activities.reconciliation import LookStep
 from crawler_lifecycle.activities.shared import Clock, utc_now
-from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind, LiveParent, LiveRun
+from crawler_lifecycle.domain.audits.audit import LiveParent, LiveRun
 from crawler_lifecycle.domain.errors import NotInThisState, TemporalUnavailable
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import StepState
@@ -29,7 +30,7 @@ from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner
 
-from .settling import AuditEnding
+from .settling import end_tasks
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
@@ -80,12 +81,9 @@ class GivingUp:
 
     def _end_tasks(self, run: LiveRun) -> None:
         while seen := [one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)]:
-            kind = FindingKind.STILL_ALIVE
-            found = [AuditFinding(f"given up/{one.key}", kind, "", run.run_id, task_id=one.task_id) for one in seen]
-            ending = AuditEnding(self.cluster, {f.subject: (f, one) for f, one in zip(found, seen, strict=True)})
-            ending.ask(found)
-            for one in found:
-                ending.of(one)()
+            for became in end_tasks(self.cluster, {str((one.key, one.uid)): (one, None) for one in seen}).values():
+                if isinstance(became, Exception):
+                    raise became
 
     def _look(self, fence: Fence) -> None:
         """Put on record how the tasks have ended, until none is alive by the rows either."""
@@ -113,7 +111,7 @@ class GivingUp:
 
     def _manager(self, parent: LiveParent, why: str) -> str | None:
         acts, number, own = self.managing, parent.number, _owner(parent.owner_run_id)
-        opened = acts.open_manager(OpenManager(number, Owner(parent.workflow_id, own)))
+        opened = acts.open_manager(Claim(number, Owner(parent.workflow_id, own)))
         leave = opened.stop is None or opened.leave
         if opened.stop is not None and not leave:
             _check_gone(acts.stop_manager_runs(StopRuns(number, opened.stop)).live)
@@ -125,11 +123,11 @@ class GivingUp:
 
     def _graph(self, parent: LiveParent, why: str) -> str | None:
         acts, number, own = self.graphs, parent.number, _owner(parent.owner_run_id)
-        opened = acts.open_graph(OpenGraph(number, Owner(parent.workflow_id, own)))
+        opened = acts.open_graph(Claim(number, Owner(parent.workflow_id, own)))
         fence = GraphFence(number, opened.attempt, own)
         stop = opened.stop or StopIntent(self.clock(), True, BY, why)
-        acts.record_graph_stop(StopGraph(number, stop))
-        _check_gone(acts.stop_graph_runs(StopGraph(number, stop)).live)
+        acts.record_graph_stop(RecordParentStop(number, stop))
+        _check_gone(acts.stop_graph_runs(StopRuns(number, stop)).live)
         acts.advance_graph(AdvanceGraph(fence))
 
         def discard(graph: Graph) -> None:

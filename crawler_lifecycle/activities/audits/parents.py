@@ -1,14 +1,17 @@
-"""The part of an audit that is about what keeps a workflow: managers, graphs, due times and webhooks."""
+"""The part of an audit that is about what keeps a workflow: managers, graphs, due times and webhooks; and about
+schedules: what Temporal was told, and due times that have no line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.shared import Clock, alive, beating, utc_now
 from crawler_lifecycle.domain.audits.audit import (
     LOST,
@@ -19,12 +22,21 @@ from crawler_lifecycle.domain.audits.audit import (
     WorkflowState,
     given_up,
 )
-from crawler_lifecycle.domain.audits.judgement import judge_parent, judge_step, progress_mark
+from crawler_lifecycle.domain.audits.judgement import (
+    judge_parent,
+    judge_step,
+    judge_told,
+    judge_unfired,
+    judge_unreadable,
+    progress_mark,
+)
 from crawler_lifecycle.domain.audits.overdue import OVERDUE_S
-from crawler_lifecycle.domain.errors import TemporalUnavailable
-from crawler_lifecycle.domain.schedules.definition import due_workflow_id
+from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.schedules.decision import Decision
+from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, due_workflow_id
 from crawler_lifecycle.domain.webhooks.definition import webhook_workflow_id
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
+from crawler_lifecycle.ports.schedules import Noted, ScheduleRow
 
 from .giving_up import GivingUp
 from .settling import PAGE, AuditPage, AuditPart, Found, Settling, still
@@ -38,13 +50,18 @@ if TYPE_CHECKING:
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
 Begin = Callable[[int, str], None]
+#: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
+SETTLE_S = 60.0
 #: The kinds, as ``LiveParent.what`` has them.
 OWNED = ("manager", "graph", "due time", "webhook")
 
 
 @dataclass
 class ParentAudit:
-    """Compares them. Their runs, and workflows without a row, are compared beside those of all others."""
+    """Compares them with their workflows, and schedules with what Temporal was told and with their lines.
+
+    Their runs, and workflows without a row, are compared beside those of all others.
+    """
 
     audits: AuditStore
     findings: FindingStore
@@ -61,50 +78,58 @@ class ParentAudit:
         What is no longer found is told no longer. Any number may do this at once. Raises ``LifecycleError``.
         """
         hasty = replace(self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S)))
-        began, lost, page = self.clock(), 0, AuditPage(repair)
+        began, lost, page = self.clock(), 0, AuditPage(repair, what=what)
         while True:
-            part = hasty._compare(page, what, LOST)
+            part = hasty._compare(page, LOST)
             lost += sum(part.found.values())
             if part.next is None:
                 self.findings.forget_findings([str(kind) for kind in LOST], began, what)
                 return lost
             page = replace(page, after=part.next)
 
-    @activity.defn(name="audit_managers", no_thread_cancel_exception=True)
-    def audit_managers(self, page: AuditPage) -> AuditPart:
-        """Compare a page of the managers that have not ended with their workflows; start and take over what has none.
+    @activity.defn(name="audit_parents", no_thread_cancel_exception=True)
+    def audit_parents(self, page: AuditPage) -> AuditPart:
+        """Compare a page of what is to have a workflow (``page.what``) with that; start and take over what has none.
 
-        Second execution: finds the workflows that the first one started.
-        """
-        with beating():
-            return self._compare(page, "manager")
-
-    @activity.defn(name="audit_graphs", no_thread_cancel_exception=True)
-    def audit_graphs(self, page: AuditPage) -> AuditPart:
-        """The same of graphs; and compare what executes of their steps with the runs and managers that there are.
-
+        Of graphs, also compare what executes of their steps with the runs and managers that there are.
         Second execution: finds the workflows that the first one started; to wake one again changes nothing.
         """
         with beating():
-            return self._compare(page, "graph")
+            return self._compare(page)
 
-    @activity.defn(name="audit_due", no_thread_cancel_exception=True)
-    def audit_due(self, page: AuditPage) -> AuditPart:
-        """The same of due times of schedules whose target is still to be begun.
+    @activity.defn(name="audit_schedules", no_thread_cancel_exception=True)
+    def audit_schedules(self, page: AuditPage) -> AuditPart:
+        """Compare a page of the schedules with what Temporal was told and with their lines; write lines that lack.
 
-        Second execution: finds the workflows that the first one started.
+        Second execution: finds the lines.
         """
         with beating():
-            return self._compare(page, "due time")
+            rows, found = self.schedules.list_schedules(int(page.after or 0), PAGE, deleted=True), list[Found]()
+            for row in rows:
+                alive()
+                found += [Found(finding, partial(self._note, row)) for finding in self._judged_schedule(row)]
+            part = Settling(self.findings, self.rules, self.clock()).settle(found, page, len(rows))
+        return replace(part, next=str(rows[-1].schedule_id) if len(rows) >= PAGE else None)
 
-    @activity.defn(name="audit_webhooks", no_thread_cancel_exception=True)
-    def audit_webhooks(self, page: AuditPage) -> AuditPart:
-        """The same of webhooks.
+    def _judged_schedule(self, row: ScheduleRow) -> Iterator[AuditFinding]:
+        if row.deleted_at is not None:
+            if row.told is not None:
+                yield judge_told(row.schedule_id, row.name, row.updated_at, "is deleted")
+            return
+        try:
+            until = settled_until(ScheduleSpec.read(row.definition), self.clock())
+        except LifecycleError as error:
+            yield judge_unreadable("schedule", row.schedule_id, f"schedule {row.name!r}: {error}")
+            return
+        if row.told != row.revision:
+            yield judge_told(row.schedule_id, row.name, row.updated_at, f"has its definition {row.revision}")
+        unfired = self.schedules.unfired_due(row.schedule_id, until)
+        if unfired:
+            yield judge_unfired(row.schedule_id, row.name, unfired)
 
-        Second execution: finds the workflows that the first one started.
-        """
-        with beating():
-            return self._compare(page, "webhook")
+    def _note(self, row: ScheduleRow) -> str:
+        noted = note_unfired(self.schedules, row, self.clock())
+        return f"written down: {noted.missed} missed, {noted.paused} paused"
 
     def _open_due(self, after: int, limit: int) -> list[LiveParent]:
         lines = self.schedules.due_to_begin(self.clock(), after, limit)
@@ -139,7 +164,8 @@ class ParentAudit:
         }
         return kinds[what]
 
-    def _compare(self, page: AuditPage, what: str, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+    def _compare(self, page: AuditPage, only: Sequence[FindingKind] = tuple(FindingKind)) -> AuditPart:
+        what = page.what
         read, begin = self._kind(what)
         parents = read(int(page.after or 0), PAGE)
         found = []
@@ -186,3 +212,19 @@ def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
     if not directory.wake(workflow_id):
         raise TemporalUnavailable(f"no workflow {workflow_id!r} is open")
     return f"its {workflow_id.partition('/')[0]} was woken"
+
+
+def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
+    """Up to when each due time has its line, or will never have one by itself."""
+    return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
+
+
+def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> Noted:
+    """Write a line for each past due time that has none, when it is too late for its workflow to come; how many."""
+    until, total, more = settled_until(ScheduleSpec.read(row.definition), now), Noted(), True
+    while more:
+        noted = schedules.note_due(row.schedule_id, until)
+        meters.count(meters.SCHEDULE_DUE, noted.missed, decision=Decision.MISSED.value)
+        meters.count(meters.SCHEDULE_DUE, noted.paused, decision=Decision.PAUSED.value)
+        total, more = Noted(total.missed + noted.missed, total.paused + noted.paused), noted.more
+    return total

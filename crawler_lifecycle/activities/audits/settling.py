@@ -1,6 +1,6 @@
 """One page of an audit: keep what was found, repair what is due, and say what became of each.
 
-``AuditEnding`` ends tasks that no run owns.
+``end_tasks`` ends tasks that no run owns.
 """
 
 from __future__ import annotations
@@ -63,78 +63,55 @@ def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
     return ended
 
 
-class AuditEnding:
-    """Ends tasks that nobody owns: all are asked first, and then each has the rest of the same time."""
+def end_tasks(
+    cluster: AuditedCluster, tasks: Mapping[str, tuple[ClusterTask, int | None]]
+) -> dict[str, str | Exception]:
+    """End these tasks that nobody owns, each with its id if it has one; what became of each.
 
-    def __init__(self, cluster: AuditedCluster, tasks: Mapping[str, tuple[AuditFinding, ClusterTask]]) -> None:
-        self._cluster = cluster
-        self._tasks = tasks
-        self._until = 0.0
-        self._asked: list[AuditFinding] = []
-        self._refused: dict[str, Exception] = {}
-        self._became: dict[str, str | Exception] | None = None
+    All are asked first, some at once, and then each has the rest of the same time until it is ended by force. Their
+    absence proves it.
+    """
+    refs = {
+        name: TaskRef(task_id or task.task_id or 0, task.index, task.attempt, task.uid)
+        for name, (task, task_id) in tasks.items()
+    }
 
-    def ask(self, findings: Sequence[AuditFinding]) -> None:
-        """Ask all of these to end, some at once."""
-        told = self._abreast(self._ask, findings)
-        self._refused = {subject: what for subject, what in told.items() if isinstance(what, Exception)}
-        self._asked = [finding for finding in findings if finding.subject not in self._refused]
-        self._until, self._became = time.monotonic() + STOP_S, None
-
-    def of(self, finding: AuditFinding) -> Mend:
-        """A mend that ends this one; the first that is called sees to the ends of all, some at once."""
-
-        def end() -> str:
-            if self._became is None:
-                self._became = {**self._refused, **self._abreast(self._end, self._asked)}
-            became = self._became.get(finding.subject, ClusterUnavailable("the cluster took too long to end it"))
-            if isinstance(became, Exception):
-                raise became
-            return became
-
-        return end
-
-    @staticmethod
-    def _abreast(do: Callable[[AuditFinding], str], findings: Sequence[AuditFinding]) -> dict[str, str | Exception]:
-        """Results for each finding; one that hangs has none."""
-        crowd = Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S)
-        found: dict[str, str | Exception] = {}
-        for finding, told in crowd.over(findings):
-            found[finding.subject] = told
-            alive()
-        return found
-
-    def _ask(self, finding: AuditFinding) -> str:
-        task, ref = self._ref(finding)
-        self._cluster.stop(task.run, ref)
+    def ask(name: str) -> str:
+        cluster.stop(tasks[name][0].run, refs[name])
         return "asked to end"
 
-    def _ref(self, finding: AuditFinding) -> tuple[ClusterTask, TaskRef]:
-        _, task = self._tasks[finding.subject]
-        return task, TaskRef(finding.task_id or task.task_id or 0, task.index, task.attempt, task.uid)
+    def end(name: str) -> str:
+        task, _ = tasks[name]
+        if _gone(cluster, task, until):
+            return "asked to end, and it ended"
+        cluster.kill(task.run, refs[name])
+        if _gone(cluster, task, time.monotonic() + KILLED_S):
+            return f"asked to end, and killed after {STOP_S:g} s"
+        raise ClusterUnavailable("asked to end and killed, and it is still there")
 
-    def _end(self, finding: AuditFinding) -> str:
-        """Wait for its end, then end it by force; proved by its absence."""
-        task, ref = self._ref(finding)
-        while self._there(task):
-            alive()
-            if time.monotonic() >= self._until:
-                self._kill(task, ref)
-                return f"asked to end, and killed after {STOP_S:g} s"
-            time.sleep(_POLL_S)
-        return "asked to end, and it ended"
+    hangs: dict[str, str | Exception] = dict.fromkeys(tasks, ClusterUnavailable("the cluster took too long to end it"))
+    refused = {name: told for name, told in _abreast(ask, tasks).items() if isinstance(told, Exception)}
+    until = time.monotonic() + STOP_S
+    return hangs | refused | _abreast(end, [name for name in tasks if name not in refused])
 
-    def _kill(self, task: ClusterTask, ref: TaskRef) -> None:
-        self._cluster.kill(task.run, ref)
-        killed = time.monotonic()
-        while self._there(task):
-            alive()
-            if time.monotonic() - killed >= KILLED_S:
-                raise ClusterUnavailable("asked to end and killed, and it is still there")
-            time.sleep(_POLL_S)
 
-    def _there(self, task: ClusterTask) -> bool:
-        return any((t.key, t.uid) == (task.key, task.uid) for t in self._cluster.inventory(run_id=task.run_id))
+def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | Exception]:
+    """Results by name; one that hangs has none."""
+    found: dict[str, str | Exception] = {}
+    for name, told in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
+        found[name] = told
+        alive()
+    return found
+
+
+def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
+    """Wait until it is not there any more, or until this time has come."""
+    while any((one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)):
+        alive()
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 PAGE = 200
@@ -157,6 +134,8 @@ class AuditPage:
     repair: bool = False
     after: str | None = None
     unknown: Unknown = Unknown.LEAVE
+    what: str = ""
+    """The kind of parent that is compared (``LiveParent.what``); empty where a source has one kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
-from crawler_lifecycle.activities.shared import Clock, alive, keep_output, patient, utc_now
-from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, RunNotFound, StoreUnavailable
+from crawler_lifecycle.activities.shared import Clock, alive, keep_output, patient, there, utc_now
+from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
 from crawler_lifecycle.domain.graph.spec import LOST_MAX, StepState
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
@@ -86,9 +86,7 @@ class GraphBatchActivities:
         Asked by Temporal to cancel, it kills: the graph is stopped by force.
         Second execution: what the first one began and did not end begins again as the next attempt.
         """
-        row = self.graphs.get_graph(order.fence.graph_id)
-        if row is None:
-            raise RunNotFound(f"graph {order.fence.graph_id} is not in the database")
+        row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
         batch = _Batch(self, row, order.fence)
         try:
             batch.run(self.graphs.batch(order.fence, order.batch))

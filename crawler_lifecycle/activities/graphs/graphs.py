@@ -15,16 +15,21 @@ from temporalio import activity
 
 from crawler_lifecycle.activities.child_runs import (
     ERROR_MAX,
-    BeginningRuns,
     BegunRuns,
     ChildRuns,
+    Claim,
+    NeverBegun,
+    RecordParentStop,
     RunsLeft,
+    StopRecorded,
+    StopRuns,
     begin_request,
     next_workflow_id,
 )
-from crawler_lifecycle.activities.shared import Clock, beating, utc_now
+from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
+from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
-from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.errors import InvalidRequest, NotInThisState, Overtaken, RowUnreadable
 from crawler_lifecycle.domain.graph.commands import (
     AppendSteps,
     CancelSteps,
@@ -40,7 +45,6 @@ from crawler_lifecycle.domain.names import ended_key, graph_batch_workflow_id, g
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, StepWork
 from crawler_lifecycle.ports.managers import NewManager
-from crawler_lifecycle.ports.runs import Owner
 
 from .questions import unfit
 
@@ -57,14 +61,6 @@ BEGIN_MAX = 500
 MENDED_S = 30.0
 #: What of a manager's step ``NewManager`` takes as it is.
 _OF_MANAGER = ("plan", "options", "tags")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGraph:
-    """Input of ``open_graph``."""
-
-    graph_id: int
-    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +134,6 @@ class ClosedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class StopGraph:
-    """Input of ``record_graph_stop`` and ``stop_graph_runs``; there ``intent`` is ``None`` when only steps were
-    cancelled, and the runs of others go on."""
-
-    graph_id: int
-    intent: StopIntent | None
-
-
-@dataclass(frozen=True, slots=True)
-class GraphStopped:
-    """The stop as it is on record. ``None``: the graph had ended before."""
-
-    stop: StopIntent | None
-    unreadable: str | None = None
-    """Why nothing could be recorded: what is wrong with the row, and the cure."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndGraph:
     """Input of ``end_graph``."""
 
@@ -181,18 +159,17 @@ class GraphActivities:
     clock: Clock = utc_now
 
     @activity.defn(name="open_graph", no_thread_cancel_exception=True)
-    def open_graph(self, order: OpenGraph) -> GraphOpened:
+    def open_graph(self, order: Claim) -> GraphOpened:
         """Claim the graph: as it was made, or reopened by a retry or an append.
 
         Its runs report to the workflow id that its key makes, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
         """
-        row = self._row(order.graph_id)
+        row = self._row(order.number)
         expected = graph_workflow_id(row.key)
         if order.owner.workflow_id != expected:
-            text = f"workflow id: {order.owner.workflow_id!r} is not allowed; graph {row.graph_id} runs as {expected!r}"
-            raise InvalidRequest(text)
-        row = self.graphs.claim_graph(order.graph_id, order.owner)
+            raise refusal("workflow id", order.owner.workflow_id, f"graph {row.graph_id} runs as {expected!r}")
+        row = self.graphs.claim_graph(order.number, order.owner)
         return GraphOpened(row.key, row.name, row.attempt, row.state, row.parent, row.stop, row.cause)
 
     @activity.defn(name="advance_graph", no_thread_cancel_exception=True)
@@ -253,12 +230,12 @@ class GraphActivities:
             return _Beginning(self, self._row(fence.graph_id), fence).run()
 
     @activity.defn(name="stop_graph_runs", no_thread_cancel_exception=True)
-    def stop_graph_runs(self, order: StopGraph) -> RunsLeft:
+    def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of steps that were cancelled; after a stop of the graph, of all.
 
         Second execution: tells those again that have not acted on it; a run knows the stop by its id.
         """
-        graph_id, stop = order.graph_id, order.intent
+        graph_id, stop = order.number, order.intent
         intent = stop or StopIntent(self.clock(), requested_by=f"graph {graph_id}", reason="its step was cancelled")
         with beating():
             page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=stop is None)
@@ -271,14 +248,12 @@ class GraphActivities:
     # --- stop and end ----------------------------------------------------------------------------------------------
 
     @activity.defn(name="record_graph_stop", no_thread_cancel_exception=True)
-    def record_graph_stop(self, order: StopGraph) -> GraphStopped:
+    def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
         """Write the stop down, and cancel what has not ended. Second execution: it is there, nothing changes."""
-        if order.intent is None:
-            raise InvalidRequest("intent: missing; say who stops it")
         try:
-            return GraphStopped(self.graphs.record_graph_stop(order.graph_id, order.intent).stop)
+            return StopRecorded(self.graphs.record_graph_stop(order.number, order.intent).stop)
         except RowUnreadable as error:
-            return GraphStopped(order.intent, str(error)[:ERROR_MAX])
+            return StopRecorded(order.intent, unreadable=str(error)[:ERROR_MAX])
 
     @activity.defn(name="end_graph", no_thread_cancel_exception=True)
     def end_graph(self, order: EndGraph) -> GraphEnded:
@@ -289,10 +264,7 @@ class GraphActivities:
         return GraphEnded(row.state, row.cause)
 
     def _row(self, graph_id: int) -> GraphRow:
-        row = self.graphs.get_graph(graph_id)
-        if row is None:
-            raise RunNotFound(f"graph {graph_id} does not exist; crawlctl graph list shows what there is")
-        return row
+        return there(self.graphs.get_graph(graph_id), f"graph {graph_id}")
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
@@ -334,76 +306,74 @@ def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | No
     return min(filter(None, (at, now + timedelta(seconds=MENDED_S))))
 
 
-class _Beginning(BeginningRuns[StepWork]):
+class _Beginning:
     """One pass over the crawls and managers of a graph that were picked."""
 
     def __init__(self, acts: GraphActivities, row: GraphRow, fence: GraphFence) -> None:
-        super().__init__(acts.children, f"graph/{row.graph_id}", graph_workflow_id(row.key))
+        self._graphs, self._managers, self._children = acts.graphs, acts.managers, acts.children
         self._a, self._row, self._fence = acts, row, fence
+        self._whose, self._parent = f"graph/{row.graph_id}", graph_workflow_id(row.key)
+        self._crawlers = functools.cache(acts.children.crawlers)
 
-    def waiting(self, limit: int) -> list[StepWork]:
-        return self._a.graphs.to_begin(self._fence, limit)
+    def run(self) -> BegunRuns:
+        """Begin them."""
+        begun = functools.partial(self._graphs.run_begun, self._fence)
+        return self._children.begin_all(self._whose, self._waiting, self._begin, begun, self._stopped)
 
-    def number(self, job: StepWork) -> int:
-        return job.number
+    def _waiting(self, limit: int) -> dict[int, StepWork]:
+        return {job.number: job for job in self._graphs.to_begin(self._fence, limit)}
 
-    def stopped(self, job: StepWork | None = None) -> StopIntent | None:
-        if job is not None and self._a.graphs.cancelled(self._fence, [job.number]):
+    def _stopped(self, job: StepWork | None = None) -> StopIntent | None:
+        if job is not None and self._graphs.cancelled(self._fence, [job.number]):
             return StopIntent(self._a.clock(), requested_by=self._row.requested_by, reason="its step was cancelled")
         return self._a._row(self._row.graph_id).stop
 
-    def request_id(self, job: StepWork) -> str:
-        return step_request_id(self._row.key, job.path, job.attempt)
-
-    def request(self, job: StepWork) -> RunRequest:
-        own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
-        return checked_run(crawl_request({**own, "parent": self._parent}), self.crawlers)
-
-    def started(self, job: StepWork, run_id: int | None, error: str | None = None) -> None:
-        if not self._a.graphs.run_begun(self._fence, job.number, run_id, error) and run_id is not None:
-            self._refused += 1  # cancelled meanwhile: the graph goes on, and stops what there is
-
-    def begin(self, job: StepWork) -> None:
+    def _begin(self, job: StepWork) -> int | None:
+        """The id of the run or manager of a step. Raises ``NeverBegun``."""
         wrong = unfit(job)
         if wrong is not None:
-            self.refuse(job, wrong)
-        elif job.kind is StepKind.MANAGER:
-            self._begin_manager(job)
-        elif job.run_id is not None:
-            self._resume(job, job.run_id)
-        else:
-            super().begin(job)
+            raise NeverBegun(wrong)
+        if job.kind is StepKind.MANAGER:
+            return self._begin_manager(job)
+        if job.run_id is not None:
+            return self._resume(job, job.run_id)
+        request_id, request = (
+            step_request_id(self._row.key, job.path, job.attempt),
+            functools.partial(self._request, job),
+        )
+        stopped = functools.partial(self._stopped, job)
+        run = self._children.begin(self._whose, self._parent, request_id, request, stopped)
+        return None if run is None else run.run_id
 
-    def _resume(self, job: StepWork, run_id: int) -> None:
+    def _request(self, job: StepWork) -> RunRequest:
+        own = {"flow_id": self._row.key, "requested_by": self._row.requested_by, "trigger": "api", **job.job}
+        return checked_run(crawl_request({**own, "parent": self._parent}), self._crawlers())
+
+    def _resume(self, job: StepWork, run_id: int) -> int:
         """Let the run of a former attempt go on, unless somebody did."""
         run = self._children.runs.get_run(run_id)
         if run is None:
-            self.refuse(job, f"run {run_id} is not there any more; retry the step with fresh=True")
-            return
+            raise NeverBegun(f"run {run_id} is not there any more; retry the step with fresh=True")
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
             run, _ = self._children.acceptance.resume_run(request, next_workflow_id(run), job.run_attempt)
-        if run.owner_run_id is None and not run.status.terminal:
-            self._children.directory.begin(begin_request(run), next_workflow_id(run), run.run_uid, repair=True)
-        self.took(job, run)
+        self._children.carry(run)
+        return run_id
 
-    def _begin_manager(self, job: StepWork) -> None:
+    def _begin_manager(self, job: StepWork) -> int:
         """Reserve and begin the manager, or let the one of a former attempt go on."""
         own = {name: value for name, value in job.job.items() if name in _OF_MANAGER}
         name, flow_id = step_manager(self._row.graph_uid, job.number, job.job)
         try:
             new = NewManager(name, flow_id, requested_by=self._row.requested_by, parent=self._parent, **own)
-            row, _ = self._a.managers.reserve_manager(new)
+            row, _ = self._managers.reserve_manager(new)
         except (TypeError, InvalidRequest, NotInThisState) as error:
-            self.refuse(job, str(error))
-            return
+            raise NeverBegun(str(error)) from None
         if row.parent != self._parent:
-            self.refuse(job, f"manager {row.manager_id} ({row.name}, flow {row.flow_id}) belongs to somebody else")
-            return
+            raise NeverBegun(f"manager {row.manager_id} ({row.name}, flow {row.flow_id}) belongs to somebody else")
         workflow_id = manager_workflow_id(row.name, row.flow_id)
         if row.status.terminal and row.attempt <= job.run_attempt and self._children.directory.state(workflow_id).open:
             raise Overtaken(f"the workflow of manager {row.manager_id} is about to close; it is begun again then")
         if not row.status.terminal or row.attempt <= job.run_attempt:
             self._children.directory.begin_manager(row.manager_id, workflow_id)
-        self.started(job, row.manager_id)
-        self._begun += 1
+        return row.manager_id

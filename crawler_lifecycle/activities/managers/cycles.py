@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.shared import alive, answered, keep_output
+from crawler_lifecycle.activities.shared import alive, answered, keep_output, there
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import check_tasks
-from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError, RunNotFound
+from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.managers.manager import (
     CYCLE_ENDS,
     PAGE_ITEMS,
@@ -152,9 +152,7 @@ class ManagerActivities:
 
         Second execution: the same from what is on record then; ends whose hooks ran and jobs that were picked stay so.
         """
-        row = self.managers.get_manager(order.manager_id)
-        if row is None:
-            raise RunNotFound(f"manager {order.manager_id} is not in the database")
+        row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
         cycle = _Cycle(self, row, ManagerFence(row.manager_id, order.attempt, order.owner_run_id, row.generation))
         if order.closing or row.over:
             return cycle.end()

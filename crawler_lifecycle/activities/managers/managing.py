@@ -6,34 +6,35 @@ The class of the manager decides elsewhere (``cycles.py``); nothing here knows i
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from crawler_lifecycle.activities.child_runs import ERROR_MAX, BeginningRuns, BegunRuns, ChildRuns, RunsLeft
-from crawler_lifecycle.activities.shared import Clock, beating, utc_now
+from crawler_lifecycle.activities.child_runs import (
+    ERROR_MAX,
+    BegunRuns,
+    ChildRuns,
+    Claim,
+    RecordParentStop,
+    RunsLeft,
+    StopRecorded,
+    StopRuns,
+)
+from crawler_lifecycle.activities.shared import Clock, beating, there, utc_now
 from crawler_lifecycle.domain.bounds import refusal
-from crawler_lifecycle.domain.crawlers.crawler import check_tasks, with_limits
-from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, with_limits
+from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.jobs import base_of, laid_over
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, Job, Live, manager_workflow_id, run_request_id
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud, run_request_of
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence, ManagerRow
-from crawler_lifecycle.ports.runs import Owner
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.managers.managers import ManagerStore
-
-
-@dataclass(frozen=True, slots=True)
-class OpenManager:
-    """Input of ``open_manager``."""
-
-    manager_id: int
-    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +70,6 @@ class AddManagerJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordManagerStop:
-    """Input of ``record_manager_stop``: all stops that were heard, as one wish."""
-
-    manager_id: int
-    intent: StopIntent
-    leave: bool = False
-    must: bool = True
-    """Whether a row that another hand spoilt is waited for; else it is answered, and the runs are stopped meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerStopped:
-    """The stop as it is on record. ``stop`` is ``None`` when the manager had ended before."""
-
-    stop: StopIntent | None
-    leave: bool
-    status: RunStatus
-    unreadable: str | None = None
-    """Why nothing could be recorded: what is wrong with the row, and the cure. The rest is what was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRuns:
-    """Input of ``stop_manager_runs``."""
-
-    manager_id: int
-    intent: StopIntent
-
-
-@dataclass(frozen=True, slots=True)
 class EndManager:
     """Input of ``end_manager``. ``leave``: live runs go on by themselves."""
 
@@ -128,17 +99,17 @@ class ManagingActivities:
     clock: Clock = utc_now
 
     @activity.defn(name="open_manager", no_thread_cancel_exception=True)
-    def open_manager(self, order: OpenManager) -> ManagerOpened:
+    def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim the manager: as it was reserved, or after its end as its next attempt.
 
         Its runs report to the workflow id that its name and flow id make, so no other workflow may own it.
         Second execution: the same owner gets the same answer.
         """
-        row = self._row(order.manager_id)
+        row = self._row(order.number)
         expected = manager_workflow_id(row.name, row.flow_id)
         if order.owner.workflow_id != expected:
             raise refusal("workflow id", order.owner.workflow_id, f"manager {row.manager_id} runs as {expected!r}")
-        row = self.managers.claim_manager(order.manager_id, order.owner)
+        row = self.managers.claim_manager(order.number, order.owner)
         return ManagerOpened(row.name, row.flow_id, row.attempt, row.status, row.parent, row.stop, row.leave)
 
     # --- begin -----------------------------------------------------------------------------------------------------
@@ -150,8 +121,45 @@ class ManagingActivities:
         A job that no crawler takes has ended by that. After a stop none is begun.
         Second execution: finds the runs that it made, by the ids of their requests, and begins the others.
         """
+        row, crawlers = self._row(fence.manager_id), functools.cache(self.children.crawlers)
+        whose, parent = f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id)
+
+        def waiting(limit: int) -> dict[int, Live]:
+            return {job.item_id: job for job in self.managers.starting_jobs(fence, limit)}
+
+        def stopped() -> StopIntent | None:
+            now = self._row(row.manager_id)
+            ended = StopIntent(self.clock(), requested_by=now.requested_by, reason="its manager has ended")
+            return now.stop or (ended if now.status.terminal else None)
+
+        def begin(job: Live) -> int | None:
+            request_id = run_request_id(row.manager_id, job.seq, job.retry)
+            request = functools.partial(self._request, row, parent, job, crawlers)
+            run = self.children.begin(whose, parent, request_id, request, stopped)
+            return None if run is None else run.run_id
+
         with beating():
-            return _Beginning(self, self._row(fence.manager_id), fence).run()
+            begun = functools.partial(self.managers.job_started, fence)
+            return self.children.begin_all(whose, waiting, begin, begun, stopped)
+
+    def _request(
+        self, row: ManagerRow, parent: str, job: Live, crawlers: Callable[[], Sequence[CrawlerDefinition]]
+    ) -> RunRequest:
+        """The request of a job's run. Raises ``InvalidRequest``."""
+        crawler = self.cloud.crawler(job.job.spider, job.job.project_id, crawlers())
+        request = run_request_of(
+            job.job,
+            job.seq,
+            job.retry,
+            crawler,
+            self.cloud,
+            manager_id=row.manager_id,
+            parent=parent,
+            flow_id=row.flow_id,
+            requested_by=row.requested_by,
+        )
+        check_tasks(crawler, request.args, request.settings, None)
+        return with_limits(request, crawler.limits)
 
     @activity.defn(name="note_manager", no_thread_cancel_exception=True)
     def note_manager(self, order: NoteManager) -> None:
@@ -176,15 +184,15 @@ class ManagingActivities:
     # --- stop ------------------------------------------------------------------------------------------------------
 
     @activity.defn(name="record_manager_stop", no_thread_cancel_exception=True)
-    def record_manager_stop(self, order: RecordManagerStop) -> ManagerStopped:
+    def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
         """Write the stop down before anything is done about it. Second execution: it is there, nothing changes."""
         try:
-            row = self.managers.record_manager_stop(order.manager_id, order.intent, order.leave)
+            row = self.managers.record_manager_stop(order.number, order.intent, order.leave)
         except RowUnreadable as error:
             if order.must:
                 raise
-            return ManagerStopped(order.intent, order.leave, RunStatus.STOPPING, str(error)[:ERROR_MAX])
-        return ManagerStopped(row.stop, row.leave, row.status)
+            return StopRecorded(order.intent, order.leave, unreadable=str(error)[:ERROR_MAX])
+        return StopRecorded(row.stop, row.leave, row.status)
 
     @activity.defn(name="stop_manager_runs", no_thread_cancel_exception=True)
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
@@ -193,9 +201,10 @@ class ManagingActivities:
         A run that nobody works for gets a workflow that carries the stop out.
         Second execution: tells those again that have not acted on it; a run knows the stop by its id.
         """
+        intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():
-            page = functools.partial(self.managers.live_runs, order.manager_id)
-            return self.children.stop_all(f"manager/{order.manager_id}", page, order.intent)
+            page = functools.partial(self.managers.live_runs, order.number)
+            return self.children.stop_all(f"manager/{order.number}", page, intent)
 
     # --- end -------------------------------------------------------------------------------------------------------
 
@@ -209,48 +218,4 @@ class ManagingActivities:
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
 
     def _row(self, manager_id: int) -> ManagerRow:
-        row = self.managers.get_manager(manager_id)
-        if row is None:
-            raise RunNotFound(f"manager {manager_id} does not exist; crawlctl manager list shows what there is")
-        return row
-
-
-class _Beginning(BeginningRuns[Live]):
-    """One pass over the jobs of a manager that were picked."""
-
-    def __init__(self, acts: ManagingActivities, row: ManagerRow, fence: ManagerFence) -> None:
-        super().__init__(acts.children, f"manager/{row.manager_id}", manager_workflow_id(row.name, row.flow_id))
-        self._a, self._row, self._fence = acts, row, fence
-
-    def waiting(self, limit: int) -> list[Live]:
-        return self._a.managers.starting_jobs(self._fence, limit)
-
-    def number(self, job: Live) -> int:
-        return job.item_id
-
-    def stopped(self, job: Live | None = None) -> StopIntent | None:
-        row = self._a._row(self._row.manager_id)
-        ended = StopIntent(self._a.clock(), requested_by=row.requested_by, reason="its manager has ended")
-        return row.stop or (ended if row.status.terminal else None)
-
-    def request_id(self, job: Live) -> str:
-        return run_request_id(self._row.manager_id, job.seq, job.retry)
-
-    def request(self, job: Live) -> RunRequest:
-        crawler = self._a.cloud.crawler(job.job.spider, job.job.project_id, self.crawlers)
-        request = run_request_of(
-            job.job,
-            job.seq,
-            job.retry,
-            crawler,
-            self._a.cloud,
-            manager_id=self._row.manager_id,
-            parent=manager_workflow_id(self._row.name, self._row.flow_id),
-            flow_id=self._row.flow_id,
-            requested_by=self._row.requested_by,
-        )
-        check_tasks(crawler, request.args, request.settings, None)
-        return with_limits(request, crawler.limits)
-
-    def started(self, job: Live, run_id: int | None, error: str | None = None) -> None:
-        self._a.managers.job_started(self._fence, job.item_id, run_id, error)
+        return there(self.managers.get_manager(manager_id), f"manager {manager_id}")

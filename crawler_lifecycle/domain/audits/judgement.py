@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -54,28 +54,32 @@ def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] |
     """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open or closed last;
     ``tasks`` are its tasks by status."""
     if run.unreadable is not None:
-        return _unreadable(run.run_id, run.unreadable)
+        return judge_unreadable("run", run.run_id, run.unreadable)
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
+    since = workflow.closed_at
     if run.owner_run_id is None:
         never = f"was never taken up by a workflow{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
-        since = _later(run.attempt_at or run.created_at, workflow)
-        found = _of_run(FindingKind.NOT_STARTED, run, detail, evidence, since)
+        kind, since = FindingKind.NOT_STARTED, _later(run.attempt_at or run.created_at, workflow)
     else:
-        how = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
-        detail = f"run {run.run_id} ({run.crawler}) is {run.status}, but its workflow {run.owner_workflow_id!r} {how}"
+        kind = FindingKind.NO_WORKFLOW
+        but = f"but its workflow {run.owner_workflow_id!r} {_how(workflow)}"
+        detail = f"run {run.run_id} ({run.crawler}) is {run.status}, {but}"
         evidence |= {"workflow": run.owner_workflow_id, "closed": workflow.how}
-        found = _of_run(FindingKind.NO_WORKFLOW, run, f"{detail}{_why(workflow)}", evidence, workflow.closed_at)
     stop = run.stop
     mark = progress_mark(sorted((tasks or {}).items()), stop.force if stop is not None and stop.limit is None else None)
-    forced = stop is not None and stop.force
-    return replace(found, subject=f"{found.kind}/run/{run.run_id}/{mark}", tries_max=_tries(forced))
+    tries = _tries(stop is not None and stop.force)
+    return _of_run(run, kind, f"run/{run.run_id}/{mark}", detail, evidence, since=since, tries_max=tries)
 
 
 def _tries(forced: bool) -> int:
     return TRIES_WHEN_FORCED if forced else TRIES_MAX
+
+
+def _how(workflow: WorkflowState) -> str:
+    return f"{f'was {workflow.how}' if workflow.how else 'is no longer known to Temporal'}{_why(workflow)}"
 
 
 def _why(workflow: WorkflowState) -> str:
@@ -96,22 +100,14 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
     spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
     if job.state == JobState.QUEUED:
         spared = f"left alone: a resume of the manager counts it; Stop ends the run (crawlctl stop {run.run_id})"
-    return AuditFinding(
-        f"{FindingKind.NOT_COUNTED}/run/{run.run_id}",
-        FindingKind.NOT_COUNTED,
-        f"run {run.run_id} ({run.crawler}) is {run.status}, and {job.parent}, which began it, {why}",
-        run.run_id,
-        run.attempt,
-        workflow_id=job.workflow_id,
-        evidence=_without_none({"parent": job.parent, job.kind: job.state, "status": run.status}),
-        since=run.created_at,
-        spared=spared,
-    )
+    detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and {job.parent}, which began it, {why}"
+    evidence = {"parent": job.parent, job.kind: job.state, "status": run.status}
+    more = {"workflow_id": job.workflow_id, "since": run.created_at, "spared": spared}
+    return _of_run(run, FindingKind.NOT_COUNTED, f"run/{run.run_id}", detail, evidence, **more)
 
 
 def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
     """A manager, a graph, a due time or a webhook that is to have a workflow, and that."""
-    subject = f"{parent.what}/{parent.number}"
     if parent.unreadable is not None:
         return judge_unreadable(parent.what, parent.number, parent.unreadable)
     if workflow.open:
@@ -125,54 +121,42 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
         kind, since = FindingKind.NOT_STARTED, _later(parent.updated_at, workflow)
         detail = f"{name} is {parent.status} and was never taken up by a workflow"
     else:
-        kind, how = FindingKind.NO_WORKFLOW, f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
-        detail = f"{name} is {parent.status}, but its workflow {how}{_why(workflow)}"
-        evidence |= _without_none({"closed": workflow.how})
-    return AuditFinding(
-        f"{kind}/{subject}/{parent.progress or parent.attempt}",
-        kind,
-        detail,
-        workflow_id=parent.workflow_id,
-        evidence=evidence,
-        since=since,
-        tries_max=_tries(parent.forced),
-    )
+        kind, detail = FindingKind.NO_WORKFLOW, f"{name} is {parent.status}, but its workflow {_how(workflow)}"
+        evidence["closed"] = workflow.how
+    about, tries = f"{parent.what}/{parent.number}/{parent.progress or parent.attempt}", _tries(parent.forced)
+    return _finding(kind, about, detail, evidence, workflow_id=parent.workflow_id, since=since, tries_max=tries)
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
     """A row that holds what cannot be."""
-    kind = FindingKind.UNREADABLE
-    return AuditFinding(f"{kind}/{what}/{number}", kind, why[:1000], evidence={"problem": why[:1000]})
+    run_id = number if what == "run" else None
+    return _finding(FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id)
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
     """A schedule of which Temporal has another definition, or that is deleted and still there."""
-    kind = FindingKind.NOT_TOLD
     detail = (
         f"schedule {name!r} {how}, and Temporal has not been told; /readyz of the workers of the role audit says why"
     )
-    return AuditFinding(f"{kind}/schedule/{schedule_id}", kind, detail, evidence={"schedule": name}, since=since)
+    return _finding(FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since)
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
     """Due times of a schedule, in order, that have no line, and whose workflow comes no more."""
-    kind, last = FindingKind.NOT_FIRED, f" to {due[-1].isoformat()}" if len(due) > 1 else ""
-    detail = f"schedule {name!r} was due {due[0].isoformat()}{last} ({len(due)} times), and Temporal did not fire"
-    subject = f"{kind}/schedule/{schedule_id}/{due[0].isoformat()}"
-    return AuditFinding(subject, kind, detail, evidence={"schedule": name, "count": len(due)}, since=due[0])
+    first, last = due[0].isoformat(), f" to {due[-1].isoformat()}" if len(due) > 1 else ""
+    detail = f"schedule {name!r} was due {first}{last} ({len(due)} times), and Temporal did not fire"
+    about, evidence = f"schedule/{schedule_id}/{first}", {"schedule": name, "count": len(due)}
+    return _finding(FindingKind.NOT_FIRED, about, detail, evidence, since=due[0])
 
 
 def judge_step(step: StepWithoutRun) -> AuditFinding:
     """A step that executes as something that is not there, or not of its graph."""
     what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
     why = f"which belongs to {step.parent or 'nobody'}" if step.exists else "which is not in the database"
-    return AuditFinding(
-        f"{FindingKind.NO_RUN}/graph/{step.graph_id}/{step.number}/{step.attempt}",
-        FindingKind.NO_RUN,
-        f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"[:1000],
-        workflow_id=graph_workflow_id(step.key),
-        evidence=_without_none({"graph": step.graph_id, "step": step.path, step.kind: step.run_id}),
-    )
+    detail = f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"
+    about = f"graph/{step.graph_id}/{step.number}/{step.attempt}"
+    evidence = {"graph": step.graph_id, "step": step.path, step.kind: step.run_id}
+    return _finding(FindingKind.NO_RUN, about, detail, evidence, workflow_id=graph_workflow_id(step.key))
 
 
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
@@ -180,15 +164,8 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
     if known:
         return None
     what = workflow.workflow_id.partition("/")[0]
-    return AuditFinding(
-        f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
-        FindingKind.NO_ROW,
-        f"workflow {workflow.workflow_id!r} works for a {what} that is not in the database",
-        workflow_id=workflow.workflow_id,
-        evidence={"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()},
-        spared=_PARENT,
-        unknown=True,
-    )
+    detail = f"workflow {workflow.workflow_id!r} works for a {what} that is not in the database"
+    return _of_workflow(workflow, FindingKind.NO_ROW, detail, spared=_PARENT, unknown=True)
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
@@ -227,17 +204,8 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         detail = f"{name} {does}, and {'it is ' if ended else ''}{believed}"
         kind, task_id = FindingKind.STILL_ALIVE, recorded.task_id
         evidence |= {"recorded": recorded.status, "run": recorded.run_status}
-    return AuditFinding(
-        f"{kind}/{subject}",
-        kind,
-        detail,
-        seen.run_id,
-        seen.attempt,
-        task_id,
-        evidence=_without_none(evidence),
-        spared=spared,
-        unknown=spared in (_UNKNOWN, _FOREIGN),
-    )
+    more = {"run_id": seen.run_id, "attempt": seen.attempt, "task_id": task_id, "spared": spared}
+    return _finding(kind, subject, detail, evidence, unknown=spared in (_UNKNOWN, _FOREIGN), **more)
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
@@ -254,62 +222,35 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
     """An open workflow; ``row_uid`` is the uid of the run under the number it says it works for, if there is one."""
-    more = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat()}
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
-        return AuditFinding(
-            f"{FindingKind.UNRECORDED}/workflow/{workflow.first_run_id}"[:200],
-            FindingKind.UNRECORDED,
-            detail,
-            workflow_id=workflow.workflow_id,
-            evidence=dict(more),
-            since=workflow.started_at,
-        )
+        return _of_workflow(workflow, FindingKind.UNRECORDED, detail, since=workflow.started_at)
     if row_uid is not None and row_uid == workflow.run_uid:
         return None
     detail = f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in the database"
+    uids, spared = {}, _UNKNOWN
     if row_uid is not None:
         run = RunRef(workflow.run_id, row_uid)
         detail = run.foreign(f"what workflow {workflow.workflow_id!r} works for", workflow.run_uid)
-        more |= {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}
-    return AuditFinding(
-        f"{FindingKind.NO_ROW}/workflow/{workflow.first_run_id}"[:200],
-        FindingKind.NO_ROW,
-        detail,
-        run_id=workflow.run_id,
-        workflow_id=workflow.workflow_id,
-        evidence=dict(more),
-        spared=_FOREIGN if row_uid is not None else _UNKNOWN,
-        unknown=True,
-    )
+        uids, spared = {"run_uid": workflow.run_uid or "-", "recorded_run_uid": row_uid}, _FOREIGN
+    return _of_workflow(workflow, FindingKind.NO_ROW, detail, uids, spared=spared, unknown=True)
 
 
-def judge_deliveries(run: EndedRun, busy: bool) -> AuditFinding | None:
-    """A run that has ended; ``busy``: a workflow is still at its deliveries."""
+def judge_deliveries(run: EndedRun) -> AuditFinding | None:
+    """A run that has ended, and at whose deliveries no workflow is."""
     if run.unreadable is not None:
-        return _unreadable(run.run_id, run.unreadable)
-    missing = [
-        name
-        for name, done in (
-            ("the event run.ended", run.event_delivered),
-            ("pushes", run.pushes_delivered),
-            ("the supporting files", run.exported),
-        )
-        if not done
-    ]
-    if busy or not missing:
+        return judge_unreadable("run", run.run_id, run.unreadable)
+    delivered = {
+        "the event run.ended": run.event_delivered,
+        "pushes": run.pushes_delivered,
+        "the supporting files": run.exported,
+    }
+    missing = [name for name, done in delivered.items() if not done]
+    if not missing:
         return None
     detail = f"run {run.run_id} ({run.crawler}) is {run.status}, and not delivered: {', '.join(missing)}"
-    return AuditFinding(
-        f"{FindingKind.UNDELIVERED}/run/{run.run_id}/{run.attempt}",
-        FindingKind.UNDELIVERED,
-        detail,
-        run.run_id,
-        run.attempt,
-        workflow_id=run.owner_workflow_id,
-        evidence={"missing": missing, "status": run.status},
-        since=run.ended_at,
-    )
+    about, evidence = f"run/{run.run_id}/{run.attempt}", {"missing": missing, "status": run.status}
+    return _of_run(run, FindingKind.UNDELIVERED, about, detail, evidence, since=run.ended_at)
 
 
 def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None) -> AuditFinding | None:
@@ -345,37 +286,27 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         "signal": end.signal,
         "finished_at": end.finished_at.isoformat() if end.finished_at else None,
     }
-    return AuditFinding(
-        f"{FindingKind.LATE_EVIDENCE}/task/{recorded.task_id}/{ending.status}",
-        FindingKind.LATE_EVIDENCE,
-        detail,
-        recorded.run_id,
-        recorded.attempt,
-        recorded.task_id,
-        evidence=_without_none(evidence),
-        since=end.finished_at,
-    )
-
-
-def _unreadable(run_id: int, why: str) -> AuditFinding:
-    return replace(judge_unreadable("run", run_id, why), run_id=run_id)
+    about = f"task/{recorded.task_id}/{ending.status}"
+    more = {"run_id": recorded.run_id, "attempt": recorded.attempt, "task_id": recorded.task_id}
+    return _finding(FindingKind.LATE_EVIDENCE, about, detail, evidence, since=end.finished_at, **more)
 
 
 def _of_run(
-    kind: FindingKind, run: LiveRun, detail: str, evidence: dict[str, object], since: datetime | None
+    run: LiveRun | EndedRun, kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any
 ) -> AuditFinding:
-    subject = f"{kind}/run/{run.run_id}/{run.attempt}"
-    return AuditFinding(
-        subject,
-        kind,
-        detail,
-        run.run_id,
-        run.attempt,
-        workflow_id=run.owner_workflow_id,
-        evidence=_without_none(evidence),
-        since=since,
-    )
+    known = {"run_id": run.run_id, "attempt": run.attempt, "workflow_id": run.owner_workflow_id}
+    return _finding(kind, about, detail, evidence, **{**known, **more})
 
 
-def _without_none(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
+def _of_workflow(
+    workflow: OpenWorkflow, kind: FindingKind, detail: str, evidence: Mapping[str, object] | None = None, **more: Any
+) -> AuditFinding:
+    known = {"workflow": workflow.workflow_id, "started_at": workflow.started_at.isoformat(), **(evidence or {})}
+    about, ids = f"workflow/{workflow.first_run_id}", {"workflow_id": workflow.workflow_id, "run_id": workflow.run_id}
+    return _finding(kind, about, detail, known, **ids, **more)
+
+
+def _finding(kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any) -> AuditFinding:
+    """A finding ``about`` one thing; ``more``: its other fields. What is not known is no evidence."""
+    known = {name: value for name, value in evidence.items() if value is not None}
+    return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

@@ -55,19 +55,20 @@ def secret_reference(text: str) -> tuple[str, str] | None:
     return (name, key) if fits else None
 
 
+def _refuse(refused: object, key: str, value: object, why: str) -> None:
+    """Raise ``InvalidRequest`` where this is true."""
+    if refused:
+        raise InvalidRequest(f"{key}: {value!r:.80} {why}")
+
+
 def _check_name(key: str, text: str) -> None:
-    if not _DNS_NAME.fullmatch(text):
-        raise InvalidRequest(
-            f"{key}: {text!r:.80} is no name of a Kubernetes object; give a-z, 0-9, '-' and '.', at most 253 characters"
-        )
+    cure = "give a-z, 0-9, '-' and '.', at most 253 characters"
+    _refuse(not _DNS_NAME.fullmatch(text), key, text, f"is no name of a Kubernetes object; {cure}")
 
 
 def _check_foreign(key: str, name: str) -> None:
-    if _OURS.fullmatch(name):
-        raise InvalidRequest(
-            f"{key}: {name!r:.80} belongs to this service, to a task or to a service account; give an object that "
-            "was made for this crawler"
-        )
+    whose = "belongs to this service, to a task or to a service account"
+    _refuse(_OURS.fullmatch(name), key, name, f"{whose}; give an object that was made for this crawler")
 
 
 def check_secret(key: str, text: str) -> None:
@@ -78,23 +79,20 @@ def check_secret(key: str, text: str) -> None:
 
 
 def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
-    if text is not None and text not in known:
-        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give one of {', '.join(known)}")
+    refused = text is not None and text not in known
+    _refuse(refused, key, text, f"is not allowed; give one of {', '.join(known)}")
 
 
 def _check_labels(key: str, labels: Mapping[str, str]) -> None:
+    cure = "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
     for name, value in labels.items():
         _check_qualified(key, name)
-        if not is_label_value(value):
-            raise InvalidRequest(
-                f"{key}: {name!r:.80} has {value!r:.80}, which is no value of a label; give up to 63 letters, digits, "
-                "'-', '_' and '.', that begin and end with a letter or digit"
-            )
+        _refuse(not is_label_value(value), key, name, f"has {value!r:.80}, which is no value of a label; {cure}")
 
 
 def _check_qualified(key: str, name: str) -> None:
-    if not is_qualified_name(name):
-        raise InvalidRequest(f"{key}: {name!r:.80} is no name of a label; give NAME or DOMAIN/NAME, NAME up to 63 long")
+    cure = "give NAME or DOMAIN/NAME, NAME up to 63 long"
+    _refuse(not is_qualified_name(name), key, name, f"is no name of a label; {cure}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,8 @@ class Toleration:
             raise InvalidRequest("key: missing; name the taint, or give 'operator: Exists' to tolerate all of them")
         if self.key is not None:
             _check_qualified("key", self.key)
-        if self.value is not None and (self.operator == "Exists" or not is_label_value(self.value)):
-            raise InvalidRequest(f"value: {self.value!r:.80} is not allowed; leave it out, or give a taint's value")
+        wrong = self.value is not None and (self.operator == "Exists" or not is_label_value(self.value))
+        _refuse(wrong, "value", self.value, "is not allowed; leave it out, or give a taint's value")
         if self.seconds is not None and self.effect != "NoExecute":
             raise InvalidRequest("seconds: only for 'effect: NoExecute'; leave it out")
 
@@ -145,11 +143,9 @@ class PodVolume:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        if not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl-"):
-            raise InvalidRequest(
-                f"name: {self.name!r:.80} is not allowed; give at most 63 characters of a-z, 0-9 and '-', that do not "
-                "begin with 'crawl-'"
-            )
+        cure = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl-'"
+        wrong = not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl-")
+        _refuse(wrong, "name", self.name, f"is not allowed; {cure}")
         self._check_paths()
         given = [source for source in _SOURCES if getattr(self, source) is not None]
         if len(given) != 1:
@@ -162,19 +158,17 @@ class PodVolume:
             _check_foreign(given[0], getattr(self, given[0]))
 
     def _check_paths(self) -> None:
-        path = self.mount_path
-        parts = path.split("/")[1:]
-        if not path.startswith("/") or ":" in path or path == "/" or any(part in ("", ".", "..") for part in parts):
-            raise InvalidRequest(f"mount_path: {path!r:.80} is not allowed; give an absolute path without '..' and ':'")
-        taken = next((t for t in _TAKEN if path == t or path.startswith(f"{t}/")), None)
-        if taken is not None:
-            raise InvalidRequest(f"mount_path: {path!r:.80} lies in {taken}, which is not for volumes; choose another")
-        hidden = next((t for t in _TAKEN if t.startswith(f"{path}/")), None)
-        if hidden is not None:
-            raise InvalidRequest(f"mount_path: {path!r:.80} would hide {hidden}; choose another")
+        path, key = self.mount_path, "mount_path"
+        odd = any(part in ("", ".", "..") for part in path.split("/")[1:])
+        wrong = not path.startswith("/") or ":" in path or path == "/" or odd
+        _refuse(wrong, key, path, "is not allowed; give an absolute path without '..' and ':'")
+        for taken in _TAKEN:
+            within = path == taken or path.startswith(f"{taken}/")
+            _refuse(within, key, path, f"lies in {taken}, which is not for volumes; choose another")
+            _refuse(taken.startswith(f"{path}/"), key, path, f"would hide {taken}; choose another")
         sub = self.sub_path
-        if sub is not None and (not sub or sub.startswith("/") or ".." in sub.split("/")):
-            raise InvalidRequest(f"sub_path: {sub!r:.80} is not allowed; give a relative path without '..'")
+        wrong = sub is not None and (not sub or sub.startswith("/") or ".." in sub.split("/"))
+        _refuse(wrong, "sub_path", sub, "is not allowed; give a relative path without '..'")
 
     def source(self) -> dict[str, object]:
         """The volume, as the API spells it."""
@@ -198,8 +192,7 @@ def _check_size(key: str, text: str) -> None:
         size = parse_memory(text) or 0
     except InvalidRequest:
         size = 0
-    if not 1 <= size < 2**63:
-        raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give a quantity such as 512Mi or 2Gi")
+    _refuse(not 1 <= size < 2**63, key, text, "is not allowed; give a quantity such as 512Mi or 2Gi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,31 +228,28 @@ class PodOptions:
         for name in self.annotations:
             _check_qualified("kubernetes.annotations", name)
         for key, names in (("labels", self.labels), ("annotations", self.annotations)):
-            taken = next((n for n in names if n.startswith(_RESERVED) or n in _RESERVED_PLAIN), None)
-            if taken is not None:
-                raise InvalidRequest(f"kubernetes.{key}: {taken!r:.80} is reserved; choose a name of your own")
-        posing = next((n for n, v in self.labels.items() if n.startswith("app.kubernetes.io/") and v == _PRODUCT), None)
-        if posing is not None:
-            raise InvalidRequest(
-                f"kubernetes.labels: {posing!r:.80} has {_PRODUCT!r}, which our own pods have; choose another"
-            )
-        if self.priority_class is not None and self.priority_class.startswith(("system-", _PRODUCT)):
-            raise InvalidRequest(
-                f"kubernetes.priority_class: {self.priority_class!r:.80} is for what crawls must not displace; "
-                "name another"
-            )
-        for key in ("priority_class", "queue"):
-            if getattr(self, key) is not None:
-                _check_name(f"kubernetes.{key}", getattr(self, key))
-        if self.queue is not None and not is_label_value(self.queue):
-            raise InvalidRequest(f"kubernetes.queue: {self.queue!r:.80} is too long for a label; at most 63 characters")
+            for name in names:
+                taken = name.startswith(_RESERVED) or name in _RESERVED_PLAIN
+                _refuse(taken, f"kubernetes.{key}", name, "is reserved; choose a name of your own")
+        for name, value in self.labels.items():
+            posing = name.startswith("app.kubernetes.io/") and value == _PRODUCT
+            why = f"has {_PRODUCT!r}, which our own pods have; choose another"
+            _refuse(posing, "kubernetes.labels", name, why)
+        displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
+        why = "is for what crawls must not displace; name another"
+        _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
+        for key, given in (("priority_class", self.priority_class), ("queue", self.queue)):
+            if given is not None:
+                _check_name(f"kubernetes.{key}", given)
+        long = self.queue is not None and not is_label_value(self.queue)
+        _refuse(long, "kubernetes.queue", self.queue, "is too long for a label; at most 63 characters")
         for name in self.pull_secrets:
             _check_name("kubernetes.pull_secrets", name)
             _check_foreign("kubernetes.pull_secrets", name)
         _check_one_of("kubernetes.pull_policy", self.pull_policy, _PULL_POLICIES)
         _check_size("kubernetes.scratch", self.scratch)
-        if not 1 <= self.user < 2**31:
-            raise InvalidRequest(f"kubernetes.user: {self.user} is not allowed; give a user id above 0, which is root")
+        above = "is not allowed; give a user id above 0, which is root"
+        _refuse(not 1 <= self.user < 2**31, "kubernetes.user", self.user, above)
         for key in ("name", "mount_path"):
             seen = [getattr(volume, key) for volume in self.volumes]
             twice = next((value for n, value in enumerate(seen) if value in seen[:n]), None)

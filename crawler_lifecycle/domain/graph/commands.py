@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import check_request_id, check_text, refusal
+from crawler_lifecycle.domain.bounds import LIMITS, check_number, check_request_id, check_text, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import NAME_MAX as MANAGER_NAME_MAX
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX, request_fingerprint
@@ -30,6 +30,9 @@ class GraphOrder:
     __pydantic_config__: ClassVar = _STRICT
 
     graph_id: int
+
+    def __post_init__(self) -> None:
+        check_number("graph_id", self.graph_id, LIMITS["run_id"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from crawler_lifecycle.domain.bounds import check_request_id, refusal
+from crawler_lifecycle.domain.bounds import LIMITS, check_number, check_request_id, refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 
@@ -78,6 +78,9 @@ class ManagerOrder:
     __pydantic_config__: ClassVar = _STRICT
 
     manager_id: int
+
+    def __post_init__(self) -> None:
+        check_number("manager_id", self.manager_id, LIMITS["run_id"])
 
 
 class JobState(StrEnum):

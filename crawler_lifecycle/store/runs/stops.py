@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, false, func, insert, or_, select, update
 
@@ -15,6 +14,7 @@ from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.unit import stop_columns
 
 from .moves import Move, move_tasks
 from .rows import run_row, stop_state
@@ -49,7 +49,7 @@ class StopStore(RunPart):
             if unit.status.terminal:
                 return run_row(unit.run)
             before = unit.stop
-            unit.update_run(**_merged(before, stop))
+            unit.update_run(**stop_columns(stop if before is None else before.merged(stop)))
             if fence is None and unit.stop != before:
                 # It came past the workflow, which therefore has to hear of it (again).
                 unit.update_run(stop_acted_at=None)
@@ -191,21 +191,6 @@ def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
     c, stop = cancellation_log.c, unit.stop
     mine = c.attempt == unit.attempt
     return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
-
-
-def _merged(before: StopIntent | None, stop: StopIntent) -> dict[str, Any]:
-    """The intent after another wish: the first one's time, every force, and a person before a limit."""
-    first = before or stop
-    # Who asked is the first person, or else the first limit.
-    who = stop if first.limit is not None and stop.limit is None else first
-    return {
-        "stop_requested_at": first.requested_at,
-        "stop_force": first.force or stop.force,
-        "stop_escalated": first.escalated or stop.escalated,
-        "stop_requested_by": who.requested_by,
-        "stop_reason": who.reason,
-        "stop_limit": who.limit,
-    }
 
 
 def _log(

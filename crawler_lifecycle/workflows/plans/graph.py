@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio import workflow
@@ -32,6 +32,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ActivityCancellationType, ActivityHandle, ParentClosePolicy
 
+from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
 from crawler_lifecycle.activities.graphs.graphs import (
     AdvanceGraph,
@@ -40,8 +41,6 @@ from crawler_lifecycle.activities.graphs.graphs import (
     CommandGraph,
     EndGraph,
     GraphActivities,
-    OpenGraph,
-    StopGraph,
 )
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced
@@ -57,7 +56,6 @@ from crawler_lifecycle.domain.graph.spec import GraphState
 from crawler_lifecycle.workflows.calls import (
     Beside,
     Interrupted,
-    MustLeave,
     WithoutSignals,
     call,
     history_full,
@@ -66,7 +64,7 @@ from crawler_lifecycle.workflows.calls import (
     reason,
 )
 from crawler_lifecycle.workflows.policies import config
-from crawler_lifecycle.workflows.requests import invalid, read_command, read_input, read_order, refused
+from crawler_lifecycle.workflows.requests import invalid, read_input, read_update, refused
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -86,7 +84,8 @@ FAILED_S = 5.0
 #: Longest time of one call that may take long, in seconds: each function has a limit of its own below that.
 LONG_S = 8 * 86_400.0
 
-_STATE, _ORDER = TypeAdapter(GraphWork), TypeAdapter(BatchOrder)
+C = TypeVar("C", bound=CancelSteps | RetrySteps | AppendSteps)
+_STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
@@ -196,7 +195,7 @@ class GraphBatchWorkflow(WithoutSignals):
     @workflow.run
     async def run(self, order: Any = None, graph: Any = None, pool: Any = None, *surplus: Any) -> None:
         """``graph``: the id of the graph's workflow; ``pool``: of workers. Fails only for an order that is invalid."""
-        order = read_input(_ORDER, "order", order)
+        order = read_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
             raise invalid("input: give an order, the id of the graph's workflow, and a pool of workers or nothing")
         handle = call_batch(order, pool, LONG_S)
@@ -230,9 +229,9 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
         ``order`` is a ``GraphOrder`` and all that is sent.
         """
-        order = read_order(GraphOrder, order)
+        order = read_input(GraphOrder, order)
         beside = (self._alarm.keep(lambda: False), self._keep_beginning(), self._keep_stopping())
-        result = await self._keep(self._live(order), *beside)
+        result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:
             self._s.checked_at = None
             workflow.continue_as_new(args=[order, self._s])
@@ -243,19 +242,19 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     @workflow.update(name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)")
     async def cancel_steps(self, order: Any = None) -> int:
         """Cancel steps and what depends on them; how many had not ended."""
-        return await self._change(read_command(CancelSteps, order))
+        return await self._change(self._read(CancelSteps, order))
 
     @workflow.update(
         name=names.UPDATE_RETRY_STEPS, description="Let steps begin anew (RetrySteps; nothing: all failed)"
     )
     async def retry_steps(self, order: Any = None) -> int:
         """Let steps begin anew; how many."""
-        return await self._change(read_command(RetrySteps, order))
+        return await self._change(self._read(RetrySteps, order))
 
     @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
     async def append_steps(self, order: Any = None) -> int:
         """Append steps; how many."""
-        return await self._change(read_command(AppendSteps, order))
+        return await self._change(self._read(AppendSteps, order))
 
     @cancel_steps.validator
     def _check_cancel(self, order: Any = None) -> None:
@@ -269,8 +268,12 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     def _check_append(self, order: Any = None) -> None:
         self._check(AppendSteps, order)
 
+    @staticmethod
+    def _read(kind: type[C], order: Any) -> C:
+        return read_update(kind, {} if order is None else order)
+
     def _check(self, kind: type[CancelSteps | RetrySteps | AppendSteps], order: Any) -> None:
-        read_command(kind, order)
+        self._read(kind, order)
         if self._s.ended or self._stop_wanted():
             raise refused(f"graph {self._s.graph_id} ends; wait for its end, and send the command to the gateway")
 
@@ -287,17 +290,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
-    async def _live(self, order: GraphOrder) -> GraphResult | None:
-        """Step by step to the result; ``None`` asks for continue-as-new."""
-        s = self._s
-        try:
-            return await self._steps(order)
-        except MustLeave:
-            # Calls end with this execution: what they had begun begins again.
-            s.inbox.answered = [*s.inbox.answered, *self._calls.ends_with_us()]
-            s.next_at = None
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            return None
+    def _left(self) -> None:
+        # Calls end with this execution: what they had begun begins again.
+        self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
+        self._s.next_at = None
 
     async def _steps(self, order: GraphOrder) -> GraphResult | None:
         s = self._s
@@ -343,7 +339,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         s.graph_id, s.owner_run_id = order.graph_id, workflow.info().first_execution_run_id
         s.inbox.woken = False
-        s.adopt(await call(GraphActivities.open_graph, OpenGraph(s.graph_id, self._owner())))
+        s.adopt(await call(GraphActivities.open_graph, self._claim(s.graph_id)))
 
     async def _turn(self) -> None:
         """Rest until something is to be done; then one step forward, and what it says is started."""
@@ -393,7 +389,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         """One pass, and the wait for what comes of it; how many were in vain."""
         s, known, intent = self._s, self._s.ending, self._s.inbox.stop
         try:
-            left = await call(GraphActivities.stop_graph_runs, StopGraph(s.graph_id, intent))
+            left = await call(GraphActivities.stop_graph_runs, StopRuns(s.graph_id, intent))
         except (ActivityError, ApplicationError) as error:
             s.stopping = f"runs could not be stopped: {reason(error)}"[:REASON_MAX]
         else:
@@ -416,7 +412,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        told = await self._recorded(GraphActivities.record_graph_stop, StopGraph(s.graph_id, intent))
+        told = await self._recorded(GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent))
         if told.unreadable is not None:  # what executes ends all the same
             s.unrecorded = True
             self._calls.kill()

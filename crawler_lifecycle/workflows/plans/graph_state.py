@@ -139,7 +139,7 @@ class GraphWork(OwnedState):
 
     def why(self) -> str | None:
         """One sentence: why the graph ended as it did."""
-        return self.cause if self.inbox.stop is None else self.stopped()
+        return self.cause if self.inbox.stop is None else self.inbox.stop.stopped
 
     def result(self) -> GraphResult:
         """The result of the workflow."""

@@ -19,22 +19,20 @@ from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer, CycleOrder, ManagerActivities
 from crawler_lifecycle.activities.managers.managing import (
     AddManagerJobs,
     EndManager,
     ManagingActivities,
     NoteManager,
-    OpenManager,
-    RecordManagerStop,
-    StopRuns,
 )
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.managers.manager import ManagerOrder, ManagerResult, ManagerSnapshot
+from crawler_lifecycle.domain.managers.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapshot
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.workflows.calls import Interrupted, MustLeave, NotTaken, call, may_leave, never, pause, reason
-from crawler_lifecycle.workflows.requests import read_jobs, read_order, refused
+from crawler_lifecycle.workflows.calls import Interrupted, NotTaken, call, may_leave, never, pause, reason
+from crawler_lifecycle.workflows.requests import read_input, read_update, refused
 from crawler_lifecycle.workflows.state import REASON_MAX
 from crawler_lifecycle.workflows.steps import publish, tell
 
@@ -70,9 +68,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
         ``order`` is a ``ManagerOrder`` and all that is sent.
         """
-        order = read_order(ManagerOrder, order)
+        order = read_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
-        result = await self._keep(self._live(order), *beside)
+        result = await self._keep(self._live(self._steps(order)), *beside)
         if result is None:
             workflow.continue_as_new(args=[order, self._s])
         return result
@@ -80,7 +78,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     @workflow.update(name=names.UPDATE_ADD_JOB, description="Jobs for this manager ({jobs, request_id, seal})")
     async def add_job(self, page: Any = None) -> int:
         """Add jobs, laid over what the manager was started with; how many are new."""
-        s, order = self._s, read_jobs(page)
+        s, order = self._s, read_update(AddJobs, page)
 
         def add(key: str) -> Awaitable[int]:
             jobs = AddManagerJobs(s.manager_id, key, order.jobs, order.seal)
@@ -90,7 +88,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     @add_job.validator
     def _check_jobs(self, page: Any = None) -> None:
-        read_jobs(page)
+        read_update(AddJobs, page)
         if self._s.outcome is not None or self._s.over is not None or self._stop_wanted():
             raise refused(
                 f"manager {self._s.manager_id} ends and takes no more jobs; wait for its end, then start it again"
@@ -101,15 +99,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         """The manager as its workflow sees it now."""
         return self._s.snapshot()
 
-    async def _live(self, order: ManagerOrder) -> ManagerResult | None:
-        """Step by step to the result; ``None`` asks for continue-as-new."""
-        try:
-            return await self._steps(order)
-        except MustLeave:
-            # What was left in the middle is seen by the next cycle: it begins at once.
-            self._s.inbox.woken = True
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            return None
+    def _left(self) -> None:
+        self._s.inbox.woken = True  # what was left in the middle is seen by the next cycle: it begins at once
 
     async def _steps(self, order: ManagerOrder) -> ManagerResult | None:
         s = self._s
@@ -137,12 +128,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     async def _open(self, order: ManagerOrder) -> None:
         s = self._s
         s.manager_id, s.owner_run_id = order.manager_id, workflow.info().first_execution_run_id
-        s.adopt(await call(ManagingActivities.open_manager, self._owning()))
+        s.adopt(await call(ManagingActivities.open_manager, self._claim(s.manager_id)))
         if s.status.terminal:
             self._ended_before()
-
-    def _owning(self) -> OpenManager:
-        return OpenManager(self._s.manager_id, self._owner())
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
@@ -177,7 +165,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         it is another's. Raises ``ApplicationError`` in the last case.
         """
         s = self._s
-        row = await call(ManagingActivities.open_manager, self._owning(), wake=self._stop_wanted)
+        row = await call(ManagingActivities.open_manager, self._claim(s.manager_id), wake=self._stop_wanted)
         if row.attempt != s.attempt:
             text = f"manager {s.manager_id} is at attempt {row.attempt}, and this is attempt {s.attempt}"
             raise ApplicationError(text, type=Fenced.code, non_retryable=True)
@@ -198,7 +186,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await workflow.wait_condition(lambda: s.attempt != 0 and s.inbox.asked > 0)
             asked = s.inbox.asked
             try:
-                row = await call(ManagingActivities.open_manager, self._owning(), control=True, summary="a command")
+                row = await call(
+                    ManagingActivities.open_manager, self._claim(s.manager_id), control=True, summary="a command"
+                )
             except (ActivityError, ApplicationError) as error:
                 self.note(f"its row could not be read: {reason(error)}")
             else:
@@ -260,7 +250,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s = self._s
         intent = s.inbox.stop
         assert intent is not None
-        order = RecordManagerStop(s.manager_id, intent, s.inbox.leave, must)
+        order = RecordParentStop(s.manager_id, intent, s.inbox.leave, must)
         wake = self._stop_changed if must else never
         told = await self._recorded(ManagingActivities.record_manager_stop, order, wake)
         s.unrecorded = told.unreadable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,11 +13,10 @@ from temporalio.converter import PayloadConverter
 from crawler_lifecycle.activities.managers.cycles import CycleAnswer
 from crawler_lifecycle.activities.managers.managing import ManagerOpened
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.bounds import words
 from crawler_lifecycle.domain.managers.manager import FINISHED, ManagerResult, ManagerSnapshot, outcome_of
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.ports.managers import ManagerFence
-from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, REASON_MAX, STATUS, TOO_LATE, Inbox
+from crawler_lifecycle.workflows.state import FLOW, OUTCOME, PARENT, STATUS, Inbox
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
@@ -54,25 +53,18 @@ class ManagerInbox(Inbox):
         elif name == names.SIGNAL_MOVED:
             self.moved = True
         elif name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
-            known = ("request_id", "requested_by", "reason", "force", "leave")
-            told = self.fields(name, args, converter, known)
-            force = name == names.SIGNAL_FORCE_STOP or told.get("force") is True
-            by, reason = words(told.get("requested_by"), REASON_MAX), words(told.get("reason"), REASON_MAX)
-            self.want(StopIntent(now, force, by, reason), leave=not force and told.get("leave") is True)
+            intent, told = self.asked_to_stop(name, args, converter, now, "leave")
+            self.want(intent, leave=not intent.force and told.get("leave") is True)
         else:
             self.unheard(name, args, converter, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
         """A stop that is not on record yet."""
-        if self.closed:
-            if TOO_LATE not in self.notes:
-                self.note(TOO_LATE)
+        if self.late():
             return
-        before, stricter = self.stop, self.leave and not leave
-        self.stop = intent if before is None else before.merged(intent)
+        before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
+        self.changed = self.changed or self.stop != before or (self.leave and not leave)
         self.leave = self.leave and leave
-        if before is None or stricter or replace(self.stop, requested_at=before.requested_at) != before:
-            self.changed = True
 
     def recorded(self, stop: StopIntent | None, leave: bool) -> None:
         """A stop that is in the database already, perhaps past us (through the gateway)."""
@@ -110,12 +102,6 @@ class OwnedState:
     def gap_left(self, now: datetime) -> float:
         """Seconds until a turn may begin that something woke."""
         raise NotImplementedError
-
-    def stopped(self) -> str:
-        """The sentence of who stopped it, and why."""
-        stop = self.inbox.stop
-        who = f" by {stop.requested_by}" if stop is not None and stop.requested_by else ""
-        return f"Stopped{who}" + (f": {stop.reason}" if stop is not None and stop.reason else "")
 
 
 @dataclass
@@ -192,7 +178,8 @@ class ManagerState(OwnedState):
         """The verdict of a stop."""
         left = "; its runs go on" if self.inbox.leave else ""
         close = f"; {self.unclosed}" if self.unclosed else ""
-        return Verdict(RunStatus.FAILED, "cancelled", f"{self.stopped()}{left}{close}")
+        stopped = self.inbox.stop.stopped if self.inbox.stop is not None else "Stopped"
+        return Verdict(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
 
     def result(self) -> ManagerResult:
         """The result of the workflow."""

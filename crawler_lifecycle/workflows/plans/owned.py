@@ -11,21 +11,19 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from crawler_lifecycle.activities.graphs.graphs import GraphStopped
-from crawler_lifecycle.activities.managers.managing import ManagerStopped
+from crawler_lifecycle.activities.child_runs import Claim, RecordParentStop, StopRecorded
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.workflows.calls import Alarm, Beside, Interrupted, MustLeave, call, never, pause
-from crawler_lifecycle.workflows.requests import read_carried, refused
+from crawler_lifecycle.workflows.requests import read_carried
 from crawler_lifecycle.workflows.state import TOO_LATE
-from crawler_lifecycle.workflows.steps import heeding
+from crawler_lifecycle.workflows.steps import commanded, heeding
 
 from .manager_state import PASS_LEAST_S, PASS_MOST_S, PASS_S, OwnedState
 
 S = TypeVar("S", bound=OwnedState)
 A = TypeVar("A")
 R = TypeVar("R")
-T = TypeVar("T", GraphStopped, ManagerStopped)
 
 
 class OwnedWorkflow(Generic[S]):
@@ -63,20 +61,25 @@ class OwnedWorkflow(Generic[S]):
         """Tell whether more is asked for than is on record."""
         return self._s.inbox.changed
 
-    def _owner(self) -> Owner:
-        return Owner(workflow.info().workflow_id, self._s.owner_run_id)
+    def _claim(self, number: int) -> Claim:
+        return Claim(number, Owner(workflow.info().workflow_id, self._s.owner_run_id))
+
+    async def _live(self, steps: Coroutine[Any, Any, R]) -> R | None:
+        """Step by step to the result; ``None`` asks for continue-as-new."""
+        try:
+            return await steps
+        except MustLeave:
+            self._left()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return None
+
+    def _left(self) -> None:
+        """Take note that something was left in the middle."""
+        raise NotImplementedError
 
     async def _command(self, request_id: str | None, carry_out: Callable[[str], Awaitable[int]]) -> int:
-        """The result of an update; its own id makes a repeat harmless where it gives none."""
-        update = workflow.current_update_info()
-        key = request_id or (update.id if update is not None else str(workflow.uuid4()))
-        try:
-            await pause(None, lambda: self._s.attempt != 0)
-            done = await carry_out(key)
-        except MustLeave:
-            raise refused(
-                f"the history is full and goes on in a new one; send it again with request_id {key!r}"
-            ) from None
+        """The result of an update."""
+        done = await commanded(request_id, lambda: self._s.attempt != 0, carry_out)
         self._s.inbox.woken = True
         return done
 
@@ -92,7 +95,12 @@ class OwnedWorkflow(Generic[S]):
         if elsewhere():
             raise Interrupted
 
-    async def _recorded(self, method: Callable[[Any, A], T], order: A, wake: Callable[[], bool] = never) -> T:
+    async def _recorded(
+        self,
+        method: Callable[[Any, RecordParentStop], StopRecorded],
+        order: RecordParentStop,
+        wake: Callable[[], bool] = never,
+    ) -> StopRecorded:
         """Put the stop on record that was heard."""
         inbox = self._s.inbox
         inbox.changed = False

@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.domain.bounds import ID_MAX, LIMITS
+from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.workflows.exports import ExportOrder
-from crawler_lifecycle.workflows.requests import read_request, read_tasks
+from crawler_lifecycle.workflows.requests import read_input, read_update
 from tests.gateway.gateway_world import World
 
 ABSURD = (1e308, 2**63, -1, -0.5, True, "5", math.nan, math.inf, 10**40)
@@ -78,7 +79,7 @@ def test_a_start_through_temporal_is_refused_for_good(name: str) -> None:
     )
     for value in values:
         with pytest.raises(ApplicationError) as caught:
-            read_request(body_with(name, value))
+            read_input(RunRequest, body_with(name, value))
         assert (caught.value.type, caught.value.non_retryable) == ("InvalidRequest", True)
         assert caught.value.message.startswith(name), caught.value.message
 
@@ -86,7 +87,7 @@ def test_a_start_through_temporal_is_refused_for_good(name: str) -> None:
 def test_so_are_added_tasks_and_an_export() -> None:
     for odd in ({"tasks": [{"args": {"a": 1}}]}, {"tasks": 5}, {"tasks": [{}], "request_id": 7}, {"tasks": True}):
         with pytest.raises(ApplicationError) as caught:
-            read_tasks(odd)
+            read_update(AddTasks, odd)
         assert caught.value.type == "InvalidRequest"
     fence = {"run_id": 2**63, "attempt": 1, "owner_run_id": "x", "run_uid": "0" * 32}
     for odd in (fence, {**fence, "run_id": 1, "attempt": 2**31}, {**fence, "run_id": 0}):
