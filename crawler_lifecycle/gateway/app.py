@@ -21,8 +21,9 @@ from crawler_lifecycle.gateway.access.tokens import TokenFile
 from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
+from crawler_lifecycle.gateway.graphs.answers import GraphViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
-from crawler_lifecycle.gateway.graphs.routes import GraphViews, add_graph_commands, add_graph_readers
+from crawler_lifecycle.gateway.graphs.routes import add_graph_commands, add_graph_readers
 from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.routes import ManagerViews, add_manager_commands, add_manager_readers
@@ -202,9 +203,9 @@ def _behind(
         clock=clock,
         workflows=workflows,
         manager_commands=managers,
-        manager_views=ManagerViews(store.managers, blocked),
+        manager_views=ManagerViews(store.managers, blocked, clock),
         graph_commands=graphs,
-        graph_views=GraphViews(store.graphs, blocked),
+        graph_views=GraphViews(store.graphs, blocked, clock),
         schedule_commands=ScheduleCommands(store.schedules, workflows, crawlers, managers, graphs, clock),
         webhook_commands=WebhookCommands(store.webhooks, workflows, webhooks),
         temporal_ui=temporal_ui,
@@ -246,9 +247,9 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_stream(app, behind.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, behind.workflows)
     add_manager_commands(app, behind.manager_commands)
-    add_manager_readers(app, store.managers, store.plans, behind.manager_views, clock)
+    add_manager_readers(app, store.plans, behind.manager_views)
     add_graph_commands(app, behind.graph_commands)
-    add_graph_readers(app, store.graphs, behind.graph_views, behind.feed)
+    add_graph_readers(app, behind.graph_views, behind.feed)
     add_schedules(app, behind.schedule_commands, store.schedules, clock, behind.blocked)
     add_webhooks(app, behind.webhook_commands, store.webhooks, behind.blocked)
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.access.logins import Logins
+from crawler_lifecycle.gateway.graphs.answers import GraphViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.graphs.page import add_graphs
-from crawler_lifecycle.gateway.graphs.routes import GraphViews
 from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.page import add_managers
@@ -85,8 +85,8 @@ def add_page(app: FastAPI, behind: Behind) -> None:
     add_crawlers(app, behind.recent, behind.crawlers)
     once = Once()
     add_ledger(app, store, views, behind.workflows, once)
-    add_managers(app, behind.manager_commands, store.managers, behind.manager_views, once, clock)
-    add_graphs(app, behind.graph_commands, store.graphs, behind.graph_views, once, clock)
+    add_managers(app, behind.manager_commands, behind.manager_views, once)
+    add_graphs(app, behind.graph_commands, behind.graph_views, once)
     add_schedule_form(app, behind.schedule_commands, behind.crawlers)  # before the schedules: "new" is none of them
     add_schedules(app, behind.schedule_commands, store.schedules, once, clock, behind.blocked)
     add_webhook_form(app, behind.webhook_commands)

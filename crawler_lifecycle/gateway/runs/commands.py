@@ -76,16 +76,24 @@ async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | 
     return None
 
 
+def found(runs: RunReader, run_id: int) -> RunRow:
+    """The run. Blocks. Raises ``RunNotFound``."""
+    row = runs.get_run(run_id)
+    if row is None:
+        raise _not_found(run_id)
+    return row
+
+
+def _not_found(run_id: int) -> RunNotFound:
+    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+
+
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
-        raise not_found(run_id)
+        raise _not_found(run_id)
     return rows[0]
-
-
-def not_found(run_id: int) -> RunNotFound:
-    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
 
 
 class Commands:
@@ -111,10 +119,7 @@ class Commands:
 
     async def find(self, run_id: int) -> RunRow:
         """The run. Raises ``RunNotFound``."""
-        row = await run_in_threadpool(self._runs.get_run, run_id)
-        if row is None:
-            raise not_found(run_id)
-        return row
+        return await run_in_threadpool(found, self._runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from crawler_lifecycle.gateway.runs.answers import (
     told_by_tasks,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
-from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, not_found
+from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
 from crawler_lifecycle.gateway.runs.requests import AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
@@ -219,14 +219,6 @@ def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None
     _add_runs(app, store, views, feed)
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
     _add_histories(app, store.runs, store.corrections, timeline)
-
-
-def found(runs: RunReader, run_id: int) -> RunRow:
-    """The run. Raises ``RunNotFound``."""
-    row = runs.get_run(run_id)
-    if row is None:
-        raise not_found(run_id)
-    return row
 
 
 class RunViews:
