@@ -55,13 +55,13 @@ from crawler_lifecycle.gateway.runs.routes import (
     add_uploads,
 )
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.routes import add_schedules
+from crawler_lifecycle.gateway.schedules.routes import ScheduleViews, add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.gateway.webhooks.routes import add_webhooks
+from crawler_lifecycle.gateway.webhooks.routes import WebhookViews, add_webhooks
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.store import Store
@@ -189,7 +189,6 @@ def _behind(
     graphs = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
     return Behind(
         store=store,
-        blocked=blocked,
         views=RunViews(store, blocked, clock),
         feed=feed,
         reader=LogReader(store.runs, store.tasks, logs, metrics),
@@ -207,6 +206,8 @@ def _behind(
         graph_commands=graphs,
         graph_views=GraphViews(store.graphs, blocked, clock),
         schedule_commands=ScheduleCommands(store.schedules, workflows, crawlers, managers, graphs, clock),
+        schedule_views=ScheduleViews(store.schedules, blocked, clock),
+        webhook_views=WebhookViews(store.webhooks, blocked, clock),
         webhook_commands=WebhookCommands(store.webhooks, workflows, webhooks),
         temporal_ui=temporal_ui,
     )
@@ -250,8 +251,8 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_manager_readers(app, store.plans, behind.manager_views)
     add_graph_commands(app, behind.graph_commands)
     add_graph_readers(app, behind.graph_views, behind.feed)
-    add_schedules(app, behind.schedule_commands, store.schedules, clock, behind.blocked)
-    add_webhooks(app, behind.webhook_commands, store.webhooks, behind.blocked)
+    add_schedules(app, behind.schedule_commands, behind.schedule_views)
+    add_webhooks(app, behind.webhook_commands, behind.webhook_views)
 
 
 def _refresh(behind: Behind, metrics: Metrics) -> None:

@@ -14,7 +14,7 @@ from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.graphs.answers import Graph, GraphFilters, GraphViews, StepFilters, step_token
 from crawler_lifecycle.gateway.graphs.commands import CancelGraph, GraphCommands, Reason, RetryGraph, StopGraphBody
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, check_shown, form, press, read
-from crawler_lifecycle.gateway.page.parts.rendering import answer, more
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import GRAPH, Subject
 
 
@@ -37,7 +37,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
         filters = read(GraphFilters, request.query_params.multi_items())
         page = views.page(filters)
         values: dict[str, Any] = {"rows": [one.model_dump() for one in page.graphs], "states": list(GraphState)}
-        values["more"] = more(filters, page.next_page_token)
+        values["more"] = next_page(filters, page.next_page_token)
         return answer(request, "graphs.html", filters=filters, now=clock(), **values)
 
     @app.get("/graphs/{id}", operation_id="showGraph", include_in_schema=False)
@@ -49,7 +49,7 @@ def add_graphs(app: FastAPI, commands: GraphCommands, views: GraphViews, once: O
     def shown(request: Request, graph: Graph, filters: StepFilters) -> Response:
         steps, last = views.steps(graph.graph_id, filters)
         values: dict[str, Any] = {"graph": graph, "steps": steps, "filters": filters, "states": list(StepState)}
-        values |= {"more": more(filters, step_token(last)), "address": GRAPH.path(graph.id), "now": clock()}
+        values |= {"more": next_page(filters, step_token(last)), "address": GRAPH.path(graph.id), "now": clock()}
         return answer(request, "graph.html", **values)
 
     @app.post("/graphs/{id}", operation_id="pressGraph", include_in_schema=False)

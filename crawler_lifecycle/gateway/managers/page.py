@@ -15,7 +15,7 @@ from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.requests import StopManager
 from crawler_lifecycle.gateway.managers.routes import JobFilters, ManagerDetail, ManagerFilters, ManagerId, ManagerViews
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, check_shown, form, press, read
-from crawler_lifecycle.gateway.page.parts.rendering import answer, more
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.subjects import MANAGER, Subject
 
 #: Items that are shown as the next ones.
@@ -42,7 +42,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         filters = read(ManagerFilters, request.query_params.multi_items())
         page = views.page(filters)
         values: dict[str, Any] = {"rows": [one.model_dump() for one in page.managers], "filters": filters}
-        return answer(request, "managers.html", more=more(filters, page.next_page_token), now=clock(), **values)
+        return answer(request, "managers.html", more=next_page(filters, page.next_page_token), now=clock(), **values)
 
     @app.get("/managers/{manager_id}", operation_id="showManager", include_in_schema=False)
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
@@ -54,7 +54,7 @@ def add_managers(app: FastAPI, commands: ManagerCommands, views: ManagerViews, o
         states = filters.state or [JobState.STARTING, JobState.STARTED]
         page = views.jobs(manager.manager_id, filters.model_copy(update={"state": states}))
         values: dict[str, Any] = {"manager": manager, "jobs": page.jobs, "states": list(JobState), "chosen": states}
-        values |= {"more": more(filters, page.next_page_token), "now": clock()}
+        values |= {"more": next_page(filters, page.next_page_token), "now": clock()}
         values |= {"next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING)}
         return answer(request, "manager.html", output=managers.manager_output(manager.manager_id), **values)
 

@@ -120,9 +120,9 @@ class WebhookCommands:
         reason = f"paused {by}" + (f": {body.reason}" if body.reason else "")
         return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, reason))
 
-    async def resume(self, name: str, body: ResumeWebhook) -> Commanded[WebhookRow]:
+    async def resume(self, name: str, body: ResumeWebhook | None = None) -> Commanded[WebhookRow]:
         """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
-        row = await self.find(name)
+        row, body = await self.find(name), body or ResumeWebhook()
         if row.paused_at is None and not body.skip and body.skip_seq is None:
             return await self._woken(row, False, "It was not paused.")
         resume = self._webhooks.pause_webhook

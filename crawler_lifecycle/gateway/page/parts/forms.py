@@ -9,17 +9,18 @@ import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from crawler_lifecycle.domain.errors import NotInThisState
+from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
+from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error
+from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error, of_error
 
 #: Fields of one form: a selection of 500 and some more.
 FIELDS_MAX = 2000
@@ -318,6 +319,43 @@ def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = ()
         if own:
             found.setdefault(own, f"{place}: {error.message}" if place else error.message)
     return Wrong(problem.detail, found)
+
+
+class Put(Protocol):
+    """Commands on what is put under a name: schedules and webhooks."""
+
+    async def seen(self, name: str) -> Any: ...
+    async def put(self, name: str, body: Any) -> object: ...
+    async def pause(self, name: str, body: Any) -> object: ...
+    async def resume(self, name: str) -> object: ...
+
+
+async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -> None:
+    """Make what a form names, or change it, and pause it or let it go on: afterwards it is as the form says."""
+    name = given.get("name", "").strip()
+    row = await commands.seen(name)
+    if row is None or row.definition != body.spec().document():
+        check_seen(given, None if row is None else row.revision)
+        await commands.put(name, signed(body))
+    if "paused" in given and "was_paused" not in given:
+        await commands.pause(name, signed(pause))
+    elif "was_paused" in given and "paused" not in given:
+        await commands.resume(name)
+
+
+def reason(given: Mapping[str, str]) -> bytes:
+    """The body of a pause, as JSON."""
+    return json.dumps({"reason": given.get("reason")}).encode()
+
+
+async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]) -> Response:
+    """The way to the page that ``carry_out`` names; or the form once more, with what is wrong in it."""
+    try:
+        return RedirectResponse(await carry_out(), 303)
+    except Problem as problem:
+        return await shown(problem)
+    except LifecycleError as error:
+        return await shown(of_error(error))
 
 
 def check_seen(given: Mapping[str, str], revision: int | None) -> None:

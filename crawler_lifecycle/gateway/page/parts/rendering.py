@@ -259,7 +259,7 @@ def query(values: Mapping[str, Any]) -> str:
     return f"?{urlencode(said, doseq=True)}" if said else ""
 
 
-def more(filters: BaseModel, token: str | None, *without: str) -> str | None:
+def next_page(filters: BaseModel, token: str | None, *without: str) -> str | None:
     """The address of the next page of a list, with the same filters; ``None``: there is none."""
     asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", *without})
     return query({**asked, "page_token": token}) if token else None

@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
 from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Told, check_shown, form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, more, query
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
@@ -173,7 +173,7 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
         values |= {
-            "more": more(filters, page.next_page_token, "all"),
+            "more": next_page(filters, page.next_page_token, "all"),
             "everything": "/" + query({**asked, "all": "true"}),
         }
         values["selected_max"] = SELECTED_MAX

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, more, size, visible
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
 from crawler_lifecycle.gateway.page.runs.commands import told_of
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.gateway.runs.commands import found
@@ -103,7 +103,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
             run_id, after_task_id=after, limit=filters.page_size + 1, superseded=filters.superseded
         )
         page, token = cut("task", rows, filters.page_size, lambda task: task.task_id)
-        values: dict[str, Any] = {"run": run, "tasks": page, "more": more(filters, token, "task"), "now": clock()}
+        values: dict[str, Any] = {"run": run, "tasks": page, "more": next_page(filters, token, "task"), "now": clock()}
         return answer(request, "tasks.html", filters=filters, **values)
 
     @app.get("/runs/{run_id}/timeline", operation_id="showTimeline", include_in_schema=False)
@@ -111,7 +111,7 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
         """Everything that happened to a run, oldest first."""
         row = found(store.runs, run_id)
         page = timeline.page(row, paging.page_token, paging.page_size)
-        values: dict[str, Any] = {"timeline": page.timeline, "more": more(paging, page.next_page_token)}
+        values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
         return answer(request, "timeline.html", run=row, now=clock(), **values)
 
     @app.post("/runs/{run_id}/export", operation_id="pressExport", include_in_schema=False)
