@@ -11,14 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.domain.audits.audit import LiveRun
-from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
 from crawler_lifecycle.gateway.access.tokens import TokenFile
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
 from crawler_lifecycle.gateway.graphs.answers import GraphViews
@@ -39,7 +37,7 @@ from crawler_lifecycle.gateway.metrics import (
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import Behind, add_page
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
-from crawler_lifecycle.gateway.runs.blocked import LOST_MAX, Blocked, lost_words
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -108,7 +106,7 @@ def create_app(
     """
     metrics = Metrics()
     needs = Needs(store.health, workflows)
-    blocked = _blocked(store, workflows, metrics, blocked_s, clock)
+    blocked = Blocked(store, workflows, metrics, clock, blocked_s)
     behind = _behind(
         *(store, workflows, Crawlers(scheduler), needs, blocked, metrics),
         archive=archive,
@@ -149,21 +147,6 @@ def create_app(
     if scrapyd is not None:
         app.add_middleware(Dialect)
     return app
-
-
-def _blocked(
-    store: Store, workflows: Workflows, metrics: Metrics, every_s: float, clock: Callable[[], datetime]
-) -> Blocked:
-    def overdue(limit: int) -> list[LiveRun]:
-        return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
-
-    def note(*told: Any) -> bool:
-        return store.troubles.note_blocked(*told)
-
-    def lost() -> dict[str, str]:
-        return lost_words(store.findings.audit_findings(limit=LOST_MAX))
-
-    return Blocked(workflows, metrics, every_s=every_s, overdue=overdue, note=note, lost=lost)
 
 
 def _behind(
@@ -304,7 +287,7 @@ def _add_rest(
         each part says."""
         return await health.read()
 
-    @app.get("/v1/crawlers", operation_id="listCrawlers", response_model=CrawlerList, responses=NOT_MODIFIED)
+    @app.get("/v1/crawlers", operation_id="listCrawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, WAIT_MAX_S, conditional, moments, next_answer
+from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, moments, next_answer
 from crawler_lifecycle.gateway.graphs.answers import (
     AcceptedGraph,
     ContextAnswer,
@@ -50,7 +50,7 @@ from crawler_lifecycle.gateway.graphs.commands import (
     found,
 )
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow
@@ -87,7 +87,6 @@ _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: Bytes of results, as they were before compression, after which a page of them ends; and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
 
-IdempotencyKey = Annotated[str | None, Header()]
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 
 
@@ -102,7 +101,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         200: {"model": AcceptedGraph, "description": "It was so already; nothing was changed"}
     }
 
-    @app.post("/v1/graphs", operation_id="startGraph", status_code=202, openapi_extra=_START.openapi)
+    @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
     async def start_graph(
         body: Annotated[StartGraph, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
@@ -112,9 +111,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         `id` it is the `Idempotency-Key`.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
-        response.headers["Location"] = f"/v1/graphs/{quote(done.row.key, safe='')}"
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)
 
     @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
@@ -130,14 +127,14 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """Make a draft that has all its pages a graph, wholly or not at all, and start it."""
         return answer(await commands.start_draft(id), response)
 
-    @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps", openapi_extra=_CANCEL.openapi)
+    @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(
         id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
         """Cancel steps, what is in them and what depends on them; the others go on. Tells how many had not ended."""
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
-    @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps", openapi_extra=_RETRY.openapi)
+    @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
     async def retry(
         id: str, body: Annotated[RetryGraph, Depends(_RETRY)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
@@ -153,13 +150,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """Add steps to a graph, also to one that has ended; a page as for a draft, without a context."""
         return await commands.append(id, await request.body(), same_id(None, idempotency_key))
 
-    @app.post(
-        "/v1/graphs/{id}/stop",
-        operation_id="stopGraph",
-        status_code=202,
-        responses=same,
-        openapi_extra=_STOP.openapi,
-    )
+    @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
     async def stop_graph(id: str, body: Annotated[StopGraphBody, Depends(_STOP)], response: Response) -> AcceptedGraph:
         """Stop a graph with all that it executes, gracefully or by force.
 
@@ -178,12 +169,12 @@ def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
 def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     graphs = views.graphs
 
-    @app.get("/v1/graphs", operation_id="listGraphs", response_model=GraphPage, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs", operation_id="listGraphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
         """Graphs, newest first, that fit every given filter; drafts only when their state is asked for."""
         return conditional(request, views.page(filters))
 
-    @app.get("/v1/graphs/{id}", operation_id="getGraph", response_model=Graph, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
         """One graph: its state, its jobs by state, what it waits for, and why it ended as it did.
 
@@ -198,9 +189,7 @@ def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
             return conditional(request, await read())
         return await next_answer(request, feed, graph_subject(id), wait, read, lambda graph: graph.state not in OPEN)
 
-    @app.get(
-        "/v1/graphs/{id}/status", operation_id="getGraphStatus", response_model=GraphStatus, responses=NOT_MODIFIED
-    )
+    @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
         """The progress of a graph, with the graphs within it. With ``wait`` the answer comes when the graph has ended,
         or after so many seconds."""
@@ -258,7 +247,7 @@ def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
 def _add_steps(app: FastAPI, views: GraphViews) -> None:
     graphs = views.graphs
 
-    @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", response_model=StepPage, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """Steps of a graph in the order in which they were added, with what they do and how they ended; of those that
         `path` names also what they wait for."""
@@ -274,7 +263,7 @@ def _add_steps(app: FastAPI, views: GraphViews) -> None:
             steps.append(told(row))
         return conditional(request, StepPage(steps=steps, next_page_token=step_token(last)))
 
-    @app.get("/v1/graphs/{id}/step", operation_id="getStep", response_model=StepRow, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}/step", operation_id="getStep", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
         """One step: what it does, what it waits for, how its executions failed, how it ended."""
         graph = found(graphs, id)

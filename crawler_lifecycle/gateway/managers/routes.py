@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manage
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetC
 from crawler_lifecycle.gateway.runs.answers import ENDED, Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.ports.managers import JobRow, ManagerRow, PlanRow
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
@@ -233,11 +233,9 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         200: {"model": AcceptedManager, "description": "It was so already; nothing was changed"}
     }
 
-    @app.post("/v1/managers", operation_id="startManager", status_code=202, openapi_extra=_START.openapi)
+    @app.post("/v1/managers", operation_id="startManager", status_code=202)
     async def start_manager(
-        body: Annotated[StartManager, Depends(_START)],
-        response: Response,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        body: Annotated[StartManager, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
         """Start a manager: of a registered class, or the built-in one, which runs a crawler once for each item.
 
@@ -245,18 +243,10 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         start resumes it. Without `flow_id` one is made of the `Idempotency-Key`, and a repeat never resumes.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
-        response.headers["Location"] = f"/v1/managers/{done.row.manager_id}"
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response, f"/v1/managers/{done.row.manager_id}")
         return AcceptedManager.of(done.row, note=done.note)
 
-    @app.post(
-        "/v1/managers/{manager_id}/stop",
-        operation_id="stopManager",
-        status_code=202,
-        responses=same,
-        openapi_extra=_STOP.openapi,
-    )
+    @app.post("/v1/managers/{manager_id}/stop", operation_id="stopManager", status_code=202, responses=same)
     async def stop_manager(
         manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
     ) -> AcceptedManager:
@@ -276,24 +266,16 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         """Let a paused manager go on; one that has ended goes on as its next attempt."""
         return answer(await commands.resume(manager_id), response)
 
-    @app.post(
-        "/v1/managers/{manager_id}/cap",
-        operation_id="capManager",
-        status_code=202,
-        responses=same,
-        openapi_extra=_CAP.openapi,
-    )
+    @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
     async def cap_manager(
         manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
     ) -> AcceptedManager:
         """Set how many jobs may be live at once; 0 is what the class says. A smaller cap ends nothing."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
-    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202, openapi_extra=_JOBS.openapi)
+    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202)
     async def add_jobs(
-        manager_id: ManagerId,
-        body: Annotated[AddJobs, Depends(_JOBS)],
-        idempotency_key: Annotated[str | None, Header()] = None,
+        manager_id: ManagerId, body: Annotated[AddJobs, Depends(_JOBS)], idempotency_key: IdempotencyKey = None
     ) -> AddedJobs:
         """Add a page of jobs to a live manager, at most 500; the same `Idempotency-Key` again adds nothing.
 
@@ -343,19 +325,17 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
     """Add lists and details of managers, and the list of plans."""
     managers = views.managers
 
-    @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
+    @app.get("/v1/managers", operation_id="listManagers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
         """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
         return conditional(request, views.page(filters))
 
-    @app.get(
-        "/v1/managers/{manager_id}", operation_id="getManager", response_model=ManagerDetail, responses=NOT_MODIFIED
-    )
+    @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
         return conditional(request, await views.detail(manager_id))
 
-    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
+    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", **documents(JobPage))
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
         """Jobs of a manager, oldest row first, with their runs; `state=skipped` lists what was left out, and why."""
         if filters.page_token is None:
@@ -368,7 +348,7 @@ def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> 
         found(managers, manager_id)
         return PlainTextResponse(managers.manager_output(manager_id))
 
-    @app.get("/v1/plans", operation_id="listPlans", response_model=PlanList, responses=NOT_MODIFIED)
+    @app.get("/v1/plans", operation_id="listPlans", **documents(PlanList))
     def list_plans(request: Request) -> Response:
         """The modules and classes that plans workers have registered, with the options of their command lines."""
         rows = plans.list_plans()

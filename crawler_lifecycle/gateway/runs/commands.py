@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 Row = TypeVar("Row")
 
 LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+BY_AUDIT = (
+    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
+    "another request."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,13 @@ class Commanded(Generic[Row]):
     row: Row
     fresh: bool = True
     note: str | None = None
+
+    def mark(self, response: Response, location: str | None = None) -> None:
+        """Tell in the head of the answer to a start where that is, and that it is a repeat."""
+        if location is not None:
+            response.headers["Location"] = location
+        if not self.fresh:
+            response.headers["Idempotency-Replayed"] = "true"
 
 
 @contextlib.contextmanager

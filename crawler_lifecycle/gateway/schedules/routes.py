@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
@@ -15,14 +15,19 @@ from crawler_lifecycle.domain.schedules.calendar import Oddity
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import NAME_MAX, ScheduleSpec, TargetKind, due_request_id, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
-from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
+from crawler_lifecycle.gateway.schedules.commands import (
+    AskSchedule,
+    Backfill,
+    PauseSchedule,
+    PutSchedule,
+    ScheduleCommands,
+)
 from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
@@ -199,7 +204,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
         return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
-    @app.put("/v1/schedules/{name}", operation_id="putSchedule", openapi_extra=_PUT.openapi)
+    @app.put("/v1/schedules/{name}", operation_id="putSchedule")
     async def put_schedule(name: ScheduleName, body: Annotated[PutSchedule, Depends(_PUT)]) -> AcceptedSchedule:
         """Make a schedule, or give it this definition instead of its present one; again the same changes nothing.
 
@@ -212,7 +217,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         """Delete a schedule: nothing is due any more. Its due times stay on record, and what they began goes on."""
         return await answer(await commands.delete(name))
 
-    @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule", openapi_extra=_PAUSE.openapi)
+    @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
     async def pause_schedule(name: ScheduleName, body: Annotated[PauseSchedule, Depends(_PAUSE)]) -> AcceptedSchedule:
         """Have due times begin nothing until it is resumed; each still has its line."""
         return await answer(await commands.pause(name, signed(body)))
@@ -222,30 +227,22 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
         """Let a paused schedule go on. What was due meanwhile begins by a backfill alone."""
         return await answer(await commands.resume(name))
 
-    @app.post(
-        "/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202, openapi_extra=_ASK.openapi
-    )
+    @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
     async def trigger_schedule(
         name: ScheduleName,
         body: Annotated[AskSchedule, Depends(_ASK)],
         response: Response,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> AskedDue:
         """Have it be due now, also while it is paused. What overlaps waits for the verdict of what runs.
 
         The same `Idempotency-Key` again answers the same due time, whenever it comes.
         """
         done = await commands.trigger(name, signed(body), key=same_id(body.request_id, idempotency_key))
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response)
         return AskedDue(due=[Due.of(line) for line in done.row], note=done.note)
 
-    @app.post(
-        "/v1/schedules/{name}/backfill",
-        operation_id="backfillSchedule",
-        status_code=202,
-        openapi_extra=_BACKFILL.openapi,
-    )
+    @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
         """Have past due times begin that began nothing: missed, skipped, paused or failed ones, and those before the
         schedule was made. At most 500, one after the other unless they may overlap."""
@@ -254,7 +251,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews
 
 
 def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
-    @app.get("/v1/schedules", operation_id="listSchedules", response_model=SchedulePage, responses=NOT_MODIFIED)
+    @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Schedules, in the order in which they were made."""
         after = decode("schedule", filters.page_token) or 0
@@ -262,12 +259,12 @@ def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
         return conditional(request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/schedules/{name}", operation_id="getSchedule", response_model=ScheduleDetail, responses=NOT_MODIFIED)
+    @app.get("/v1/schedules/{name}", operation_id="getSchedule", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
         """One schedule: its definition, its next due times, and days on which the clock makes a difference."""
         return conditional(request, await views.detail(await commands.find(name)))
 
-    @app.get("/v1/schedules/{name}/due", operation_id="listDue", response_model=DuePage, responses=NOT_MODIFIED)
+    @app.get("/v1/schedules/{name}/due", operation_id="listDue", **documents(DuePage))
     async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
         """Due times of a schedule, the latest first, each with what became of it."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)

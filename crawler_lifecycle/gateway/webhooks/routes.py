@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
@@ -137,7 +137,7 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
-    @app.put("/v1/webhooks/{name}", operation_id="putWebhook", openapi_extra=_PUT.openapi)
+    @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
     async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
         """Make a webhook, or give it this definition instead of its present one; again the same changes nothing.
 
@@ -150,19 +150,19 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         """Delete a webhook: nothing is told any more. Its deliveries stay on record."""
         return answer(await commands.delete(name))
 
-    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook", openapi_extra=_PAUSE.openapi)
+    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
     async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
         """Have nothing told until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
-    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook", openapi_extra=_RESUME.openapi)
+    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
     async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
         """Let a webhook go on that was paused, with what happened meanwhile; `skip` leaves all of that out, and
         `skip_seq` one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
-    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202, openapi_extra=_TEST.openapi)
+    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
     async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
         """Tell it of an event `webhook.test`, behind what waits for it. `deliveries` has what became of that."""
         event, note = await commands.test(name, signed(body).requested_by)
@@ -170,7 +170,7 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
 
 
 def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
-    @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
+    @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Webhooks, in the order in which they were made."""
         after = decode("webhook", filters.page_token) or 0
@@ -178,17 +178,12 @@ def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
         return conditional(request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", response_model=Webhook, responses=NOT_MODIFIED)
+    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook: its definition, and how it stands."""
         return conditional(request, views.of(await commands.find(name)))
 
-    @app.get(
-        "/v1/webhooks/{name}/deliveries",
-        operation_id="listWebhookDeliveries",
-        response_model=DeliveryPage,
-        responses=NOT_MODIFIED,
-    )
+    @app.get("/v1/webhooks/{name}/deliveries", operation_id="listWebhookDeliveries", **documents(DeliveryPage))
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
