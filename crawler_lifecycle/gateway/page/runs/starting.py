@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
@@ -24,7 +24,7 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web.problems import Problem, of_error
+from crawler_lifecycle.web.problems import Problem
 
 #: Tasks of a run that are filled in; a run of more is started by a programme.
 TASKS_SHOWN_MAX = 2000
@@ -56,26 +56,20 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
         """Start the run, once for each form, and lead to it."""
         pairs = await fields.form(request)
         given = dict(pairs)
-        try:
-            body = _body(pairs)
-            outcome = await commands.start(signed(body), given.get("key"))
-        except Problem as refusal:
-            problem = refusal
-        except LifecycleError as error:
-            problem = of_error(error)
-        else:
-            return RedirectResponse(f"/runs/{outcome.row.run_id}", 303)
-        if not given.get("crawler"):
-            raise problem
-        return await shown(request, given, status=problem.status, wrong=_wrong(problem))
+
+        async def started() -> str:
+            outcome = await commands.start(signed(_body(pairs)), given.get("key"))
+            return f"/runs/{outcome.row.run_id}"
+
+        async def again(problem: Problem) -> Response:
+            if not given.get("crawler"):
+                raise problem
+            return await shown(request, given, problem=problem)
+
+        return await fields.sent(started, again)
 
     async def shown(
-        request: Request,
-        given: Mapping[str, str],
-        *,
-        status: int = 200,
-        note: str | None = None,
-        wrong: fields.Wrong | None = None,
+        request: Request, given: Mapping[str, str], *, note: str | None = None, problem: Problem | None = None
     ) -> Response:
         known: Mapping[str, CrawlerDefinition] = {}
         away = None
@@ -83,15 +77,12 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
             known = await crawlers.all()
         except LifecycleError as error:
             away = str(error)
-        values: dict[str, Any] = {
-            "known": sorted(known),
-            "crawler": known.get(given.get("crawler", "")),
-            "away": away or crawlers.note(),
-        }
+        values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
+        values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
         # A form that was refused keeps its key: nothing was started under it, and pressing twice stays harmless.
         key = given.get("key") or uuid.uuid4().hex
-        values |= {"given": given, "key": key, "limits": LIMITS, "note": note, "wrong": wrong}
-        return answer(request, "start.html", status=status, **values)
+        values |= {"given": given, "key": key, "limits": LIMITS, "note": note}
+        return answer(request, "start.html", status=problem.status if problem else 200, **values)
 
 
 def _body(pairs: fields.Pairs) -> StartRun:
