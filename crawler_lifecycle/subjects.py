@@ -235,6 +235,8 @@ def _is(name: str, *values: object) -> Callable[[Document], bool]:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 TERMINAL = ("COMPLETED", "FAILED")
+_FORCED_BEFORE, _ATTEMPT = "This forced stop was recorded before.", "Attempt {attempt} is accepted."
+_AGAIN = {"rerun": True}
 STOPPED = ("cancelled", "cancel_timeout")
 
 
@@ -282,11 +284,11 @@ RUN = Subject(
         Column("Why", first("blocked", "cause", "waiting_for"), wide=True),
     ),
     actions=(
-        Action("stop", "Stop", _RECORDED, _live, _REASON),
-        Action("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"),
+        Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),
+        Action(*("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"), before=_FORCED_BEFORE),
         Action("look", "Check now", "It is being checked.", _live),
-        Action("resume", "Resume", offered=_is("status", "FAILED")),
-        Action("rerun", "Run again", offered=_is("status", "COMPLETED"), body={"rerun": True}, via="resume"),
+        Action("resume", "Resume", _ATTEMPT, _is("status", "FAILED"), before=_ATTEMPT),
+        Action(*("rerun", "Run again", _ATTEMPT, _is("status", "COMPLETED"), (), _AGAIN, "resume"), before=_ATTEMPT),
     ),
 )
 

@@ -11,18 +11,17 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from crawler_lifecycle.background import Beside
-from crawler_lifecycle.domain.audits.audit import LiveRun
-from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.limits import RateLimits, Serving
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import AuthenticationMiddleware, Entrance, Operations, caller_name
 from crawler_lifecycle.gateway.access.tokens import TokenFile
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
+from crawler_lifecycle.gateway.graphs.answers import GraphViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
-from crawler_lifecycle.gateway.graphs.routes import GraphViews, add_graph_commands, add_graph_readers
+from crawler_lifecycle.gateway.graphs.routes import add_graph_commands, add_graph_readers
 from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.routes import ManagerViews, add_manager_commands, add_manager_readers
@@ -38,7 +37,7 @@ from crawler_lifecycle.gateway.metrics import (
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import Behind, add_page
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
-from crawler_lifecycle.gateway.runs.blocked import LOST_MAX, Blocked, lost_words
+from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -54,13 +53,13 @@ from crawler_lifecycle.gateway.runs.routes import (
     add_uploads,
 )
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.routes import add_schedules
+from crawler_lifecycle.gateway.schedules.routes import ScheduleViews, add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
-from crawler_lifecycle.gateway.webhooks.routes import add_webhooks
+from crawler_lifecycle.gateway.webhooks.routes import WebhookViews, add_webhooks
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.store import Store
@@ -107,7 +106,7 @@ def create_app(
     """
     metrics = Metrics()
     needs = Needs(store.health, workflows)
-    blocked = _blocked(store, workflows, metrics, blocked_s, clock)
+    blocked = Blocked(store, workflows, metrics, clock, blocked_s)
     behind = _behind(
         *(store, workflows, Crawlers(scheduler), needs, blocked, metrics),
         archive=archive,
@@ -150,21 +149,6 @@ def create_app(
     return app
 
 
-def _blocked(
-    store: Store, workflows: Workflows, metrics: Metrics, every_s: float, clock: Callable[[], datetime]
-) -> Blocked:
-    def overdue(limit: int) -> list[LiveRun]:
-        return store.overdue.overdue_runs(overdue_before(clock()), limit=limit)
-
-    def note(*told: Any) -> bool:
-        return store.troubles.note_blocked(*told)
-
-    def lost() -> dict[str, str]:
-        return lost_words(store.findings.audit_findings(limit=LOST_MAX))
-
-    return Blocked(workflows, metrics, every_s=every_s, overdue=overdue, note=note, lost=lost)
-
-
 def _behind(
     store: Store,
     workflows: Workflows,
@@ -188,7 +172,6 @@ def _behind(
     graphs = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
     return Behind(
         store=store,
-        blocked=blocked,
         views=RunViews(store, blocked, clock),
         feed=feed,
         reader=LogReader(store.runs, store.tasks, logs, metrics),
@@ -202,10 +185,12 @@ def _behind(
         clock=clock,
         workflows=workflows,
         manager_commands=managers,
-        manager_views=ManagerViews(store.managers, blocked),
+        manager_views=ManagerViews(store.managers, blocked, clock),
         graph_commands=graphs,
-        graph_views=GraphViews(store.graphs, blocked),
+        graph_views=GraphViews(store.graphs, blocked, clock),
         schedule_commands=ScheduleCommands(store.schedules, workflows, crawlers, managers, graphs, clock),
+        schedule_views=ScheduleViews(store.schedules, blocked, clock),
+        webhook_views=WebhookViews(store.webhooks, blocked, clock),
         webhook_commands=WebhookCommands(store.webhooks, workflows, webhooks),
         temporal_ui=temporal_ui,
     )
@@ -246,11 +231,11 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_stream(app, behind.feed, store.runs, store.managers, store.graphs)
     add_audit(app, store.findings, behind.workflows)
     add_manager_commands(app, behind.manager_commands)
-    add_manager_readers(app, store.managers, store.plans, behind.manager_views, clock)
+    add_manager_readers(app, store.plans, behind.manager_views)
     add_graph_commands(app, behind.graph_commands)
-    add_graph_readers(app, store.graphs, behind.graph_views, behind.feed)
-    add_schedules(app, behind.schedule_commands, store.schedules, clock, behind.blocked)
-    add_webhooks(app, behind.webhook_commands, store.webhooks, behind.blocked)
+    add_graph_readers(app, behind.graph_views, behind.feed)
+    add_schedules(app, behind.schedule_commands, behind.schedule_views)
+    add_webhooks(app, behind.webhook_commands, behind.webhook_views)
 
 
 def _refresh(behind: Behind, metrics: Metrics) -> None:
@@ -302,7 +287,7 @@ def _add_rest(
         each part says."""
         return await health.read()
 
-    @app.get("/v1/crawlers", operation_id="listCrawlers", response_model=CrawlerList, responses=NOT_MODIFIED)
+    @app.get("/v1/crawlers", operation_id="listCrawlers", **documents(CrawlerList))
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 

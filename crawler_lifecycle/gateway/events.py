@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
@@ -14,9 +15,9 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import NAME_MAX
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
-from crawler_lifecycle.gateway.graphs.commands import not_found as graph_not_found
-from crawler_lifecycle.gateway.managers.commands import not_found as manager_not_found
-from crawler_lifecycle.gateway.runs.commands import not_found as run_not_found
+from crawler_lifecycle.gateway.graphs.commands import found as found_graph
+from crawler_lifecycle.gateway.managers.commands import found as found_manager
+from crawler_lifecycle.gateway.runs.commands import found as found_run
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.graphs.graphs import GraphStore
@@ -76,12 +77,15 @@ def add_stream(app: FastAPI, feed: Feed, runs: RunReader, managers: ManagerStore
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        if choice.run_id is not None:
-            await _check(lambda: runs.get_run(choice.run_id or 0), run_not_found(choice.run_id))
-        if choice.manager is not None:
-            await _check(lambda: managers.get_manager(choice.manager or 0), manager_not_found(choice.manager))
-        if choice.graph is not None:
-            await _check(lambda: graphs.find_graph(choice.graph or ""), graph_not_found(choice.graph))
+        asked: tuple[tuple[Callable[..., object], object, object], ...] = (
+            (found_run, runs, choice.run_id),
+            (found_manager, managers, choice.manager),
+            (found_graph, graphs, choice.graph),
+        )
+        for find, store, key in asked:
+            # The stream outlasts an outage, so it may begin in one: browsers do not come back after an error.
+            with suppress(StoreUnavailable, RowUnreadable):
+                await run_in_threadpool(find, store, key) if key is not None else None
         return Streamed(
             feed.stream(after, subject),
             "text/event-stream",
@@ -98,12 +102,3 @@ def _last(text: str) -> int:
     message = "is no id of this stream; send the id of the last event, or leave it out"
     error = FieldError(field="Last-Event-ID", value=repr(text)[:120], message=message)
     raise Problem(422, "invalid_request", f"Last-Event-ID: {message}", errors=[error])
-
-
-async def _check(find: Callable[[], object], missing: Exception) -> None:
-    try:
-        row = await run_in_threadpool(find)
-    except (StoreUnavailable, RowUnreadable):
-        return  # the stream outlasts an outage, so it may begin in one: browsers do not come back after an error
-    if row is None:
-        raise missing

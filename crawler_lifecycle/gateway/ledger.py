@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs.answers import (
@@ -46,12 +46,7 @@ def add_ledger(
     figures = Figures(corrections, overdue, metrics, clock)
     metrics.refreshed_by.append(figures.refresh)
 
-    @app.get(
-        "/v1/corrections/summary",
-        operation_id="summarizeCorrections",
-        response_model=LedgerSummary,
-        responses=NOT_MODIFIED,
-    )
+    @app.get("/v1/corrections/summary", operation_id="summarizeCorrections", **documents(LedgerSummary))
     def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
         """For how long at most a recorded status was untrue by a correction, over all runs, and how often, by kind."""
         now = clock()
@@ -165,7 +160,6 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
     @app.post(
         "/v1/audit",
         operation_id="audit",
-        openapi_extra=_BODY.openapi,
         responses={202: {"model": AuditAnswer, "description": "It is going on; GET /v1/audit has its report later"}},
     )
     async def audit(body: Annotated[AuditBody, Depends(_BODY)], response: Response) -> AuditAnswer:

@@ -9,9 +9,9 @@ from datetime import datetime
 from fastapi import FastAPI
 
 from crawler_lifecycle.gateway.access.logins import Logins
+from crawler_lifecycle.gateway.graphs.answers import GraphViews
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.graphs.page import add_graphs
-from crawler_lifecycle.gateway.graphs.routes import GraphViews
 from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.page import add_managers
@@ -25,7 +25,6 @@ from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
 from crawler_lifecycle.gateway.page.runs.reading import add_files, add_log
 from crawler_lifecycle.gateway.page.runs.run import add_run
 from crawler_lifecycle.gateway.page.runs.starting import add_start
-from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
@@ -34,10 +33,12 @@ from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
 from crawler_lifecycle.gateway.schedules.page import add_schedule_form, add_schedules
+from crawler_lifecycle.gateway.schedules.routes import ScheduleViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.webhooks.commands import WebhookCommands
 from crawler_lifecycle.gateway.webhooks.page import add_webhook_form, add_webhooks
+from crawler_lifecycle.gateway.webhooks.routes import WebhookViews
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 
@@ -47,7 +48,6 @@ class Behind:
     """The readers and commands of the API, on which the page stands."""
 
     store: Store
-    blocked: Blocked
     views: RunViews
     feed: Feed
     reader: LogReader
@@ -66,7 +66,9 @@ class Behind:
     graph_commands: GraphCommands
     graph_views: GraphViews
     schedule_commands: ScheduleCommands
+    schedule_views: ScheduleViews
     webhook_commands: WebhookCommands
+    webhook_views: WebhookViews
     temporal_ui: str | None
     """The address at which Temporal shows the workflows of our namespace."""
 
@@ -85,10 +87,10 @@ def add_page(app: FastAPI, behind: Behind) -> None:
     add_crawlers(app, behind.recent, behind.crawlers)
     once = Once()
     add_ledger(app, store, views, behind.workflows, once)
-    add_managers(app, behind.manager_commands, store.managers, behind.manager_views, once, clock)
-    add_graphs(app, behind.graph_commands, store.graphs, behind.graph_views, once, clock)
+    add_managers(app, behind.manager_commands, behind.manager_views, once)
+    add_graphs(app, behind.graph_commands, behind.graph_views, once)
     add_schedule_form(app, behind.schedule_commands, behind.crawlers)  # before the schedules: "new" is none of them
-    add_schedules(app, behind.schedule_commands, store.schedules, once, clock, behind.blocked)
+    add_schedules(app, behind.schedule_commands, behind.schedule_views, once)
     add_webhook_form(app, behind.webhook_commands)
-    add_webhooks(app, behind.webhook_commands, store.webhooks, store.events, once, clock, behind.blocked)
+    add_webhooks(app, behind.webhook_commands, behind.webhook_views, store.events, once)
     add_stream(app, behind.feed, clock)

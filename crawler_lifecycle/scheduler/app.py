@@ -50,7 +50,6 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         "/v1/deployments/onetime",
         operation_id="deployOnetime",
         status_code=201,
-        openapi_extra=_ONETIME.openapi,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
@@ -61,7 +60,6 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         "/v1/deployments/scheduled",
         operation_id="deployScheduled",
         status_code=201,
-        openapi_extra=_SCHEDULED.openapi,
         responses={200: {"model": DeploymentAnswer, "description": "Nothing had to be created"}},
     )
     async def deploy_scheduled(

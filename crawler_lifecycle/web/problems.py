@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -190,11 +190,22 @@ def _sentence(errors: Sequence[FieldError]) -> str:
     return f"{errors[0].field}: {errors[0].message}{more}"
 
 
+class _Documented(APIRoute):
+    """A route whose OpenAPI document has the body that it reads by a ``JsonBody``."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
+        super().__init__(path, endpoint, **more)
+        for one in self.dependant.dependencies:
+            if isinstance(one.call, JsonBody):
+                self.openapi_extra = one.call.openapi
+
+
 def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda document: None) -> None:
     """Make every error of the app a problem document, and describe that in its OpenAPI document.
 
     ``describe`` may add to that document what only this app knows.
     """
+    app.router.route_class = _Documented
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(LifecycleError, _on_domain)
     app.add_exception_handler(HTTPException, _on_http)
@@ -216,8 +227,8 @@ def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda do
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body, which then is read as ``{}``. Give ``openapi`` to the route's
-    ``openapi_extra``, so that the body is documented. Raises ``Problem``: 400, 415 or 422.
+    ``optional`` allows an empty body, which then is read as ``{}``. Raises ``Problem``: 400, 415 or 422. ``install``
+    has routes document the bodies that they read so.
     """
 
     def __init__(self, kind: type[T], *, optional: bool = False) -> None:

@@ -30,7 +30,7 @@ from crawler_lifecycle.gateway.graphs.commands import CancelGraph, StartGraph, S
 from crawler_lifecycle.gateway.managers.requests import AddJobs as AddJobsBody
 from crawler_lifecycle.gateway.managers.requests import StartManager, StopManager
 from crawler_lifecycle.gateway.runs.requests import AddTasksBody, ResumeRun, StartRun, StopRun
-from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.gateway.schedules.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
 from crawler_lifecycle.gateway.webhooks.commands import AskTest, PauseWebhook, PutWebhook
 from crawler_lifecycle.plans.calls import job_problem
 from crawler_lifecycle.web.problems import JsonBody, Problem

@@ -79,7 +79,7 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
     page.get_by_role("button", name="Backfill …").click()
     page.get_by_role("button", name="Backfill 1").click()
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
-    page.get_by_role("link", name="Go to tides").click()
+    page.get_by_role("link", name="Go to schedule tides").click()
     expect(line).to_contain_text("it was missed")
     line.get_by_role("link", name=re.compile(r"^run \d+$")).click()
     expect(now(page)).to_contain_text("COMPLETED")

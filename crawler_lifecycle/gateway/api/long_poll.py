@@ -20,8 +20,12 @@ from starlette.responses import Response
 
 from crawler_lifecycle.gateway.streams.feed import Feed
 
-#: For a route's ``responses``.
-NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "What If-None-Match names is still the answer"}}
+
+def documents(kind: type[Any]) -> dict[str, Any]:
+    """The parameters of a route that answers a document of this kind by ``conditional``."""
+    same = {"description": "What If-None-Match names is still the answer"}
+    return {"response_model": kind, "responses": {304: same}}
+
 
 #: What is left out of a validator, in pydantic's notation, wherever it occurs.
 RELATIVE: Mapping[str, Any] = {

@@ -135,8 +135,12 @@ NO_WORKER = (
 OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 
 
-def not_found(key: str) -> Problem:
-    return Problem(404, "graph_not_found", f"graph {key[:200]!r} does not exist; GET /v1/graphs lists what there is")
+def found(graphs: GraphStore, key: str) -> GraphRow:
+    """The graph. Blocks. Raises ``Problem`` 404."""
+    row = graphs.find_graph(key)
+    if row is None:
+        raise Problem(404, "graph_not_found", f"graph {key[:200]!r} does not exist; GET /v1/graphs lists what there is")
+    return row
 
 
 class GraphCommands:
@@ -158,10 +162,7 @@ class GraphCommands:
 
     async def find(self, key: str) -> GraphRow:
         """The graph. Raises ``Problem`` 404."""
-        row = await run_in_threadpool(self._graphs.find_graph, key)
-        if row is None:
-            raise not_found(key)
-        return row
+        return await run_in_threadpool(found, self._graphs, key)
 
     # --- start ------------------------------------------------------------------------------------------------------
 

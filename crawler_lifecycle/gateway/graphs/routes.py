@@ -1,4 +1,4 @@
-"""Routes of graphs, and the bodies of their answers."""
+"""Routes of graphs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Header, Query, Request, Response
-from pydantic import BaseModel, Field, RootModel, TypeAdapter
+from fastapi import Depends, FastAPI, Query, Request, Response
+from pydantic import RootModel, TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import PlainTextResponse
 
@@ -21,15 +19,26 @@ from crawler_lifecycle.activities.graphs.questions import explained
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
 from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
-from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
 from crawler_lifecycle.domain.graph.status import status_document
-from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id
+from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
-from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, WAIT_MAX_S, conditional, moments, next_answer
-from crawler_lifecycle.gateway.api.paging import Paging, cut
-from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, moments, next_answer
+from crawler_lifecycle.gateway.graphs.answers import (
+    AcceptedGraph,
+    ContextAnswer,
+    Form,
+    Graph,
+    GraphFilters,
+    GraphPage,
+    GraphStatus,
+    GraphViews,
+    Path,
+    StepFilters,
+    StepPage,
+    step_token,
+    told,
+)
 from crawler_lifecycle.gateway.graphs.commands import (
     OPEN,
     CancelGraph,
@@ -38,180 +47,15 @@ from crawler_lifecycle.gateway.graphs.commands import (
     RetryGraph,
     StartGraph,
     StopGraphBody,
-    not_found,
+    found,
 )
-from crawler_lifecycle.gateway.runs.answers import Stop
-from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow
 from crawler_lifecycle.store.graphs.graphs import GraphStore
 from crawler_lifecycle.web.problems import JsonBody, Problem
-
-Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
-
-
-class _Pages(Paging):
-    page_size: int = Field(default=50, ge=1, le=500)
-
-
-class GraphFilters(_Pages):
-    """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
-
-    state: list[GraphState] = Field(default_factory=list)
-    id: list[str] = Field(default_factory=list, max_length=50)
-    name: str | None = Field(default=None, max_length=NAME_MAX)
-
-
-class StepFilters(_Pages):
-    """Filters of steps; ``path`` stands for the step and all that is in it. Both may be given several times."""
-
-    state: list[StepState] = Field(default_factory=list)
-    path: list[Path] = Field(default_factory=list, max_length=50)
-
-
-class Graph(BaseModel):
-    """One graph."""
-
-    id: str
-    graph_id: int
-    graph_uid: str
-    """The graph's identity: a number comes again where a database was restored, a uid never."""
-    name: str | None
-    workflow_id: str
-    """Also the ``parent`` of its runs."""
-    state: GraphState | str
-    """Another text than a state only in a list, in a row that is ``unreadable``."""
-    attempt: int
-    """It ended so often, and went on after a retry, and once more."""
-    total: int
-    """Jobs: its steps without those that only hold others."""
-    counts: dict[str, int]
-    """State -> jobs in it."""
-    waiting: str | None
-    """A sentence about what it waits for, when nothing of it executes."""
-    cause: str | None
-    """The reason why it was discarded or cancelled."""
-    stop: Stop | None
-    options: GraphOptions
-    pages: int
-    """In which it was sent."""
-    tags: list[str]
-    requested_by: str | None
-    parent: str | None
-    created_at: datetime
-    started_at: datetime | None
-    """The time at which its first step began."""
-    ended_at: datetime | None
-    updated_at: datetime
-    pruned_at: datetime | None
-    """The time at which its steps and results were removed, long after its end."""
-    unreadable: str | None
-    """The error in the graph's row, which another program wrote, and the cure."""
-
-    @classmethod
-    def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
-        """The row as it is; ``why`` its workflow cannot go on; ``more`` is what the row does not tell."""
-        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
-        return cls(
-            **same
-            | {
-                "id": row.key,
-                "workflow_id": graph_workflow_id(row.key),
-                "total": sum(row.counts.values()),
-                "counts": {state.value: count for state, count in row.counts.items() if count},
-                "waiting": why or waiting(row),
-                "stop": Stop.of(row.stop) if row.stop else None,
-                "tags": list(row.tags),
-                **more,
-            }
-        )
-
-
-def waiting(row: GraphRow) -> str | None:
-    """Say in a sentence what a graph waits for."""
-    if row.state not in OPEN or row.unreadable:
-        return None
-    if row.state is GraphState.DRAFT:
-        return f"its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then its start"
-    if row.owner_run_id is None:
-        return f"waiting for a worker{ASK_DOCTOR}"
-    if row.stop:
-        return row.waiting_for or "the end of what it executes: it is being stopped"
-    given = row.counts.get(StepState.AVAILABLE, 0)
-    if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
-        what = "1 function is" if given == 1 else f"{given:,} functions are"
-        return f"{what} given to workers, and none has begun one; a look at such a step tells which workers"
-    return row.waiting_for
-
-
-class AcceptedGraph(Graph):
-    """A graph after a command."""
-
-    note: str | None = None
-    """A note for the caller, such as that it takes effect later."""
-
-
-class GraphPage(BaseModel):
-    """A page of graphs."""
-
-    graphs: list[Graph]
-    next_page_token: str | None
-
-
-def told(row: StepRow) -> StepRow:
-    """A step as it is told: dependencies by their names, as they were sent."""
-    return replace(row, deps=[dep.rpartition("/")[2] for dep in row.deps])
-
-
-class StepPage(BaseModel):
-    """A page of steps, in the order in which they were added."""
-
-    steps: list[StepRow]
-    next_page_token: str | None
-
-
-class Level(BaseModel):
-    """The progress of a graph, or of a graph within it."""
-
-    name: str | None
-    state: str
-    total: int
-    counts: dict[str, int]
-    started_at: datetime | None
-    stopped_at: datetime | None
-    subs: dict[str, Level]
-
-
-class GraphStatus(Level):
-    """The progress of a graph, with the graphs within it."""
-
-    id: str
-
-    @classmethod
-    def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Out of its steps; the state, and what is left when these were removed, stand in its row."""
-        counts = {state.value: count for state, count in row.counts.items() if count}
-        left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
-        left["stopped_at"] = row.ended_at
-        return cls.model_validate(found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)})
-
-
-class Form(StrEnum):
-    """The format of a picture."""
-
-    JSON = "json"
-    DOT = "dot"
-    MERMAID = "mermaid"
-
-
-class ContextAnswer(BaseModel):
-    """The values that cascades get beside results; null when nothing was ever set."""
-
-    context: dict[str, Any] | None
-
 
 _START = JsonBody(StartGraph)
 _CANCEL = JsonBody(CancelGraph, optional=True)
@@ -243,7 +87,6 @@ _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: Bytes of results, as they were before compression, after which a page of them ends; and of jobs in a page of steps.
 RESULTS_BYTES, STEPS_BYTES = 8 * 1024 * 1024, 8 * 1024 * 1024
 
-IdempotencyKey = Annotated[str | None, Header()]
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
 
 
@@ -258,7 +101,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         200: {"model": AcceptedGraph, "description": "It was so already; nothing was changed"}
     }
 
-    @app.post("/v1/graphs", operation_id="startGraph", status_code=202, openapi_extra=_START.openapi)
+    @app.post("/v1/graphs", operation_id="startGraph", status_code=202)
     async def start_graph(
         body: Annotated[StartGraph, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
@@ -268,9 +111,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         `id` it is the `Idempotency-Key`.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
-        response.headers["Location"] = f"/v1/graphs/{quote(done.row.key, safe='')}"
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)
 
     @app.put("/v1/graphs/{id}/pages/{page}", operation_id="addGraphPage", status_code=202, openapi_extra=_PAGE)
@@ -286,14 +127,14 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """Make a draft that has all its pages a graph, wholly or not at all, and start it."""
         return answer(await commands.start_draft(id), response)
 
-    @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps", openapi_extra=_CANCEL.openapi)
+    @app.post("/v1/graphs/{id}/cancel", operation_id="cancelSteps")
     async def cancel(
         id: str, body: Annotated[CancelGraph, Depends(_CANCEL)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
         """Cancel steps, what is in them and what depends on them; the others go on. Tells how many had not ended."""
         return await commands.cancel(id, signed(body), same_id(body.request_id, idempotency_key))
 
-    @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps", openapi_extra=_RETRY.openapi)
+    @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
     async def retry(
         id: str, body: Annotated[RetryGraph, Depends(_RETRY)], idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
@@ -309,13 +150,7 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         """Add steps to a graph, also to one that has ended; a page as for a draft, without a context."""
         return await commands.append(id, await request.body(), same_id(None, idempotency_key))
 
-    @app.post(
-        "/v1/graphs/{id}/stop",
-        operation_id="stopGraph",
-        status_code=202,
-        responses=same,
-        openapi_extra=_STOP.openapi,
-    )
+    @app.post("/v1/graphs/{id}/stop", operation_id="stopGraph", status_code=202, responses=same)
     async def stop_graph(id: str, body: Annotated[StopGraphBody, Depends(_STOP)], response: Response) -> AcceptedGraph:
         """Stop a graph with all that it executes, gracefully or by force.
 
@@ -324,52 +159,22 @@ def add_graph_commands(app: FastAPI, commands: GraphCommands) -> None:
         return answer(await commands.stop(id, signed(body)), response)
 
 
-class GraphViews:
-    """Graphs as they are answered: a page of them, and one."""
-
-    def __init__(self, graphs: GraphStore, blocked: Blocked) -> None:
-        self._graphs, self._blocked = graphs, blocked
-
-    def page(self, filters: GraphFilters) -> GraphPage:
-        """Graphs, newest first, that fit. Blocks."""
-        before = decode("graph", filters.page_token)
-        if filters.id:
-            found = [row for row in map(self._graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
-            fitting = [row for row in found if not filters.state or row.state in filters.state]
-            rows = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
-        else:
-            rows = self._graphs.list_graphs(before, filters.page_size + 1, states=filters.state, name=filters.name)
-        page, token = cut("graph", rows, filters.page_size, lambda row: row.graph_id)
-        answers = [Graph.of(row, self._blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
-        return GraphPage(graphs=answers, next_page_token=token)
-
-    async def one(self, key: str) -> Graph:
-        """One graph. Raises ``Problem`` 404."""
-        row = await run_in_threadpool(_found, self._graphs, key)
-        return Graph.of(row, await self._blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
-
-
-def add_graph_readers(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed) -> None:
+def add_graph_readers(app: FastAPI, views: GraphViews, feed: Feed) -> None:
     """Add lists, details, steps, results and what is waited for."""
-    _add_graphs(app, graphs, views, feed)
-    _add_steps(app, graphs)
-    _add_results(app, graphs)
+    _add_graphs(app, views, feed)
+    _add_steps(app, views)
+    _add_results(app, views)
 
 
-def _found(graphs: GraphStore, key: str) -> GraphRow:
-    row = graphs.find_graph(key)
-    if row is None:
-        raise not_found(key)
-    return row
+def _add_graphs(app: FastAPI, views: GraphViews, feed: Feed) -> None:
+    graphs = views.graphs
 
-
-def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed) -> None:
-    @app.get("/v1/graphs", operation_id="listGraphs", response_model=GraphPage, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs", operation_id="listGraphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
         """Graphs, newest first, that fit every given filter; drafts only when their state is asked for."""
         return conditional(request, views.page(filters))
 
-    @app.get("/v1/graphs/{id}", operation_id="getGraph", response_model=Graph, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}", operation_id="getGraph", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
         """One graph: its state, its jobs by state, what it waits for, and why it ended as it did.
 
@@ -384,15 +189,13 @@ def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed)
             return conditional(request, await read())
         return await next_answer(request, feed, graph_subject(id), wait, read, lambda graph: graph.state not in OPEN)
 
-    @app.get(
-        "/v1/graphs/{id}/status", operation_id="getGraphStatus", response_model=GraphStatus, responses=NOT_MODIFIED
-    )
+    @app.get("/v1/graphs/{id}/status", operation_id="getGraphStatus", **documents(GraphStatus))
     async def get_status(id: str, request: Request, wait: Wait = 0) -> Response:
         """The progress of a graph, with the graphs within it. With ``wait`` the answer comes when the graph has ended,
         or after so many seconds."""
         async with aclosing(moments(request, feed, graph_subject(id), wait)) as news:
             async for _ in news:
-                row = await run_in_threadpool(_found, graphs, id)
+                row = await run_in_threadpool(found, graphs, id)
                 if row.state not in OPEN:
                     break
 
@@ -415,20 +218,20 @@ def _add_graphs(app: FastAPI, graphs: GraphStore, views: GraphViews, feed: Feed)
         """The graph as nodes and edges, at most 2,000 and 10,000: a graph with more than 50 steps in it is one box with
         their number, and so is a fan-out of more than 10 steps that do the same, unless `expand` names its path, or
         that of the first step of the fan-out, or is `*`. `format`: `dot` for Graphviz, `mermaid`."""
-        graph = _found(graphs, id)
+        graph = found(graphs, id)
         steps = list(_drawn(graphs, graph.graph_id))
         states, chosen = {step.path: str(step.state) for step in steps}, "*" in expand or expand
         if form is Form.DOT:
             return PlainTextResponse(to_dot(steps, graph.name, states, expand=chosen), headers=_HEADERS)
         if form is Form.MERMAID:
             return PlainTextResponse(to_mermaid(steps, states, expand=chosen), headers=_HEADERS)
-        found = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
-        return Response(found, media_type="application/json")
+        drawn = TypeAdapter(Picture).dump_json(picture(steps, states, expand=chosen))
+        return Response(drawn, media_type="application/json")
 
     @app.get("/v1/graphs/{id}/logs", operation_id="getGraphLog", response_class=PlainTextResponse)
     def get_log(id: str) -> Response:
         """The last output of the functions of a graph: 16 KiB at most, over all its processes."""
-        return PlainTextResponse(graphs.graph_output(_found(graphs, id).graph_id), headers=_HEADERS)
+        return PlainTextResponse(graphs.graph_output(found(graphs, id).graph_id), headers=_HEADERS)
 
 
 def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
@@ -441,22 +244,15 @@ def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
         after = rows[-1].number
 
 
-def _step(graphs: GraphStore, row: GraphRow, path: str) -> StepRow:
-    """Raises ``Problem``."""
-    found = graphs.list_steps(row.graph_id, limit=1, paths=[path])
-    if not found:
-        detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"
-        raise Problem(404, "step_not_found", detail)
-    return found[0]
+def _add_steps(app: FastAPI, views: GraphViews) -> None:
+    graphs = views.graphs
 
-
-def _add_steps(app: FastAPI, graphs: GraphStore) -> None:
-    @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", response_model=StepPage, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}/steps", operation_id="listSteps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """Steps of a graph in the order in which they were added, with what they do and how they ended; of those that
         `path` names also what they wait for."""
-        graph = _found(graphs, id)
-        rows, last = _page(graphs, graph, filters)
+        graph = found(graphs, id)
+        rows, last = views.steps(graph.graph_id, filters)
         rows = explained(graphs, graph.graph_id, rows) if filters.path else rows
         steps, size = list[StepRow](), 0
         for row in rows:
@@ -465,83 +261,64 @@ def _add_steps(app: FastAPI, graphs: GraphStore) -> None:
                 last = steps[-1].number
                 break
             steps.append(told(row))
-        return conditional(request, StepPage(steps=steps, next_page_token=_token("step", last)))
+        return conditional(request, StepPage(steps=steps, next_page_token=step_token(last)))
 
-    @app.get("/v1/graphs/{id}/step", operation_id="getStep", response_model=StepRow, responses=NOT_MODIFIED)
+    @app.get("/v1/graphs/{id}/step", operation_id="getStep", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
         """One step: what it does, what it waits for, how its executions failed, how it ended."""
-        graph = _found(graphs, id)
-        [row] = explained(graphs, graph.graph_id, [_step(graphs, graph, path)])
+        graph = found(graphs, id)
+        [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
         return conditional(request, RootModel(told(row)))
 
 
-def _add_results(app: FastAPI, graphs: GraphStore) -> None:
+def _add_results(app: FastAPI, views: GraphViews) -> None:
+    graphs = views.graphs
+
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> Streamed:
         """The value that a step recorded, as JSON; of a crawl, how it ended. A value that JSON has no word for is
         tagged: `{"$date": "2026-11-22"}`."""
 
-        def found() -> Iterator[bytes]:
-            graph = _found(graphs, id)
-            row = _step(graphs, graph, path)
+        def value() -> Iterator[bytes]:
+            graph = found(graphs, id)
+            row = views.step(graph, path)
             if row.result_bytes is None:
                 raise Problem(404, "result_not_found", f"step {path[:200]!r} has no result; it is {row.state}")
             return unpacked(graphs.result(graph.graph_id, row.number))
 
-        return _streamed(await run_in_threadpool(found))
+        return _streamed(await run_in_threadpool(value))
 
     @app.get("/v1/graphs/{id}/results", operation_id="listResults", response_class=Response)
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> Streamed:
         """Values that steps recorded: `{"results": {path: value}, "next_page_token": …}`, in pages of some
         megabytes each."""
 
-        def found() -> tuple[int, list[StepRow], int | None]:
-            graph = _found(graphs, id)
-            rows, last = _page(graphs, graph, filters)
+        def recorded() -> tuple[int, list[StepRow], int | None]:
+            graph = found(graphs, id)
+            rows, last = views.steps(graph.graph_id, filters)
             given = [row for row in rows if row.result_bytes is not None]
             sizes = itertools.accumulate(one.result_bytes or 0 for one in given)
             fit = sum(1 for size in sizes if size <= RESULTS_BYTES) or 1
             return graph.graph_id, given[:fit], given[fit - 1].number if fit < len(given) else last
 
-        graph_id, given, last = await run_in_threadpool(found)
+        graph_id, given, last = await run_in_threadpool(recorded)
 
         def document() -> Iterator[bytes]:
             yield b'{"results":{'
             for n, (one, value) in enumerate(_values(graphs, graph_id, given)):
                 yield (b"," if n else b"") + json.dumps(one.path).encode() + b":"
                 yield from value
-            yield b'},"next_page_token":' + json.dumps(_token("step", last)).encode() + b"}"
+            yield b'},"next_page_token":' + json.dumps(step_token(last)).encode() + b"}"
 
         return _streamed(document())
 
     @app.get("/v1/graphs/{id}/context", operation_id="getContext")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
         """Values that the cascades of a graph, or of the graph within it that ``path`` names, get beside results."""
-        graph = _found(graphs, id)
-        number = _step(graphs, graph, path).number if path else None
+        graph = found(graphs, id)
+        number = views.step(graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]
         return ContextAnswer(context={name: value for level in levels for name, value in level.items()} or None)
-
-
-def _page(graphs: GraphStore, graph: GraphRow, filters: StepFilters) -> tuple[list[StepRow], int | None]:
-    """A page of steps, and the number behind which the next one begins."""
-    place, size = decode("step", filters.page_token), filters.page_size
-    after = -1 if place is None else place - 1
-    if not filters.path:
-        rows = graphs.list_steps(graph.graph_id, after, size + 1, states=filters.state)
-        return rows[:size], rows[size - 1].number if len(rows) > size else None
-    named = graphs.list_steps(graph.graph_id, limit=len(filters.path), paths=filters.path)
-    given = graphs.given(graph.graph_id, [row.number for row in named])
-    inside = [one for one in given if one.number > after]
-    if not inside:
-        return [], None
-    paths = [one.path for one in inside[:size]]
-    rows = graphs.list_steps(graph.graph_id, limit=size, states=filters.state, paths=paths)
-    return rows, inside[size - 1].number if len(inside) > size else None
-
-
-def _token(kind: str, last: int | None) -> str | None:
-    return None if last is None else encode(kind, last + 1)
 
 
 def _values(graphs: GraphStore, graph_id: int, given: list[StepRow]) -> Iterator[tuple[StepRow, Iterator[bytes]]]:

@@ -57,10 +57,13 @@ NO_WORKER = (
 )
 
 
-def not_found(manager_id: int) -> Problem:
-    return Problem(
-        404, "manager_not_found", f"manager {manager_id} does not exist; GET /v1/managers lists what there is"
-    )
+def found(managers: ManagerStore, manager_id: int) -> ManagerRow:
+    """The manager. Blocks. Raises ``Problem`` 404."""
+    row = managers.get_manager(manager_id)
+    if row is None:
+        detail = f"manager {manager_id} does not exist; GET /v1/managers lists what there is"
+        raise Problem(404, "manager_not_found", detail)
+    return row
 
 
 def workflow_id_of(row: ManagerRow) -> str:
@@ -86,10 +89,7 @@ class ManagerCommands:
 
     async def find(self, manager_id: int) -> ManagerRow:
         """The manager. Raises ``Problem`` 404."""
-        row = await run_in_threadpool(self._managers.get_manager, manager_id)
-        if row is None:
-            raise not_found(manager_id)
-        return row
+        return await run_in_threadpool(found, self._managers, manager_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 

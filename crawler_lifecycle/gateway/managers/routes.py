@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse
@@ -18,15 +18,15 @@ from crawler_lifecycle.domain.managers.manager import BUILT_IN, JobState, manage
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
-from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, not_found, workflow_id_of
+from crawler_lifecycle.gateway.managers.commands import NO_WORKER, ManagerCommands, found, workflow_id_of
 from crawler_lifecycle.gateway.managers.requests import AddedJobs, AddJobs, SetCap, StartManager, StopManager
 from crawler_lifecycle.gateway.runs.answers import ENDED, Stop
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
 from crawler_lifecycle.ports.managers import JobRow, ManagerRow, PlanRow
 from crawler_lifecycle.store.managers.managers import ManagerStore
 from crawler_lifecycle.store.managers.plans import PlanStore
@@ -233,11 +233,9 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         200: {"model": AcceptedManager, "description": "It was so already; nothing was changed"}
     }
 
-    @app.post("/v1/managers", operation_id="startManager", status_code=202, openapi_extra=_START.openapi)
+    @app.post("/v1/managers", operation_id="startManager", status_code=202)
     async def start_manager(
-        body: Annotated[StartManager, Depends(_START)],
-        response: Response,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        body: Annotated[StartManager, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedManager:
         """Start a manager: of a registered class, or the built-in one, which runs a crawler once for each item.
 
@@ -245,18 +243,10 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         start resumes it. Without `flow_id` one is made of the `Idempotency-Key`, and a repeat never resumes.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
-        response.headers["Location"] = f"/v1/managers/{done.row.manager_id}"
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response, f"/v1/managers/{done.row.manager_id}")
         return AcceptedManager.of(done.row, note=done.note)
 
-    @app.post(
-        "/v1/managers/{manager_id}/stop",
-        operation_id="stopManager",
-        status_code=202,
-        responses=same,
-        openapi_extra=_STOP.openapi,
-    )
+    @app.post("/v1/managers/{manager_id}/stop", operation_id="stopManager", status_code=202, responses=same)
     async def stop_manager(
         manager_id: ManagerId, body: Annotated[StopManager, Depends(_STOP)], response: Response
     ) -> AcceptedManager:
@@ -276,24 +266,16 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
         """Let a paused manager go on; one that has ended goes on as its next attempt."""
         return answer(await commands.resume(manager_id), response)
 
-    @app.post(
-        "/v1/managers/{manager_id}/cap",
-        operation_id="capManager",
-        status_code=202,
-        responses=same,
-        openapi_extra=_CAP.openapi,
-    )
+    @app.post("/v1/managers/{manager_id}/cap", operation_id="capManager", status_code=202, responses=same)
     async def cap_manager(
         manager_id: ManagerId, body: Annotated[SetCap, Depends(_CAP)], response: Response
     ) -> AcceptedManager:
         """Set how many jobs may be live at once; 0 is what the class says. A smaller cap ends nothing."""
         return answer(await commands.cap(manager_id, body.cap), response)
 
-    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202, openapi_extra=_JOBS.openapi)
+    @app.post("/v1/managers/{manager_id}/jobs", operation_id="addJobs", status_code=202)
     async def add_jobs(
-        manager_id: ManagerId,
-        body: Annotated[AddJobs, Depends(_JOBS)],
-        idempotency_key: Annotated[str | None, Header()] = None,
+        manager_id: ManagerId, body: Annotated[AddJobs, Depends(_JOBS)], idempotency_key: IdempotencyKey = None
     ) -> AddedJobs:
         """Add a page of jobs to a live manager, at most 500; the same `Idempotency-Key` again adds nothing.
 
@@ -304,28 +286,21 @@ def add_manager_commands(app: FastAPI, commands: ManagerCommands) -> None:
 
 
 class ManagerViews:
-    """Managers as they are answered: a page of them, and one with everything about it."""
+    """Managers as they are answered: a page of them, one with everything about it, and its jobs."""
 
-    def __init__(self, managers: ManagerStore, blocked: Blocked) -> None:
-        self._managers, self._blocked = managers, blocked
-
-    def found(self, manager_id: int) -> ManagerRow:
-        """The manager. Blocks. Raises ``Problem`` 404."""
-        row = self._managers.get_manager(manager_id)
-        if row is None:
-            raise not_found(manager_id)
-        return row
+    def __init__(self, managers: ManagerStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+        self.managers, self._blocked, self.clock = managers, blocked, clock
 
     def page(self, filters: ManagerFilters) -> ManagerPage:
         """Managers, newest first, that fit. Blocks."""
         filters.check()
         before = decode("manager", filters.page_token)
         if filters.flow_id is not None:
-            row = self._managers.find_manager(str(filters.name), filters.flow_id)
+            row = self.managers.find_manager(str(filters.name), filters.flow_id)
             rows = [row] if row is not None and filters.status in (None, row.status) else []
         else:
             size = filters.page_size + 1
-            rows = self._managers.list_managers(before, size, status=filters.status, name=filters.name)
+            rows = self.managers.list_managers(before, size, status=filters.status, name=filters.name)
         page, token = cut("manager", rows, filters.page_size, lambda row: row.manager_id)
         blocked = self._blocked.listed_workflow
         answers = [Manager.of(row, waiting=blocked(workflow_id_of(row)) or waiting(row)) for row in page]
@@ -333,49 +308,49 @@ class ManagerViews:
 
     async def detail(self, manager_id: int) -> ManagerDetail:
         """One manager. Raises ``Problem`` 404."""
-        row = await run_in_threadpool(self.found, manager_id)
+        row = await run_in_threadpool(found, self.managers, manager_id)
         is_open = row.status not in ENDED
         why = await self._blocked.of_workflow(workflow_id_of(row), is_open=is_open) or waiting(row)
         return ManagerDetail.of(row, state=row.state, stats=row.stats, waiting=why)
 
+    def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
+        """Jobs of one that fit, oldest row first. Blocks."""
+        after = decode("job", filters.page_token) or 0
+        rows = self.managers.list_jobs(manager_id, after, filters.page_size + 1, states=filters.state)
+        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
+        return JobPage(jobs=page, next_page_token=token)
 
-def add_manager_readers(
-    app: FastAPI, managers: ManagerStore, plans: PlanStore, views: ManagerViews, clock: Callable[[], datetime]
-) -> None:
+
+def add_manager_readers(app: FastAPI, plans: PlanStore, views: ManagerViews) -> None:
     """Add lists and details of managers, and the list of plans."""
-    found = views.found
+    managers = views.managers
 
-    @app.get("/v1/managers", operation_id="listManagers", response_model=ManagerPage, responses=NOT_MODIFIED)
+    @app.get("/v1/managers", operation_id="listManagers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
         """Managers, newest first, that fit every given filter; `flow_id` goes with `name`."""
         return conditional(request, views.page(filters))
 
-    @app.get(
-        "/v1/managers/{manager_id}", operation_id="getManager", response_model=ManagerDetail, responses=NOT_MODIFIED
-    )
+    @app.get("/v1/managers/{manager_id}", operation_id="getManager", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
         """One manager: its state, its window, its jobs by state, what it waits for, and what its class did wrong."""
         return conditional(request, await views.detail(manager_id))
 
-    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", response_model=JobPage, responses=NOT_MODIFIED)
+    @app.get("/v1/managers/{manager_id}/jobs", operation_id="listJobs", **documents(JobPage))
     def list_jobs(manager_id: ManagerId, filters: Annotated[JobFilters, Query()], request: Request) -> Response:
         """Jobs of a manager, oldest row first, with their runs; `state=skipped` lists what was left out, and why."""
-        after = decode("job", filters.page_token)
-        if after is None:
-            found(manager_id)
-        rows = managers.list_jobs(manager_id, after or 0, filters.page_size + 1, states=filters.state)
-        page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)
-        return conditional(request, JobPage(jobs=page, next_page_token=token))
+        if filters.page_token is None:
+            found(managers, manager_id)
+        return conditional(request, views.jobs(manager_id, filters))
 
     @app.get("/v1/managers/{manager_id}/logs", operation_id="getManagerLog", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
         """The last output of the class of a manager: 16 KiB at most, over all its processes, as of its newest cycle."""
-        found(manager_id)
+        found(managers, manager_id)
         return PlainTextResponse(managers.manager_output(manager_id))
 
-    @app.get("/v1/plans", operation_id="listPlans", response_model=PlanList, responses=NOT_MODIFIED)
+    @app.get("/v1/plans", operation_id="listPlans", **documents(PlanList))
     def list_plans(request: Request) -> Response:
         """The modules and classes that plans workers have registered, with the options of their command lines."""
         rows = plans.list_plans()
         note = None if rows else NO_WORKER
-        return conditional(request, PlanList(plans=[Plan.of(row, clock()) for row in rows], note=note))
+        return conditional(request, PlanList(plans=[Plan.of(row, views.clock()) for row in rows], note=note))

@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.api.paging import CorrectionFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.ledger import FINDINGS_MAX, WAIT_S, summary_of
 from crawler_lifecycle.gateway.page.parts.forms import Once, Pressed, Told, form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, number, query, span
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, number, query, span
 from crawler_lifecycle.gateway.runs.answers import WEEK
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.recent import CrawlerRuns, RecentRuns
@@ -54,12 +54,10 @@ def add_ledger(app: FastAPI, store: Store, views: RunViews, workflows: Workflows
         page, token = cut("correction", rows, filters.page_size, lambda row: row.id)
         overdue = store.overdue.overdue_looks(overdue_before(now))
         summary = summary_of(store.corrections.correction_summary(since), overdue, now, week=filters.since is None)
-        asked = {"kind": filters.kind, "since": since.isoformat(), "page_size": filters.page_size}
-        more = "/corrections" + query({**asked, "page_token": token}) if token else None
         values: dict[str, Any] = {
             "rows": page,
             "summary": summary,
-            "more": more,
+            "more": next_page(filters.model_copy(update={"since": since}), token),
             "filters": filters,
             "kinds": list(CorrectionKind),
             "sources": SOURCES,

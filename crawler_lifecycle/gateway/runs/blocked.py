@@ -21,7 +21,8 @@ from datetime import datetime
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.audits.audit import LOST, LiveRun
+from crawler_lifecycle.domain.audits.audit import LOST
+from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id
@@ -31,6 +32,7 @@ from crawler_lifecycle.ports.looks import FindingRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
 from crawler_lifecycle.ports.webhooks import WebhookRow
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
@@ -46,9 +48,6 @@ WORDS_MAX = 300
 #: How the SDK begins to tell that a step did not end in its time.
 _TOO_LONG = "[TMPRL1101]"
 
-#: Tells once that a workflow cannot go on: its id, its run where that is known, why, and since when.
-Note = Callable[[str, int | None, str, datetime], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
@@ -62,18 +61,13 @@ class Blocked:
 
     def __init__(
         self,
+        store: Store,
         workflows: Workflows,
         metrics: Metrics,
-        *,
+        clock: Callable[[], datetime],
         every_s: float = 5.0,
-        overdue: Callable[[int], Sequence[LiveRun]] = lambda limit: (),
-        note: Note = lambda workflow_id, run_id, why, since: False,
-        lost: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._workflows = workflows
-        self._overdue = overdue
-        self._note = note
-        self._read_lost = lost
+        self._store, self._workflows, self._clock = store, workflows, clock
         self._lost: Mapping[str, str] = {}
         self._noted: dict[str, datetime] = {}
         self._metrics = metrics
@@ -91,7 +85,7 @@ class Blocked:
     async def once(self) -> None:
         """One query, and an explanation of what it found. Raises ``TemporalUnavailable``."""
         with suppress(LifecycleError):  # the database is away: readiness tells
-            self._lost = await run_in_threadpool(self._read_lost)
+            self._lost = lost_words(await run_in_threadpool(self._store.findings.audit_findings, limit=LOST_MAX))
         try:
             self._known = await self._workflows.problems()
         except Exception:
@@ -100,9 +94,10 @@ class Blocked:
             raise
         self._metrics.blocked.set(len(self._known))
         try:
-            runs = await run_in_threadpool(self._overdue, EXPLAINED_MAX)
+            due_before = overdue_before(self._clock())
+            runs = await run_in_threadpool(self._store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX)
         except LifecycleError:  # the database is away: readiness tells
-            runs = ()
+            runs = []
         late = {run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id for run in runs}
         self._late = set(late)
         for name in [*list(self._known)[:EXPLAINED_MAX], *sorted(self._late)]:
@@ -115,7 +110,7 @@ class Blocked:
         if kept is None or kept.text is None or kept.since is None or self._noted.get(name) == kept.since:
             return
         try:
-            await run_in_threadpool(self._note, name, run_id, kept.text, kept.since)
+            await run_in_threadpool(self._store.troubles.note_blocked, name, run_id, kept.text, kept.since)
         except LifecycleError:
             return  # the database is away: the next round does it
         if len(self._noted) >= KEPT_MAX:

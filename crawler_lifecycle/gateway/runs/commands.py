@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from crawler_lifecycle.activities.child_runs import begin_request, next_workflow_id, uid_there, workflow_ids
 from crawler_lifecycle.domain.crawlers.arguments import check_texts
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 Row = TypeVar("Row")
 
 LATER = "It is recorded, and takes effect as soon as Temporal can be reached, without another request."
+BY_AUDIT = (
+    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
+    "another request."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,13 @@ class Commanded(Generic[Row]):
     row: Row
     fresh: bool = True
     note: str | None = None
+
+    def mark(self, response: Response, location: str | None = None) -> None:
+        """Tell in the head of the answer to a start where that is, and that it is a repeat."""
+        if location is not None:
+            response.headers["Location"] = location
+        if not self.fresh:
+            response.headers["Idempotency-Replayed"] = "true"
 
 
 @contextlib.contextmanager
@@ -76,16 +88,24 @@ async def told(telling: Awaitable[Any], what: str, later: str = LATER) -> str | 
     return None
 
 
+def found(runs: RunReader, run_id: int) -> RunRow:
+    """The run. Blocks. Raises ``RunNotFound``."""
+    row = runs.get_run(run_id)
+    if row is None:
+        raise _not_found(run_id)
+    return row
+
+
+def _not_found(run_id: int) -> RunNotFound:
+    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
+
+
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
     """The run as a list shows it, whatever another hand wrote into its row. Raises ``RunNotFound``."""
     rows = runs.list_runs(before_run_id=run_id + 1, limit=1)
     if not rows or rows[0].run_id != run_id:
-        raise not_found(run_id)
+        raise _not_found(run_id)
     return rows[0]
-
-
-def not_found(run_id: int) -> RunNotFound:
-    return RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
 
 
 class Commands:
@@ -111,10 +131,7 @@ class Commands:
 
     async def find(self, run_id: int) -> RunRow:
         """The run. Raises ``RunNotFound``."""
-        row = await run_in_threadpool(self._runs.get_run, run_id)
-        if row is None:
-            raise not_found(run_id)
-        return row
+        return await run_in_threadpool(found, self._runs, run_id)
 
     # --- start ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.errors import NotDelivered, RunNotFound, TemporalUnavailable
+from crawler_lifecycle.domain.errors import NotDelivered, TemporalUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import Fence, RunRow
@@ -19,7 +19,7 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable
 
-from .commands import Commanded
+from .commands import Commanded, found
 from .requests import ResendExport
 
 
@@ -46,12 +46,6 @@ class Deliveries:
         self._workflows = workflows
         self._archive = archive
 
-    def _find(self, run_id: int) -> RunRow:
-        row = self._runs.get_run(run_id)
-        if row is None:
-            raise RunNotFound(f"run {run_id} does not exist; GET /v1/runs lists what there is")
-        return row
-
     async def resend(self, run_id: int, body: ResendExport) -> Commanded[RunRow]:
         """Have the deliveries of an attempt made again, by a workflow of their own, under the same ids and keys."""
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
@@ -66,7 +60,7 @@ class Deliveries:
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
         """The run and an attempt of it that has its verdict. Raises ``Problem`` 409."""
-        row = self._find(run_id)
+        row = found(self._runs, run_id)
         attempt = wanted or row.attempt
         if self._events.find_event(event_key(row.ref, attempt, EVENT_RUN_ENDED)) is None:
             detail = f"attempt {attempt} of run {run_id} has no verdict, so there is nothing to deliver"
@@ -75,14 +69,14 @@ class Deliveries:
 
     def download(self, run_id: int, wanted: int | None) -> Download:
         """The archive of an attempt, or the newest there is. Raises ``Problem`` 404 or 503."""
-        self._find(run_id)
+        found(self._runs, run_id)
         stored = [e for e in self._exports.list_exports(run_id) if e["status"] == "exported"]
-        found = [e for e in stored if wanted in (None, e["attempt"])]
-        if not found or self._archive is None:
+        fitting = [e for e in stored if wanted in (None, e["attempt"])]
+        if not fitting or self._archive is None:
             which = f"attempt {wanted} of run {run_id}" if wanted else f"run {run_id}"
             detail = f"{which} has no archive; GET /v1/runs/{run_id} tells how its exports stand"
             raise Problem(404, "archive_not_found", detail, run_id=run_id)
-        record = max(found, key=lambda entry: int(str(entry["attempt"])))
+        record = max(fitting, key=lambda entry: int(str(entry["attempt"])))
         try:
             chunks = self._archive.open(str(record["url"]))
             # The first read shows whether there is anything; after that the answer's head has gone out.

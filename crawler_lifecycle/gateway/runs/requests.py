@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Self
 
+from fastapi import Header
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -39,6 +40,9 @@ Travels = AfterValidator(_travels)
 """A text of a body that goes to Temporal and into columns; its field says how many characters it has."""
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
 RequestId = Annotated[str, Field(max_length=REQUEST_ID_MAX, pattern=ID_PATTERN), Travels]
+
+
+IdempotencyKey = Annotated[str | None, Header()]
 
 
 class StrictBody(BaseModel):
@@ -98,6 +102,18 @@ class StopBody(StrictBody):
     force: bool = False
     reason: str | None = Field(default=None, max_length=2000)
     requested_by: Person | None = None
+
+
+class PauseBody(StrictBody):
+    """Body of a pause; all of it may be left out."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
+    requested_by: Person | None = None
+
+    def words(self) -> str:
+        """The reason as it is kept: who paused it, and why."""
+        by = f"by {self.requested_by}" if self.requested_by else "over HTTP"
+        return f"paused {by}" + (f": {self.reason}" if self.reason else "")
 
 
 class StopRun(StopBody):

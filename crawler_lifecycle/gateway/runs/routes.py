@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import NotDelivered, RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.gateway.access.operations import check_own, signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, WAIT_MAX_S, conditional, next_answer
+from crawler_lifecycle.gateway.api.long_poll import WAIT_MAX_S, conditional, documents, next_answer
 from crawler_lifecycle.gateway.api.paging import (
     ArchiveChoice,
     CorrectionFilters,
@@ -47,10 +47,18 @@ from crawler_lifecycle.gateway.runs.answers import (
     told_by_tasks,
 )
 from crawler_lifecycle.gateway.runs.blocked import Blocked
-from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, not_found
+from crawler_lifecycle.gateway.runs.commands import Commanded, Commands, as_it_stands, found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import Comparison, compared
-from crawler_lifecycle.gateway.runs.requests import AddedTasks, AddTasksBody, ResendExport, ResumeRun, StartRun, StopRun
+from crawler_lifecycle.gateway.runs.requests import (
+    AddedTasks,
+    AddTasksBody,
+    IdempotencyKey,
+    ResendExport,
+    ResumeRun,
+    StartRun,
+    StopRun,
+)
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelinePage
 from crawler_lifecycle.ports.protocols import TaskBundles
@@ -81,24 +89,19 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
     def answer(outcome: Commanded[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
 
-    @app.post("/v1/runs", operation_id="startRun", status_code=202, openapi_extra=_START.openapi)
+    @app.post("/v1/runs", operation_id="startRun", status_code=202)
     async def start_run(
-        body: Annotated[StartRun, Depends(_START)],
-        response: Response,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        body: Annotated[StartRun, Depends(_START)], response: Response, idempotency_key: IdempotencyKey = None
     ) -> Accepted:
         """Start a run. The same ``Idempotency-Key`` and body again answer the same run, whenever they come."""
         outcome = await commands.start(signed(body), idempotency_key)
-        response.headers["Location"] = f"/v1/runs/{outcome.row.run_id}"
-        if not outcome.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
         return answer(outcome)
 
     @app.post(
         "/v1/runs/{run_id}/stop",
         operation_id="stopRun",
         status_code=202,
-        openapi_extra=_STOP.openapi,
         responses={200: {"model": Accepted, "description": "It has ended, or this stop was recorded before"}},
     )
     async def stop_run(run_id: RunId, body: Annotated[StopRun, Depends(_STOP)], response: Response) -> Accepted:
@@ -107,7 +110,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
-    @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202, openapi_extra=_RESUME.openapi)
+    @app.post("/v1/runs/{run_id}/resume", operation_id="resumeRun", status_code=202)
     async def resume_run(run_id: RunId, body: Annotated[ResumeRun, Depends(_RESUME)]) -> Accepted:
         """Go on with a run that has ended, as its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
@@ -117,11 +120,9 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         """Have the cluster asked about a run now, instead of at the next planned look."""
         return answer(await commands.look(run_id))
 
-    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202, openapi_extra=_TASKS.openapi)
+    @app.post("/v1/runs/{run_id}/tasks", operation_id="addTasks", status_code=202)
     async def add_tasks(
-        run_id: RunId,
-        body: Annotated[AddTasksBody, Depends(_TASKS)],
-        idempotency_key: Annotated[str | None, Header()] = None,
+        run_id: RunId, body: Annotated[AddTasksBody, Depends(_TASKS)], idempotency_key: IdempotencyKey = None
     ) -> AddedTasks:
         """Add child tasks to a live run. A crawler may call this for its own run with the token it was given."""
         return await commands.add_tasks(run_id, body, idempotency_key)
@@ -130,11 +131,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
 def add_uploads(app: FastAPI, uploads: Uploads) -> None:
     """Add the tickets for supporting files of tasks in pods."""
 
-    @app.post(
-        "/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files",
-        operation_id="uploadFiles",
-        openapi_extra=_PART.openapi,
-    )
+    @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files", operation_id="uploadFiles")
     async def upload_files(
         run_id: RunId,
         index: Annotated[int, Path(ge=0, le=INT_MAX)],
@@ -149,7 +146,7 @@ def add_uploads(app: FastAPI, uploads: Uploads) -> None:
 def add_deliveries(app: FastAPI, deliveries: Deliveries, clock: Callable[[], datetime]) -> None:
     """Add resending and the download of archives."""
 
-    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202, openapi_extra=_EXPORT.openapi)
+    @app.post("/v1/runs/{run_id}/export", operation_id="resendExport", status_code=202)
     async def resend_export(run_id: RunId, body: Annotated[ResendExport, Depends(_EXPORT)]) -> Accepted:
         """Deliver again what an ended run delivers: the event ``run.ended``, failed pushes, the supporting files."""
         outcome = await deliveries.resend(run_id, body)
@@ -219,14 +216,6 @@ def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None
     _add_runs(app, store, views, feed)
     timeline = Timeline(store.runs, store.tasks, store.corrections, store.exports, store.events)
     _add_histories(app, store.runs, store.corrections, timeline)
-
-
-def found(runs: RunReader, run_id: int) -> RunRow:
-    """The run. Raises ``RunNotFound``."""
-    row = runs.get_run(run_id)
-    if row is None:
-        raise not_found(run_id)
-    return row
 
 
 class RunViews:
@@ -312,7 +301,7 @@ class RunViews:
 
 
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
-    @app.get("/v1/runs", operation_id="listRuns", response_model=RunPage, responses=NOT_MODIFIED)
+    @app.get("/v1/runs", operation_id="listRuns", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
         """Runs, newest first, that fit every given filter; ``status`` and ``tag`` may be given several times.
 
@@ -322,7 +311,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         """
         return conditional(request, views.page(filters))
 
-    @app.get("/v1/runs/{run_id}", operation_id="getRun", response_model=RunDetail, responses=NOT_MODIFIED)
+    @app.get("/v1/runs/{run_id}", operation_id="getRun", **documents(RunDetail))
     async def get_run(
         run_id: RunId, request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX_S)] = 0
     ) -> Response:
@@ -363,7 +352,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         check_own(row.ref)
         return StopOfRun(run_id=run_id, asked=row.stop is not None, force=row.stop is not None and row.stop.force)
 
-    @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", response_model=TaskPage, responses=NOT_MODIFIED)
+    @app.get("/v1/runs/{run_id}/tasks", operation_id="listTasks", **documents(TaskPage))
     def list_tasks(run_id: RunId, filters: Annotated[TaskFilters, Query()], request: Request) -> Response:
         """Tasks of a run; those that a later attempt replaced only with ``superseded=true``."""
         after = decode("task", filters.page_token)
@@ -377,20 +366,13 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
 
 
 def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, timeline: Timeline) -> None:
-    @app.get(
-        "/v1/runs/{run_id}/timeline", operation_id="getTimeline", response_model=TimelinePage, responses=NOT_MODIFIED
-    )
+    @app.get("/v1/runs/{run_id}/timeline", operation_id="getTimeline", **documents(TimelinePage))
     def get_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
         """Everything that happened to a run: changes of status with the cluster's time, ours and the lag between,
         corrections, stops, exports and deliveries, each with a sentence for people."""
         return conditional(request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size))
 
-    @app.get(
-        "/v1/runs/{run_id}/corrections",
-        operation_id="listCorrectionsOfRun",
-        response_model=CorrectionPage,
-        responses=NOT_MODIFIED,
-    )
+    @app.get("/v1/runs/{run_id}/corrections", operation_id="listCorrectionsOfRun", **documents(CorrectionPage))
     def list_corrections_of_run(
         run_id: RunId, filters: Annotated[CorrectionsOfRunFilters, Query()], request: Request
     ) -> Response:
@@ -400,7 +382,7 @@ def _add_histories(app: FastAPI, runs: RunReader, corrections: CorrectionStore, 
             found(runs, run_id)
         return conditional(request, _corrections(corrections, run_id, after or 0, filters))
 
-    @app.get("/v1/corrections", operation_id="listCorrections", response_model=CorrectionPage, responses=NOT_MODIFIED)
+    @app.get("/v1/corrections", operation_id="listCorrections", **documents(CorrectionPage))
     def list_corrections(filters: Annotated[CorrectionFilters, Query()], request: Request) -> Response:
         """Corrections of all runs, oldest first, from ``since`` on."""
         after = decode("correction", filters.page_token)

@@ -1,4 +1,4 @@
-"""Commands on schedules: put, pause, resume, trigger, backfill, delete.
+"""Schedules: bodies of requests, and the commands put, pause, resume, trigger, backfill and delete.
 
 The order is that of managers: first the row, then Temporal. What is on record is carried out even if this process dies
 in the next moment, or Temporal is away: workers of the role audit keep both alike, and begin what was asked for.
@@ -6,36 +6,133 @@ in the next moment, or Temporal is away: workers of the role audit keep both ali
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import logging
+import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from typing import Any
 
+from pydantic import AwareDatetime, Field, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.activities.due import run_request
 from crawler_lifecycle.activities.graphs.graphs import checked_run
 from crawler_lifecycle.domain.bounds import check_time, refusal
-from crawler_lifecycle.domain.errors import InvalidRequest, TemporalUnavailable
-from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, check_schedule_name
-from crawler_lifecycle.gateway.graphs.commands import GraphCommands
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX
+from crawler_lifecycle.domain.run import ChildTask, RunRequest
+from crawler_lifecycle.domain.schedules.definition import (
+    EXCLUDED_MAX,
+    Overlap,
+    ScheduleSpec,
+    TargetKind,
+    check_own,
+    check_schedule_name,
+)
+from crawler_lifecycle.gateway.graphs.commands import GraphCommands, StartGraph
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.runs.commands import Commanded
+from crawler_lifecycle.gateway.managers.requests import NAME_PATTERN, StartManager
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, RequestId, StartRun, StrictBody, texts
 from crawler_lifecycle.ports.schedules import DueOrder, DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.schedules import ScheduleKeeper
 from crawler_lifecycle.web.problems import Problem
 
-from .requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
+_REQUEST = TypeAdapter(RunRequest)
 
-logger = logging.getLogger(__name__)
 
-LATER = (
-    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
-    "another request."
-)
+class PutSchedule(StrictBody):
+    """Body of ``PUT /v1/schedules/{name}``: what begins (one of ``run``, ``manager``, ``graph``), and when (``cron`` or
+    ``every_s``)."""
+
+    run: StartRun | None = None
+    manager: StartManager | None = None
+    graph: StartGraph | None = None
+    cron: str | None = None
+    """Five fields: minute, hour, day, month, weekday, by the clock of ``time_zone``."""
+    every_s: int | None = None
+    offset_s: int = 0
+    time_zone: str = "UTC"
+    jitter_s: int = 0
+    start_at: AwareDatetime | None = None
+    end_at: AwareDatetime | None = None
+    excluded: list[date] = Field(default_factory=list, max_length=EXCLUDED_MAX)
+    overlap: Overlap = Overlap.SKIP
+    catch_up_s: int = 600
+    pause_after_failures: int | None = None
+    requested_by: Person | None = None
+
+    def spec(self) -> ScheduleSpec:
+        """The definition, with its target as due times begin it. Raises ``InvalidRequest``."""
+        for kind in TargetKind:
+            target: StrictBody | None = getattr(self, kind)
+            check_own(kind, () if target is None else target.model_fields_set)
+        same = {name: getattr(self, name) for name in type(self).model_fields if name not in _BUILT}
+        return ScheduleSpec(
+            run=None if self.run is None else _run(self.run),
+            manager=None if self.manager is None else _manager(self.manager),
+            graph=None if self.graph is None else _graph(self.graph),
+            excluded=[day.isoformat() for day in self.excluded],
+            **same,
+        )
+
+
+_BUILT = ("run", "manager", "graph", "excluded", "requested_by")
+
+
+class PauseSchedule(PauseBody):
+    """Body of ``POST /v1/schedules/{name}/pause``; all of it may be left out."""
+
+
+class AskSchedule(StrictBody):
+    """Body of ``POST /v1/schedules/{name}/trigger``; all of it may be left out."""
+
+    request_id: RequestId | None = None
+    requested_by: Person | None = None
+
+
+class Backfill(StrictBody):
+    """Body of ``POST /v1/schedules/{name}/backfill``: the due times behind ``after``, up to ``until``, or to now."""
+
+    after: AwareDatetime
+    until: AwareDatetime | None = None
+    requested_by: Person | None = None
+
+
+def _run(body: StartRun) -> dict[str, Any]:
+    request = body.request()
+    tasks = None if body.tasks is None else [ChildTask(texts(task.args)) for task in body.tasks]
+    found: dict[str, Any] = _REQUEST.dump_python(request, mode="json", exclude_defaults=True)
+    if tasks is not None:
+        found["tasks"] = [{"args": task.args} for task in tasks]
+    return found
+
+
+def _manager(body: StartManager) -> dict[str, Any]:
+    body.check()
+    if body.flow() is not None:
+        raise InvalidRequest("manager.argv: leave --flow-id out; each due time has a flow of its own")
+    name = body.name or body.crawler
+    if name is None:
+        raise InvalidRequest("manager.name: missing; name the manager, as its flows are known by it")
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise refusal("manager.name", name, f"give at most {NAME_MAX} letters, digits and _ . -")
+    plan = body.plan or BUILT_IN
+    return {"name": name, "plan": plan, "options": {"argv": body.command_line()}, "tags": list(body.tags)}
+
+
+def _graph(body: StartGraph) -> dict[str, Any]:
+    body.check()
+    body.spec()
+    found: dict[str, Any] = {"steps": body.steps, "context": body.context, "tags": list(body.tags)}
+    found["options"] = dataclasses.asdict(body.options)
+    return {**found, **({} if body.name is None else {"name": body.name})}
+
+
 #: Due times of one backfill.
 BACKFILL_MAX = 500
 
@@ -100,12 +197,9 @@ class ScheduleCommands:
     async def pause(self, name: str, body: PauseSchedule) -> Commanded[ScheduleRow]:
         """Have due times begin nothing until it is resumed."""
         row = await self.find(name)
-        by = f"by {body.requested_by}" if body.requested_by else "over HTTP"
-        reason = f"paused {by}" + (f": {body.reason}" if body.reason else "")
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
-        row = await run_in_threadpool(self._schedules.pause_schedule, name, reason)
-        return await self._kept(row)
+        return await self._kept(await run_in_threadpool(self._schedules.pause_schedule, name, body.words()))
 
     async def resume(self, name: str) -> Commanded[ScheduleRow]:
         """Let it go on. What was due meanwhile is on record, and begins by ``backfill`` alone."""
@@ -157,21 +251,15 @@ class ScheduleCommands:
     ) -> tuple[list[DueRow], str | None]:
         who = by or "somebody over HTTP"
         lines = await run_in_threadpool(self._schedules.ask_due, name, due, who, f"{what} by {who}", seen, key)
-        try:
-            for line in lines:
-                if line.target is None:
-                    await self._workflows.start_due(DueOrder(name, line.due_at))
-        except TemporalUnavailable as error:
-            logger.warning("due times of schedule %s are recorded and not begun yet: %s", name, error)
-            return lines, LATER
-        return lines, None
+        waiting = [DueOrder(name, line.due_at) for line in lines if line.target is None]
+
+        async def begin() -> None:
+            for order in waiting:
+                await self._workflows.start_due(order)
+
+        return lines, await told(begin(), f"what is due of schedule {name}", BY_AUDIT)
 
     async def _kept(self, row: ScheduleRow, fresh: bool = True, note: str | None = None) -> Commanded[ScheduleRow]:
-        later = None
-        try:
-            await self.keeper.keep(row.name)
-        except TemporalUnavailable as error:
-            logger.warning("schedule %s is recorded and Temporal is told later: %s", row.name, error)
-            later = LATER
+        later = await told(self.keeper.keep(row.name), f"schedule {row.name}", BY_AUDIT)
         found = await run_in_threadpool(self._schedules.get_schedule, row.name)
         return Commanded(found or row, fresh, " ".join(filter(None, (note, later))) or None)

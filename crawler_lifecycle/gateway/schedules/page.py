@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -13,26 +13,28 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from fastapi import FastAPI, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, TargetKind, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.paging import Moment, cut
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import Moment
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, pretty, query
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, pretty
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
-from crawler_lifecycle.gateway.schedules.routes import Due, DueFilters, Schedule, ScheduleName, put_form
+from crawler_lifecycle.gateway.schedules.commands import (
+    AskSchedule,
+    Backfill,
+    PauseSchedule,
+    PutSchedule,
+    ScheduleCommands,
+)
+from crawler_lifecycle.gateway.schedules.routes import TIME_MAX, Due, DueFilters, ScheduleName, ScheduleViews, put_form
 from crawler_lifecycle.ports.schedules import ScheduleRow
-from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.subjects import SCHEDULE, Subject
 from crawler_lifecycle.temporal.schedules import AHEAD
-from crawler_lifecycle.web.problems import JsonBody, Problem, check_json, of_error
+from crawler_lifecycle.web.problems import JsonBody, Problem, check_json
 
 _PUT, _PAUSE = JsonBody(PutSchedule), JsonBody(PauseSchedule)
 _NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
@@ -68,13 +70,14 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
     async def press_put(request: Request) -> Response:
         """Make a schedule, or give it another definition. Sent again it changes nothing more."""
         given = fields.typed(await form(request), _KNOWN)
-        try:
-            name = await _kept(commands, given)
-        except Problem as problem:
-            return await shown(request, given, problem)
-        except LifecycleError as error:
-            return await shown(request, given, of_error(error))
-        return RedirectResponse(f"/schedules/{name}", 303)
+
+        async def kept() -> str:
+            raw = json.dumps(body_of(given)).encode()
+            check_json(raw)
+            await fields.keep(commands, given, _PUT.read(raw), _PAUSE.read(fields.reason(given)))
+            return SCHEDULE.path(given["name"].strip())
+
+        return await fields.sent(kept, functools.partial(shown, request, given))
 
     async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
         try:
@@ -91,23 +94,6 @@ def add_schedule_form(app: FastAPI, commands: ScheduleCommands, crawlers: Crawle
 def _zones() -> list[str]:
     """All zones that this machine knows. It looks into each one's file."""
     return sorted(available_timezones())
-
-
-async def _kept(commands: ScheduleCommands, given: Mapping[str, str]) -> str:
-    """The name of the schedule, which is as the form says. Raises ``Problem`` or an error of the domain."""
-    raw = json.dumps(body_of(given)).encode()
-    check_json(raw)
-    body, name = signed(_PUT.read(raw)), given.get("name", "").strip()
-    pause = signed(_PAUSE.read(json.dumps({"reason": given.get("reason")}).encode()))
-    row = await commands.seen(name)
-    if row is None or row.definition != body.spec().document():
-        fields.check_seen(given, None if row is None else row.revision)
-        await commands.put(name, body)
-    if "paused" in given and "was_paused" not in given:
-        await commands.pause(name, pause)
-    elif "was_paused" in given and "paused" not in given:
-        await commands.resume(name)
-    return name
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
@@ -168,8 +154,6 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
 
 #: Due times ahead that are shown, and past ones of which a backfill is counted.
 NEXT, COUNTED_MAX = 10, 500
-#: The year 2100, as seconds since 1970.
-TIME_MAX = 4_102_444_800
 
 
 class ScheduleForm(ActionForm):
@@ -185,15 +169,9 @@ class ScheduleForm(ActionForm):
     """The latest due time that had a line when the form was shown, as seconds since 1970."""
 
 
-def add_schedules(
-    app: FastAPI,
-    commands: ScheduleCommands,
-    schedules: ScheduleStore,
-    once: Once,
-    clock: Callable[[], datetime],
-    blocked: Blocked,
-) -> None:
+def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews, once: Once) -> None:
     """Add the pages of schedules."""
+    schedules, clock = views.schedules, views.clock
 
     @app.get("/schedules", operation_id="showSchedules", include_in_schema=False)
     def show_schedules(request: Request, search: Annotated[str, Query(max_length=200)] = "") -> Response:
@@ -202,33 +180,26 @@ def add_schedules(
         while page := schedules.list_schedules(found[-1].schedule_id if found else 0, 200):
             found += page
         now = clock()
-        rows = [blocked.schedule(row) for row in found if search.lower() in row.name.lower()]
-        return answer(request, "schedules.html", rows=[listed(row, now) for row in rows], search=search, now=now)
+        rows = [listed(row, now) for row in found if search.lower() in row.name.lower()]
+        return answer(request, "schedules.html", rows=rows, search=search, now=now)
 
     def listed(row: ScheduleRow, now: datetime) -> dict[str, Any]:
         last = [Due.of(one).model_dump() for one in schedules.list_due(row.schedule_id, None, 1)]
-        return Schedule.of(row).model_dump() | {
-            "next": next(iter(_next(row, now, 1)), None),
-            "last": next(iter(last), None),
-        }
+        ahead = {"next": next(iter(_next(row, now, 1)), None), "last": next(iter(last), None)}
+        return views.of(row).model_dump() | ahead
 
     @app.get("/schedules/{name}", operation_id="showSchedule", include_in_schema=False)
     async def show_schedule(name: ScheduleName, request: Request) -> Response:
         """One schedule: its next due times, its last ones with what they began, and its definition."""
         filters = read(DueFilters, request.query_params.multi_items())
-        row = await commands.find(name)
-        return await run_in_threadpool(shown, request, row, filters)
+        return await run_in_threadpool(shown, request, await commands.find(name), filters)
 
     def shown(request: Request, row: ScheduleRow, filters: DueFilters) -> Response:
-        now, before = clock(), decode("due", filters.page_token)
-        at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
-        rows = schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
-        page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
-        more = query({"decision": filters.decision, "page_token": token}) if token else None
-        values: dict[str, Any] = {"schedule": Schedule.of(blocked.schedule(row)), "next": _next(row, now, NEXT)}
-        values |= {"due": page, "more": more, "definition": put_form(row.definition)}
-        latest = rows if at is None and filters.decision is None else schedules.list_due(row.schedule_id, None, 1)
-        values |= {"seen": int(latest[0].due_at.timestamp()) if latest else 0, "now": now}
+        now, (due, token) = clock(), views.due(row, filters)
+        latest = schedules.list_due(row.schedule_id, None, 1)
+        values: dict[str, Any] = {"schedule": views.of(row), "next": _next(row, now, NEXT), "due": due, "now": now}
+        values |= {"more": next_page(filters, token), "definition": put_form(row.definition)}
+        values["seen"] = int(latest[0].due_at.timestamp()) if latest else 0
         return answer(request, "schedule.html", filters=filters, **values)
 
     @app.post("/schedules/{name}", operation_id="pressSchedule", include_in_schema=False)
@@ -237,15 +208,8 @@ def add_schedules(
         pressed = read(ScheduleForm, await form(request))
         if pressed.do == "backfill" and (count := await _uncounted(commands, name, pressed)) is not None:
             return answer(request, "backfill.html", name=name, pressed=pressed, count=count, now=clock())
-
-        async def act() -> Told:
-            try:
-                text = await _carried_out(commands, name, pressed)
-            except NotInThisState as error:
-                return Told(name, f"/schedules/{name}", False, str(error))
-            return Told(name, "/schedules" if pressed.do == "delete" else f"/schedules/{name}", True, text)
-
-        return tell(request, pressed.action.title, [await once(f"{pressed.key}.{pressed.do}", act)], clock())
+        act = functools.partial(_carried_out, commands, name, pressed)
+        return await fields.press(request, once, pressed, name, act, clock())
 
 
 def _next(row: ScheduleRow, now: datetime, count: int) -> list[datetime]:

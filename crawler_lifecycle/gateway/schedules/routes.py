@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
-from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
@@ -16,14 +15,19 @@ from crawler_lifecycle.domain.schedules.calendar import Oddity
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import NAME_MAX, ScheduleSpec, TargetKind, due_request_id, kind_of
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commanded
-from crawler_lifecycle.gateway.runs.requests import same_id
-from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands
-from crawler_lifecycle.gateway.schedules.requests import AskSchedule, Backfill, PauseSchedule, PutSchedule
+from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
+from crawler_lifecycle.gateway.schedules.commands import (
+    AskSchedule,
+    Backfill,
+    PauseSchedule,
+    PutSchedule,
+    ScheduleCommands,
+)
 from crawler_lifecycle.ports.schedules import DueRow, ScheduleRow
 from crawler_lifecycle.store.schedules.schedules import ScheduleStore
 from crawler_lifecycle.temporal.schedules import AHEAD
@@ -33,8 +37,8 @@ _PUT = JsonBody(PutSchedule)
 _PAUSE = JsonBody(PauseSchedule, optional=True)
 _ASK = JsonBody(AskSchedule, optional=True)
 _BACKFILL = JsonBody(Backfill)
-#: Due times ahead that a description names.
-NEXT = 5
+#: Due times ahead that a description names, and the year 2100 as seconds since 1970.
+NEXT, TIME_MAX = 5, 4_102_444_800
 
 ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
 
@@ -155,35 +159,52 @@ class AskedDue(BaseModel):
     note: str | None
 
 
-#: What an answer about one schedule says beside its row.
-Detail = Callable[[ScheduleRow], Awaitable[dict[str, Any]]]
+class ScheduleViews:
+    """Schedules as they are answered: one, what lies ahead of it, and its due times."""
+
+    def __init__(self, schedules: ScheduleStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+        self.schedules, self._blocked, self.clock = schedules, blocked, clock
+
+    def of(self, row: ScheduleRow) -> Schedule:
+        """One as a list has it."""
+        return Schedule.of(self._blocked.schedule(row))
+
+    async def detail(self, row: ScheduleRow) -> ScheduleDetail:
+        """One with what lies ahead."""
+        return ScheduleDetail.of(self._blocked.schedule(row), **await self.ahead(row))
+
+    async def ahead(self, row: ScheduleRow) -> dict[str, Any]:
+        """The fields of an answer that the row does not tell."""
+        now, spec = self.clock(), ScheduleSpec.read(row.definition)
+        due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
+        odd = await run_in_threadpool(spec.odd_days, now)
+        days = [OddDayAnswer(day=one.day, oddity=one.oddity, local_time=one.local_time) for one in odd]
+        return {"next_due": due, "odd_days": days}
+
+    def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
+        """A page of due times, the latest first, and the token of the next one. Blocks."""
+        before = decode("due", filters.page_token)
+        at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
+        rows = self.schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
+        page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
+        return [self._blocked.due(one) for one in page], token
 
 
 def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
     return list(itertools.islice(spec.due_times(now, now + AHEAD), NEXT))
 
 
-def add_schedules(
-    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleStore, clock: Any, blocked: Blocked
-) -> None:
+def add_schedules(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     """Add everything about schedules."""
-
-    async def detail(row: ScheduleRow) -> dict[str, Any]:
-        now, spec = clock(), ScheduleSpec.read(row.definition)
-        due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
-        odd = await run_in_threadpool(spec.odd_days, now)
-        days = [OddDayAnswer(day=one.day, oddity=one.oddity, local_time=one.local_time) for one in odd]
-        return {"next_due": due, "odd_days": days}
-
-    _add_commands(app, commands, detail)
-    _add_readers(app, commands, schedules, detail, blocked)
+    _add_commands(app, commands, views)
+    _add_readers(app, commands, views)
 
 
-def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> None:
+def _add_commands(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
     async def answer(done: Commanded[ScheduleRow]) -> AcceptedSchedule:
-        return AcceptedSchedule.of(done.row, note=done.note, **await detail(done.row))
+        return AcceptedSchedule.of(done.row, note=done.note, **await views.ahead(done.row))
 
-    @app.put("/v1/schedules/{name}", operation_id="putSchedule", openapi_extra=_PUT.openapi)
+    @app.put("/v1/schedules/{name}", operation_id="putSchedule")
     async def put_schedule(name: ScheduleName, body: Annotated[PutSchedule, Depends(_PUT)]) -> AcceptedSchedule:
         """Make a schedule, or give it this definition instead of its present one; again the same changes nothing.
 
@@ -196,7 +217,7 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> N
         """Delete a schedule: nothing is due any more. Its due times stay on record, and what they began goes on."""
         return await answer(await commands.delete(name))
 
-    @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule", openapi_extra=_PAUSE.openapi)
+    @app.post("/v1/schedules/{name}/pause", operation_id="pauseSchedule")
     async def pause_schedule(name: ScheduleName, body: Annotated[PauseSchedule, Depends(_PAUSE)]) -> AcceptedSchedule:
         """Have due times begin nothing until it is resumed; each still has its line."""
         return await answer(await commands.pause(name, signed(body)))
@@ -206,30 +227,22 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> N
         """Let a paused schedule go on. What was due meanwhile begins by a backfill alone."""
         return await answer(await commands.resume(name))
 
-    @app.post(
-        "/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202, openapi_extra=_ASK.openapi
-    )
+    @app.post("/v1/schedules/{name}/trigger", operation_id="triggerSchedule", status_code=202)
     async def trigger_schedule(
         name: ScheduleName,
         body: Annotated[AskSchedule, Depends(_ASK)],
         response: Response,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> AskedDue:
         """Have it be due now, also while it is paused. What overlaps waits for the verdict of what runs.
 
         The same `Idempotency-Key` again answers the same due time, whenever it comes.
         """
         done = await commands.trigger(name, signed(body), key=same_id(body.request_id, idempotency_key))
-        if not done.fresh:
-            response.headers["Idempotency-Replayed"] = "true"
+        done.mark(response)
         return AskedDue(due=[Due.of(line) for line in done.row], note=done.note)
 
-    @app.post(
-        "/v1/schedules/{name}/backfill",
-        operation_id="backfillSchedule",
-        status_code=202,
-        openapi_extra=_BACKFILL.openapi,
-    )
+    @app.post("/v1/schedules/{name}/backfill", operation_id="backfillSchedule", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: Annotated[Backfill, Depends(_BACKFILL)]) -> AskedDue:
         """Have past due times begin that began nothing: missed, skipped, paused or failed ones, and those before the
         schedule was made. At most 500, one after the other unless they may overlap."""
@@ -237,29 +250,22 @@ def _add_commands(app: FastAPI, commands: ScheduleCommands, detail: Detail) -> N
         return AskedDue(due=[Due.of(line) for line in lines], note=note)
 
 
-def _add_readers(
-    app: FastAPI, commands: ScheduleCommands, schedules: ScheduleStore, detail: Detail, blocked: Blocked
-) -> None:
-    @app.get("/v1/schedules", operation_id="listSchedules", response_model=SchedulePage, responses=NOT_MODIFIED)
+def _add_readers(app: FastAPI, commands: ScheduleCommands, views: ScheduleViews) -> None:
+    @app.get("/v1/schedules", operation_id="listSchedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Schedules, in the order in which they were made."""
-        rows = schedules.list_schedules(decode("schedule", filters.page_token) or 0, filters.page_size + 1)
+        after = decode("schedule", filters.page_token) or 0
+        rows = views.schedules.list_schedules(after, filters.page_size + 1)
         page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
-        answers = [Schedule.of(blocked.schedule(row)) for row in page]
-        return conditional(request, SchedulePage(schedules=answers, next_page_token=token))
+        return conditional(request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/schedules/{name}", operation_id="getSchedule", response_model=ScheduleDetail, responses=NOT_MODIFIED)
+    @app.get("/v1/schedules/{name}", operation_id="getSchedule", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
         """One schedule: its definition, its next due times, and days on which the clock makes a difference."""
-        row = await commands.find(name)
-        return conditional(request, ScheduleDetail.of(blocked.schedule(row), **await detail(row)))
+        return conditional(request, await views.detail(await commands.find(name)))
 
-    @app.get("/v1/schedules/{name}/due", operation_id="listDue", response_model=DuePage, responses=NOT_MODIFIED)
+    @app.get("/v1/schedules/{name}/due", operation_id="listDue", **documents(DuePage))
     async def list_due(name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request) -> Response:
         """Due times of a schedule, the latest first, each with what became of it."""
-        row, before = await commands.find(name), decode("due", filters.page_token)
-        at = None if before is None else datetime.fromtimestamp(min(before, 4_102_444_800), UTC)
-        read = functools.partial(schedules.list_due, row.schedule_id, at, filters.page_size + 1, filters.decision)
-        rows = await run_in_threadpool(read)
-        page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
-        return conditional(request, DuePage(due=[Due.of(blocked.due(one)) for one in page], next_page_token=token))
+        page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
+        return conditional(request, DuePage(due=[Due.of(one) for one in page], next_page_token=token))

@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.domain.webhooks.definition import VALUES_MAX, WebhookSpec, check_webhook_name
-from crawler_lifecycle.gateway.runs.commands import Commanded, told
-from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
+from crawler_lifecycle.gateway.runs.commands import BY_AUDIT, Commanded, told
+from crawler_lifecycle.gateway.runs.requests import PauseBody, Person, StrictBody
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store.webhooks import WebhookStore
@@ -46,11 +46,8 @@ class PutWebhook(StrictBody):
         return WebhookSpec(**{name: getattr(self, name) for name in type(self).model_fields if name != "requested_by"})
 
 
-class PauseWebhook(StrictBody):
+class PauseWebhook(PauseBody):
     """Body of ``POST /v1/webhooks/{name}/pause``; all of it may be left out."""
-
-    reason: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
-    requested_by: Person | None = None
 
 
 class ResumeWebhook(StrictBody):
@@ -66,12 +63,6 @@ class AskTest(StrictBody):
     """Body of ``POST /v1/webhooks/{name}/test``; all of it may be left out."""
 
     requested_by: Person | None = None
-
-
-LATER = (
-    "It is recorded, and takes effect as soon as Temporal can be reached, by a worker of the role audit, without "
-    "another request."
-)
 
 
 class WebhookCommands:
@@ -116,13 +107,11 @@ class WebhookCommands:
         row = await self.find(name)
         if row.paused_at is not None:
             return Commanded(row, fresh=False, note="It was paused already.")
-        by = f"by {body.requested_by}" if body.requested_by else "over HTTP"
-        reason = f"paused {by}" + (f": {body.reason}" if body.reason else "")
-        return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, reason))
+        return await self._woken(await run_in_threadpool(self._webhooks.pause_webhook, name, body.words()))
 
-    async def resume(self, name: str, body: ResumeWebhook) -> Commanded[WebhookRow]:
+    async def resume(self, name: str, body: ResumeWebhook | None = None) -> Commanded[WebhookRow]:
         """Let it go on, with what happened meanwhile unless that is skipped. One that fails tries again at once."""
-        row = await self.find(name)
+        row, body = await self.find(name), body or ResumeWebhook()
         if row.paused_at is None and not body.skip and body.skip_seq is None:
             return await self._woken(row, False, "It was not paused.")
         resume = self._webhooks.pause_webhook
@@ -139,8 +128,8 @@ class WebhookCommands:
         event = await run_in_threadpool(self._webhooks.test_webhook, name, requested_by, seen)
         if row.paused_at is not None:
             return event, "The webhook is paused: this is told when it is resumed."
-        return event, await told(self._workflows.start_webhook(name), f"webhook {name}", LATER)
+        return event, await told(self._workflows.start_webhook(name), f"webhook {name}", BY_AUDIT)
 
     async def _woken(self, row: WebhookRow, fresh: bool = True, note: str | None = None) -> Commanded[WebhookRow]:
-        later = await told(self._workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", LATER)
+        later = await told(self._workflows.start_webhook(row.name, wake=True), f"webhook {row.name}", BY_AUDIT)
         return Commanded(row, fresh, " ".join(filter(None, (note, later))) or None)

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
 from crawler_lifecycle.domain.names import EVENT_TYPES
 from crawler_lifecycle.domain.webhooks.definition import FILTERS
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
-from crawler_lifecycle.gateway.api.paging import cut
-from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, Told, form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, query
-from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Once, form, read
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
 from crawler_lifecycle.gateway.webhooks.commands import PauseWebhook, PutWebhook, ResumeWebhook, WebhookCommands
-from crawler_lifecycle.gateway.webhooks.routes import DeliveryFilters, Webhook, WebhookName
+from crawler_lifecycle.gateway.webhooks.routes import DeliveryFilters, WebhookName, WebhookViews
 from crawler_lifecycle.ports.webhooks import WebhookRow
 from crawler_lifecycle.store.events import EventStore
-from crawler_lifecycle.store.webhooks import WebhookStore
 from crawler_lifecycle.subjects import WEBHOOK, Subject
-from crawler_lifecycle.web.problems import JsonBody, Problem, of_error
+from crawler_lifecycle.web.problems import JsonBody, Problem
 
 _PUT, _PAUSE = JsonBody(PutWebhook), JsonBody(PauseWebhook)
 _SECRETS = ("secret", "next_secret")
@@ -46,45 +40,30 @@ def add_webhook_form(app: FastAPI, commands: WebhookCommands) -> None:
     @app.get("/webhooks/new", operation_id="showPutWebhook", include_in_schema=False)
     async def show_put(request: Request, name: str = "") -> Response:
         """The form of a new webhook, or of one that is to be changed."""
-        return shown(request, of_row(await commands.find(name)) if name else {})
+        return await shown(request, of_row(await commands.find(name)) if name else {})
 
     @app.post("/webhooks/new", operation_id="pressPutWebhook", include_in_schema=False)
     async def press_put(request: Request) -> Response:
         """Make a webhook, or give it another definition. Sent again it changes nothing more."""
         given = fields.typed(await form(request), _KNOWN, several=["events"])
-        try:
-            name = await _kept(commands, given)
-        except Problem as problem:
-            return shown(request, given, problem)
-        except LifecycleError as error:
-            return shown(request, given, of_error(error))
-        return RedirectResponse(f"/webhooks/{name}", 303)
 
-    def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
+        async def kept() -> str:
+            body, name = _PUT.read(json.dumps(body_of(given)).encode()), given.get("name", "").strip()
+            row = await commands.seen(name)
+            if row is not None and set(body.events) == set(row.definition.get("events", [])):  # boxes have no order
+                body = body.model_copy(update={"events": list(row.definition.get("events", []))})
+            await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
+            return WEBHOOK.path(name)
+
+        return await fields.sent(kept, functools.partial(shown, request, given))
+
+    async def shown(request: Request, given: Mapping[str, str], problem: Problem | None = None) -> Response:
         # What is no reference may be the secret itself, and is not written into a page.
         given = {name: text for name, text in given.items() if name not in _SECRETS or text.startswith("env:")}
         wrong = problem and fields.placed(problem, _PLACES)
         values: dict[str, Any] = {"given": given, "wrong": wrong, "events": EVENTS, "filters": FILTERS}
         values["ticked"] = given.get("events", "").split("\n")
         return answer(request, "webhook_form.html", status=problem.status if problem else 200, **values)
-
-
-async def _kept(commands: WebhookCommands, given: Mapping[str, str]) -> str:
-    """The name of the webhook, which is as the form says. Raises ``Problem`` or an error of the domain."""
-    body, name = signed(_PUT.read(json.dumps(body_of(given)).encode())), given.get("name", "").strip()
-    pause = signed(_PAUSE.read(json.dumps({"reason": given.get("reason")}).encode()))
-    row = await commands.seen(name)
-    before = [] if row is None else row.definition.get("events", [])
-    if set(body.events) == set(before):  # boxes have no order
-        body = body.model_copy(update={"events": list(before)})
-    if row is None or row.definition != body.spec().document():
-        fields.check_seen(given, None if row is None else row.revision)
-        await commands.put(name, body)
-    if "paused" in given and "was_paused" not in given:
-        await commands.pause(name, pause)
-    elif "was_paused" in given and "paused" not in given:
-        await commands.resume(name, ResumeWebhook())
-    return name
 
 
 def body_of(given: Mapping[str, str]) -> dict[str, Any]:
@@ -120,17 +99,14 @@ class WebhookForm(ActionForm):
     seq: int | None = Field(default=None, ge=1, le=ID_MAX)
     """The event that is left out."""
 
+    @property
+    def press(self) -> str:
+        return f"{super().press}.{self.seq}"
 
-def add_webhooks(
-    app: FastAPI,
-    commands: WebhookCommands,
-    webhooks: WebhookStore,
-    events: EventStore,
-    once: Once,
-    clock: Callable[[], datetime],
-    blocked: Blocked,
-) -> None:
+
+def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews, events: EventStore, once: Once) -> None:
     """Add the pages of webhooks."""
+    webhooks, clock = views.webhooks, views.clock
 
     @app.get("/webhooks", operation_id="showWebhooks", include_in_schema=False)
     def show_webhooks(request: Request) -> Response:
@@ -138,37 +114,24 @@ def add_webhooks(
         found: list[WebhookRow] = []
         while page := webhooks.list_webhooks(found[-1].webhook_id if found else 0, 200):
             found += page
-        rows = [Webhook.of(blocked.webhook(row)).model_dump() for row in found]
-        return answer(request, "webhooks.html", rows=rows, now=clock())
+        return answer(request, "webhooks.html", rows=[views.of(row).model_dump() for row in found], now=clock())
 
     @app.get("/webhooks/{name}", operation_id="showWebhook", include_in_schema=False)
     async def show_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook, and its deliveries."""
         filters = read(DeliveryFilters, request.query_params.multi_items())
-        row, before = await commands.find(name), decode("delivery", filters.page_token)
-        asked = functools.partial(
-            webhooks.list_webhook_deliveries, row.webhook_id, before, filters.page_size + 1, filters.status
-        )
-        page, token = cut("delivery", await run_in_threadpool(asked), filters.page_size, lambda one: one.seq)
-        more = query({"status": filters.status, "page_token": token}) if token else None
-        values: dict[str, Any] = {"webhook": Webhook.of(blocked.webhook(row)), "deliveries": page, "more": more}
+        row = await commands.find(name)
+        page = await run_in_threadpool(views.deliveries, row, filters)
+        values: dict[str, Any] = {"webhook": views.of(row), "deliveries": page.deliveries, "now": clock()}
         values["seen"] = await run_in_threadpool(events.last_event_seq)
-        return answer(request, "webhook.html", now=clock(), **values)
+        return answer(request, "webhook.html", more=next_page(filters, page.next_page_token), **values)
 
     @app.post("/webhooks/{name}", operation_id="pressWebhook", include_in_schema=False)
     async def press_webhook(name: WebhookName, request: Request) -> Response:
         """Test, pause, resume or delete a webhook."""
         pressed = read(WebhookForm, await form(request))
-
-        async def act() -> Told:
-            href = "/webhooks" if pressed.do == "delete" else f"/webhooks/{name}"
-            try:
-                return Told(name, href, True, await _carried_out(commands, name, pressed))
-            except NotInThisState as error:
-                return Told(name, f"/webhooks/{name}", False, str(error))
-
-        key = f"{pressed.key}.{pressed.do}.{pressed.seq}"
-        return tell(request, pressed.action.title, [await once(key, act)], clock())
+        act = functools.partial(_carried_out, commands, name, pressed)
+        return await fields.press(request, once, pressed, name, act, clock())
 
 
 async def _carried_out(commands: WebhookCommands, name: str, pressed: WebhookForm) -> str:

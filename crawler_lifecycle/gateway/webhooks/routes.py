@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.webhooks.definition import NAME_MAX
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.api.long_poll import NOT_MODIFIED, conditional
+from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Paging, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.runs.blocked import Blocked
@@ -86,24 +86,12 @@ class WebhookPage(BaseModel):
     next_page_token: str | None
 
 
-class Delivery(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Delivery(WebhookDelivery):
     """One event that was told, or tried to be."""
 
-    seq: int
-    """The number of the event, its ``sequence``."""
-    type: str
-    subject: str
-    created_at: datetime
     status: DeliveryStatus
     """``failed`` is tried again; ``skipped``: a person left it out."""
-    tries: int
-    error: str | None
-    """The reason why the last try failed: the beginning of the answer."""
-    delivered_at: datetime | None
-
-    @classmethod
-    def of(cls, row: WebhookDelivery) -> Self:
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
 
 
 class DeliveryPage(BaseModel):
@@ -121,17 +109,35 @@ class AskedTest(BaseModel):
     note: str | None
 
 
-def add_webhooks(app: FastAPI, commands: WebhookCommands, webhooks: WebhookStore, blocked: Blocked) -> None:
+class WebhookViews:
+    """Webhooks as they are answered: one, and its deliveries."""
+
+    def __init__(self, webhooks: WebhookStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+        self.webhooks, self._blocked, self.clock = webhooks, blocked, clock
+
+    def of(self, row: WebhookRow) -> Webhook:
+        """One webhook."""
+        return Webhook.of(self._blocked.webhook(row))
+
+    def deliveries(self, row: WebhookRow, filters: DeliveryFilters) -> DeliveryPage:
+        """Deliveries to it, the latest event first. Blocks."""
+        before, size = decode("delivery", filters.page_token), filters.page_size
+        rows = self.webhooks.list_webhook_deliveries(row.webhook_id, before, size + 1, filters.status)
+        page, token = cut("delivery", rows, size, lambda one: one.seq)
+        return DeliveryPage(deliveries=[Delivery(**asdict(one)) for one in page], next_page_token=token)
+
+
+def add_webhooks(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
     """Add everything about webhooks."""
     _add_commands(app, commands)
-    _add_readers(app, commands, webhooks, blocked)
+    _add_readers(app, commands, views)
 
 
 def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
     def answer(done: Commanded[WebhookRow]) -> AcceptedWebhook:
         return AcceptedWebhook.of(done.row, note=done.note)
 
-    @app.put("/v1/webhooks/{name}", operation_id="putWebhook", openapi_extra=_PUT.openapi)
+    @app.put("/v1/webhooks/{name}", operation_id="putWebhook")
     async def put_webhook(name: WebhookName, body: Annotated[PutWebhook, Depends(_PUT)]) -> AcceptedWebhook:
         """Make a webhook, or give it this definition instead of its present one; again the same changes nothing.
 
@@ -144,53 +150,42 @@ def _add_commands(app: FastAPI, commands: WebhookCommands) -> None:
         """Delete a webhook: nothing is told any more. Its deliveries stay on record."""
         return answer(await commands.delete(name))
 
-    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook", openapi_extra=_PAUSE.openapi)
+    @app.post("/v1/webhooks/{name}/pause", operation_id="pauseWebhook")
     async def pause_webhook(name: WebhookName, body: Annotated[PauseWebhook, Depends(_PAUSE)]) -> AcceptedWebhook:
         """Have nothing told until it is resumed."""
         return answer(await commands.pause(name, signed(body)))
 
-    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook", openapi_extra=_RESUME.openapi)
+    @app.post("/v1/webhooks/{name}/resume", operation_id="resumeWebhook")
     async def resume_webhook(name: WebhookName, body: Annotated[ResumeWebhook, Depends(_RESUME)]) -> AcceptedWebhook:
         """Let a webhook go on that was paused, with what happened meanwhile; `skip` leaves all of that out, and
         `skip_seq` one event that fails again and again.
         """
         return answer(await commands.resume(name, body))
 
-    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202, openapi_extra=_TEST.openapi)
+    @app.post("/v1/webhooks/{name}/test", operation_id="testWebhook", status_code=202)
     async def test_webhook(name: WebhookName, body: Annotated[AskTest, Depends(_TEST)]) -> AskedTest:
         """Tell it of an event `webhook.test`, behind what waits for it. `deliveries` has what became of that."""
         event, note = await commands.test(name, signed(body).requested_by)
         return AskedTest(seq=event.seq, note=note)
 
 
-def _add_readers(app: FastAPI, commands: WebhookCommands, webhooks: WebhookStore, blocked: Blocked) -> None:
-    @app.get("/v1/webhooks", operation_id="listWebhooks", response_model=WebhookPage, responses=NOT_MODIFIED)
+def _add_readers(app: FastAPI, commands: WebhookCommands, views: WebhookViews) -> None:
+    @app.get("/v1/webhooks", operation_id="listWebhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[Paging, Query()], request: Request) -> Response:
         """Webhooks, in the order in which they were made."""
-        rows = webhooks.list_webhooks(decode("webhook", filters.page_token) or 0, filters.page_size + 1)
+        after = decode("webhook", filters.page_token) or 0
+        rows = views.webhooks.list_webhooks(after, filters.page_size + 1)
         page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
-        answers = [Webhook.of(blocked.webhook(row)) for row in page]
-        return conditional(request, WebhookPage(webhooks=answers, next_page_token=token))
+        return conditional(request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token))
 
-    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", response_model=Webhook, responses=NOT_MODIFIED)
+    @app.get("/v1/webhooks/{name}", operation_id="getWebhook", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:
         """One webhook: its definition, and how it stands."""
-        return conditional(request, Webhook.of(blocked.webhook(await commands.find(name))))
+        return conditional(request, views.of(await commands.find(name)))
 
-    @app.get(
-        "/v1/webhooks/{name}/deliveries",
-        operation_id="listWebhookDeliveries",
-        response_model=DeliveryPage,
-        responses=NOT_MODIFIED,
-    )
+    @app.get("/v1/webhooks/{name}/deliveries", operation_id="listWebhookDeliveries", **documents(DeliveryPage))
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
         """Events that were told to a webhook, or tried to be, the latest event first."""
-        row, before = await commands.find(name), decode("delivery", filters.page_token)
-        read = webhooks.list_webhook_deliveries
-        rows = await run_in_threadpool(
-            functools.partial(read, row.webhook_id, before, filters.page_size + 1, filters.status)
-        )
-        page, token = cut("delivery", rows, filters.page_size, lambda one: one.seq)
-        return conditional(request, DeliveryPage(deliveries=[Delivery.of(one) for one in page], next_page_token=token))
+        return conditional(request, await run_in_threadpool(views.deliveries, await commands.find(name), filters))

@@ -135,7 +135,7 @@ async def test_reading_waits_for_temporal_once_and_not_each_time(world: World, m
     monkeypatch.setattr(world.workflows, "problem", hang)
     row = world.store.runs.get_run(run_id)
     assert row is not None
-    known = Blocked(world.workflows, Metrics(), every_s=3600)
+    known = Blocked(world.store, world.workflows, Metrics(), world.clock, every_s=3600)
     assert [await known.of(row) for _ in range(5)] == [None] * 5
     assert len(asked) == 1
 
@@ -159,7 +159,7 @@ def test_the_sentence(trouble: WorkflowProblem, words: str) -> None:
     assert words in in_words(trouble)
 
 
-async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained() -> None:
+async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained(world: World) -> None:
     answering = Answering()
 
     class Troubled:
@@ -169,11 +169,11 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_exp
         async def problem(self, _: str) -> None:
             await answering()
 
-    blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
+    blocked = Blocked(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
     await leaves(asyncio.create_task(blocked.run()), answering)
 
 
-async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for() -> None:
+async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for(world: World) -> None:
     class Troubled:
         async def problems(self) -> dict[str, str]:
             return {"manager/shelves/f": "its next step fails"}
@@ -181,7 +181,7 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
         async def problem(self, name: str) -> WorkflowProblem | None:
             return WorkflowProblem(SINCE, "no match") if name == "manager/shelves/f" else None
 
-    blocked = Blocked(cast(Any, Troubled()), Metrics(), every_s=3600)
+    blocked = Blocked(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
     await blocked.once()
     name = "manager/shelves/f"
     for why in (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)):

@@ -6,19 +6,21 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
+from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.subjects import Action, Subject
-from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error
+from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json, field_error, of_error
 
 #: Fields of one form: a selection of 500 and some more.
 FIELDS_MAX = 2000
@@ -58,15 +60,18 @@ def read(kind: type[T], pairs: Pairs) -> T:
             assert isinstance(entry, list)
             entry.append(value)
         elif name in values:
-            error = FieldError(field=name, value=repr(value)[:120], message="given twice; give it once")
-            raise Problem(422, "invalid_request", f"{name}: {error.message}", errors=[error])
+            raise refused(name, "given twice; give it once")
         else:
             values[name] = value
+    return validated(kind, values, list(kind.model_fields))
+
+
+def validated(kind: type[T], values: Mapping[str, object], known: Sequence[str] = ()) -> T:
+    """The values as a ``kind``, whose fields may be texts. Raises ``Problem`` 422 that names each wrong field."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        names = list(kind.model_fields)
-        found = [field_error(item, known=names) for item in error.errors(include_url=False)[:ERRORS_MAX]]
+        found = [field_error(item, known=known) for item in error.errors(include_url=False)[:ERRORS_MAX]]
         detail = "; ".join(f"{one.field}: {one.message}" for one in found)
         raise Problem(422, "invalid_request", detail, errors=found) from None
 
@@ -104,9 +109,14 @@ class ActionForm(Pressed):
     def action(self) -> Action:
         return self.subject.action(self.do)
 
+    @property
+    def press(self) -> str:
+        """The name of this press: the same one is carried out once."""
+        return f"{self.key}.{self.do}"
+
     def said(self, fresh: bool, note: str | None, **values: object) -> str:
         """Say in a sentence what became of it; ``fresh``: something was changed. ``values`` stand in the sentence."""
-        text = self.action.done.format(**values) if fresh else self.action.before
+        text = (self.action.done if fresh else self.action.before).format(**values)
         return f"{text} {note}" if note else text
 
 
@@ -120,10 +130,11 @@ class Told:
     text: str
 
 
-def went_on(name: str, href: str, status: str, attempt: int) -> Told:
-    """The outcome that nothing was done about it: it is not what the form showed any more."""
-    words = f"it is {status} in attempt {attempt} by now; look at it again first."
-    return Told(name, href, False, f"Not carried out: {words}")
+def check_shown(shown: int, attempt: int, status: str) -> None:
+    """Raise ``NotInThisState`` where something is not in the ``attempt`` that the form has shown any more."""
+    if shown != attempt:
+        words = f"it is {status} in attempt {attempt} by now, and attempt {shown} was shown"
+        raise NotInThisState(f"Not carried out: {words}. Look at it again first.")
 
 
 class Once:
@@ -154,6 +165,23 @@ class Once:
 def tell(request: Request, word: str, told: list[Told], now: datetime) -> Response:
     """The page that says what became of a press."""
     return answer(request, "pressed.html", word=word, told=told, now=now)
+
+
+async def press(
+    request: Request, once: Once, pressed: ActionForm, key: object, act: Callable[[], Awaitable[str]], now: datetime
+) -> Response:
+    """Carry out once what was pressed about one of its subject, and say what became of it. ``act`` does it, and says
+    in a sentence what it did; ``NotInThisState`` is such an outcome, too."""
+    name, href = f"{pressed.subject.noun} {key}", pressed.subject.path(key)
+
+    async def carried_out() -> Told:
+        try:
+            text = await act()
+        except NotInThisState as error:
+            return Told(name, href, False, str(error))
+        return Told(name, f"/{pressed.subject.plural}" if pressed.do == "delete" else href, True, text)
+
+    return tell(request, pressed.action.title, [await once(pressed.press, carried_out)], now)
 
 
 #: Characters of a command line that is typed: to take one apart needs some microseconds for each.
@@ -291,6 +319,43 @@ def placed(problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = ()
         if own:
             found.setdefault(own, f"{place}: {error.message}" if place else error.message)
     return Wrong(problem.detail, found)
+
+
+class Put(Protocol):
+    """Commands on what is put under a name: schedules and webhooks."""
+
+    async def seen(self, name: str) -> Any: ...
+    async def put(self, name: str, body: Any) -> object: ...
+    async def pause(self, name: str, body: Any) -> object: ...
+    async def resume(self, name: str) -> object: ...
+
+
+async def keep(commands: Put, given: Mapping[str, str], body: Any, pause: Any) -> None:
+    """Make what a form names, or change it, and pause it or let it go on: afterwards it is as the form says."""
+    name = given.get("name", "").strip()
+    row = await commands.seen(name)
+    if row is None or row.definition != body.spec().document():
+        check_seen(given, None if row is None else row.revision)
+        await commands.put(name, signed(body))
+    if "paused" in given and "was_paused" not in given:
+        await commands.pause(name, signed(pause))
+    elif "was_paused" in given and "paused" not in given:
+        await commands.resume(name)
+
+
+def reason(given: Mapping[str, str]) -> bytes:
+    """The body of a pause, as JSON."""
+    return json.dumps({"reason": given.get("reason")}).encode()
+
+
+async def sent(carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]) -> Response:
+    """The way to the page that ``carry_out`` names; or the form once more, with what is wrong in it."""
+    try:
+        return RedirectResponse(await carry_out(), 303)
+    except Problem as problem:
+        return await shown(problem)
+    except LifecycleError as error:
+        return await shown(of_error(error))
 
 
 def check_seen(given: Mapping[str, str], revision: int | None) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from crawler_lifecycle.domain.waiting import MARK
@@ -256,6 +257,12 @@ def query(values: Mapping[str, Any]) -> str:
     """The part of an address after its path, of those values that say something."""
     said = {name: value for name, value in values.items() if value not in (None, "", [], False)}
     return f"?{urlencode(said, doseq=True)}" if said else ""
+
+
+def next_page(filters: BaseModel, token: str | None, *without: str) -> str | None:
+    """The address of the next page of a list, with the same filters; ``None``: there is none."""
+    asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", *without})
+    return query({**asked, "page_token": token}) if token else None
 
 
 def columns(given: Sequence[Column]) -> list[Column]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field, StringConstraints
@@ -25,13 +25,14 @@ from crawler_lifecycle.gateway.access.operations import may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
 from crawler_lifecycle.gateway.health import Health, HealthStrip
-from crawler_lifecycle.gateway.page.parts.forms import Pressed, Told, form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, query
+from crawler_lifecycle.gateway.page.parts.forms import ActionForm, Told, check_shown, form, read, tell
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, query
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import Commanded, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
+from crawler_lifecycle.subjects import RUN, Subject
 from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
@@ -42,30 +43,10 @@ SELECTED_MAX = 500
 AT_ONCE = 8
 
 
-class Press(StrEnum):
-    """A button that can be pressed."""
-
-    STOP = "stop"
-    FORCE = "force"
-    RESUME = "resume"
-    RERUN = "rerun"
-    LOOK = "look"
-
-
-#: What each is called while it is asked for.
-WORDS = {
-    Press.STOP: "Stop",
-    Press.FORCE: "Force stop",
-    Press.RESUME: "Resume",
-    Press.RERUN: "Run again",
-    Press.LOOK: "Check now",
-}
-
-
-class PressForm(Pressed):
+class PressForm(ActionForm):
     """The form of a run, or of a selection. Each run is written as its number, a dot, and the attempt it was in."""
 
-    do: Press
+    subject: ClassVar[Subject] = RUN
     run: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,17}\.[1-9][0-9]{0,8}$")]],
         Field(default_factory=list),
@@ -92,7 +73,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
         """Carry out what was pressed, and tell it for each run."""
         pressed = read(PressForm, await form(request))
         chosen = pressed.chosen()
-        if pressed.do is Press.FORCE and (asked := await _unconfirmed(commands, chosen, pressed.typed)) is not None:
+        if pressed.do == "force" and (asked := await _unconfirmed(commands, chosen, pressed.typed)) is not None:
             return answer(request, "force.html", expected=asked, pressed=pressed, chosen=chosen, now=clock())
         places = asyncio.Semaphore(AT_ONCE)
 
@@ -101,7 +82,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Callable[[], datetime]
                 return await _carry_out(commands, pressed, run_id, attempt)
 
         told = await asyncio.gather(*(one(run_id, attempt) for run_id, attempt in chosen))
-        return tell(request, WORDS[pressed.do], list(told), clock())
+        return tell(request, pressed.action.title, list(told), clock())
 
 
 def told_of(run_id: int, done: bool, text: str) -> Told:
@@ -126,10 +107,10 @@ async def _unconfirmed(commands: Commands, chosen: Sequence[tuple[int, int]], ty
 
 async def _carry_out(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Told:
     try:
-        changed = await _changed(commands, run_id, attempt)
-        if changed is not None:
-            return told_of(run_id, False, changed)
-        return _told(run_id, pressed.do, await _do(commands, pressed, run_id, attempt))
+        with suppress(RowUnreadable):  # a stop must reach it all the same
+            row = await commands.find(run_id)
+            check_shown(attempt, row.attempt, row.status)
+        outcome = await _do(commands, pressed, run_id, attempt)
     except Problem as problem:
         return told_of(run_id, False, problem.detail)
     except LifecycleError as error:
@@ -137,40 +118,22 @@ async def _carry_out(commands: Commands, pressed: PressForm, run_id: int, attemp
     except Exception:
         logger.exception("%s of run %d failed", pressed.do, run_id)
         return told_of(run_id, False, "This is a bug in the service; its log has the details")
-
-
-async def _changed(commands: Commands, run_id: int, attempt: int) -> str | None:
-    try:
-        row = await commands.find(run_id)
-    except RowUnreadable:
-        return None  # a stop must reach it all the same
-    if row.attempt == attempt:
-        return None
-    now = f"it is {row.status} in attempt {row.attempt} by now, and attempt {attempt} was shown"
-    return f"Not carried out: {now}. Look at it again first."
+    row = outcome.row
+    if row.status.terminal and pressed.action.path == "stop":
+        return told_of(run_id, False, outcome.note or "It had ended already.")
+    return told_of(run_id, True, pressed.said(outcome.fresh, outcome.note, attempt=row.attempt))
 
 
 async def _do(commands: Commands, pressed: PressForm, run_id: int, attempt: int) -> Commanded[RunRow]:
-    if pressed.do in (Press.STOP, Press.FORCE):
-        force, request_id = pressed.do is Press.FORCE, f"{pressed.key}.{pressed.do}"
-        body = StopRun(force=force, reason=pressed.reason, request_id=request_id)
-        return await commands.stop(run_id, signed(body))
-    if pressed.do is Press.LOOK:
-        return await commands.look(run_id)
-    return await commands.resume(run_id, signed(ResumeRun(rerun=pressed.do is Press.RERUN)), attempt)
-
-
-def _told(run_id: int, do: Press, outcome: Commanded[RunRow]) -> Told:
-    words = {
-        Press.STOP: "The stop is recorded." if outcome.fresh else "This stop was recorded before.",
-        Press.FORCE: "The forced stop is recorded." if outcome.fresh else "This forced stop was recorded before.",
-        Press.LOOK: "It is being checked.",
-    }
-    ended = outcome.row.status.terminal and do in (Press.STOP, Press.FORCE)
-    if ended:
-        return told_of(run_id, False, outcome.note or "It had ended already.")
-    text = words.get(do) or f"Attempt {outcome.row.attempt} is accepted."
-    return told_of(run_id, True, f"{text} {outcome.note}" if outcome.note else text)
+    own = pressed.action.body
+    match pressed.action.path:
+        case "stop":
+            body = StopRun(**own, reason=pressed.reason, request_id=pressed.press)
+            return await commands.stop(run_id, signed(body))
+        case "look":
+            return await commands.look(run_id)
+        case _:
+            return await commands.resume(run_id, signed(ResumeRun(**own)), attempt)
 
 
 #: Seconds that a list waits to know how everything stands; what takes longer comes by the stream.
@@ -209,9 +172,11 @@ def add_runs(app: FastAPI, views: RunViews, health: Health) -> None:
         asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", "all"})
         values: dict[str, Any] = {"strip": strip, "runs": page.runs, "overdue": page.overdue, "now": views.clock()}
         values |= {"tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()}}
-        token = page.next_page_token
-        values |= {"more": "/" + query({**asked, "page_token": token}) if token else None}
-        values |= {"everything": "/" + query({**asked, "all": "true"}), "selected_max": SELECTED_MAX}
+        values |= {
+            "more": next_page(filters, page.next_page_token, "all"),
+            "everything": "/" + query({**asked, "all": "true"}),
+        }
+        values["selected_max"] = SELECTED_MAX
         hidden = [(name, asked[name]) for name in _UNSHOWN if name in asked]
         hidden += [("tag", tag) for tag in filters.tag[1:]]
         values |= {"asked": asked, "more_filters": not _RARE.isdisjoint(asked)}

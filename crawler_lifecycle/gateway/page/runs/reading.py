@@ -19,9 +19,10 @@ from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.item_table import READ_MAX, is_items
 from crawler_lifecycle.gateway.api.paging import ItemsChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.files import FileList, RunFiles
 from crawler_lifecycle.gateway.runs.output import TABLES, THREADS, items_of, missing, reading
-from crawler_lifecycle.gateway.runs.routes import RunId, RunViews, found
+from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.store.runs.reads import RunReader

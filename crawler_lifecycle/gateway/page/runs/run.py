@@ -23,13 +23,14 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.gateway.api.paging import Paging, TaskFilters, cut
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.page.parts.forms import form, read, tell
-from crawler_lifecycle.gateway.page.parts.rendering import answer, query, size, visible
+from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page, size, visible
 from crawler_lifecycle.gateway.page.runs.commands import told_of
 from crawler_lifecycle.gateway.runs.answers import RunDetail
+from crawler_lifecycle.gateway.runs.commands import found
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
 from crawler_lifecycle.gateway.runs.recent import compared
 from crawler_lifecycle.gateway.runs.requests import ResendExport
-from crawler_lifecycle.gateway.runs.routes import RunId, RunViews, found
+from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.timeline import Timeline, TimelineEntry
 from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
 from crawler_lifecycle.store.store import Store
@@ -102,20 +103,16 @@ def add_run(app: FastAPI, store: Store, views: RunViews, ui: str | None, deliver
             run_id, after_task_id=after, limit=filters.page_size + 1, superseded=filters.superseded
         )
         page, token = cut("task", rows, filters.page_size, lambda task: task.task_id)
-        asked = filters.model_dump(exclude_defaults=True, exclude={"page_token", "task"})
-        more = f"/runs/{run_id}/tasks" + query({**asked, "page_token": token}) if token else None
-        return answer(request, "tasks.html", run=run, tasks=page, more=more, filters=filters, now=clock())
+        values: dict[str, Any] = {"run": run, "tasks": page, "more": next_page(filters, token, "task"), "now": clock()}
+        return answer(request, "tasks.html", filters=filters, **values)
 
     @app.get("/runs/{run_id}/timeline", operation_id="showTimeline", include_in_schema=False)
     def show_timeline(run_id: RunId, paging: Annotated[Paging, Query()], request: Request) -> Response:
         """Everything that happened to a run, oldest first."""
         row = found(store.runs, run_id)
         page = timeline.page(row, paging.page_token, paging.page_size)
-        token = page.next_page_token
-        more = (
-            f"/runs/{run_id}/timeline" + query({"page_size": paging.page_size, "page_token": token}) if token else None
-        )
-        return answer(request, "timeline.html", run=row, timeline=page.timeline, more=more, now=clock())
+        values: dict[str, Any] = {"timeline": page.timeline, "more": next_page(paging, page.next_page_token)}
+        return answer(request, "timeline.html", run=row, now=clock(), **values)
 
     @app.post("/runs/{run_id}/export", operation_id="pressExport", include_in_schema=False)
     async def press_export(run_id: RunId, request: Request) -> Response:

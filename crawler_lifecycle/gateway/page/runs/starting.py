@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.page.parts.forms import Pairs, Wrong, form, refused
+from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.runs.tasks import TaskReader
-from crawler_lifecycle.web.problems import ERRORS_MAX, Problem, field_error, of_error
+from crawler_lifecycle.web.problems import Problem
 
 #: Tasks of a run that are filled in; a run of more is started by a programme.
 TASKS_SHOWN_MAX = 2000
-LIMITS = tuple(field.name for field in fields(Limits))
+LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 _PLAIN = ("crawler", "max_parallel_tasks", "flow_id", "priority", "tags", "settings", "tasks", "cpu", "memory")
 _KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
 
@@ -55,28 +54,22 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
     @app.post("/runs/new", operation_id="pressStart", include_in_schema=False)
     async def press_start(request: Request) -> Response:
         """Start the run, once for each form, and lead to it."""
-        pairs = await form(request)
+        pairs = await fields.form(request)
         given = dict(pairs)
-        try:
-            body = _body(pairs)
-            outcome = await commands.start(signed(body), given.get("key"))
-        except Problem as refusal:
-            problem = refusal
-        except LifecycleError as error:
-            problem = of_error(error)
-        else:
-            return RedirectResponse(f"/runs/{outcome.row.run_id}", 303)
-        if not given.get("crawler"):
-            raise problem
-        return await shown(request, given, status=problem.status, wrong=_wrong(problem))
+
+        async def started() -> str:
+            outcome = await commands.start(signed(_body(pairs)), given.get("key"))
+            return f"/runs/{outcome.row.run_id}"
+
+        async def again(problem: Problem) -> Response:
+            if not given.get("crawler"):
+                raise problem
+            return await shown(request, given, problem=problem)
+
+        return await fields.sent(started, again)
 
     async def shown(
-        request: Request,
-        given: Mapping[str, str],
-        *,
-        status: int = 200,
-        note: str | None = None,
-        wrong: Wrong | None = None,
+        request: Request, given: Mapping[str, str], *, note: str | None = None, problem: Problem | None = None
     ) -> Response:
         known: Mapping[str, CrawlerDefinition] = {}
         away = None
@@ -84,56 +77,30 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, tasks: TaskR
             known = await crawlers.all()
         except LifecycleError as error:
             away = str(error)
-        values: dict[str, Any] = {
-            "known": sorted(known),
-            "crawler": known.get(given.get("crawler", "")),
-            "away": away or crawlers.note(),
-        }
+        values: dict[str, Any] = {"known": sorted(known), "crawler": known.get(given.get("crawler", ""))}
+        values |= {"away": away or crawlers.note(), "wrong": problem and _wrong(problem)}
         # A form that was refused keeps its key: nothing was started under it, and pressing twice stays harmless.
         key = given.get("key") or uuid.uuid4().hex
-        values |= {"given": given, "key": key, "limits": LIMITS, "note": note, "wrong": wrong}
-        return answer(request, "start.html", status=status, **values)
+        values |= {"given": given, "key": key, "limits": LIMITS, "note": note}
+        return answer(request, "start.html", status=problem.status if problem else 200, **values)
 
 
-def _body(pairs: Pairs) -> StartRun:
+def _body(pairs: fields.Pairs) -> StartRun:
     """The form as the API takes it. Raises ``Problem`` 422 that names each wrong field."""
-    given: dict[str, str] = {}
-    for name, value in pairs:
-        if name in given:
-            raise refused(name, "given twice; give it once")
-        if name not in _KNOWN and not name.startswith("arg."):
-            raise refused(name, "unknown field; load the form again")
-        if value.strip():
-            given[name] = value.replace("\r\n", "\n")  # as it was before the browser sent it
+    given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
-        raise refused("key", "missing; load the form again")
+        raise fields.refused("key", "missing; load the form again")
     body: dict[str, Any] = {name: given[name] for name in ("crawler", "flow_id") if name in given}
     body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
     body["args"] = {name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")}
     body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
     body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
-    body["tags"] = [tag.strip() for tag in given.get("tags", "").split(",") if tag.strip()]
-    body["settings"] = _settings(given.get("settings", ""))
+    body["tags"] = fields.parts(given.get("tags", ""))
+    settings = fields.assignments("settings", given.get("settings", ""))
+    body["settings"] = {name: value.strip() for name, value in settings.items()}
     if "tasks" in given:
         body["tasks"] = _tasks(given["tasks"])
-    try:
-        return StartRun.model_validate(body)
-    except ValidationError as error:
-        found = [field_error(item) for item in error.errors(include_url=False)[:ERRORS_MAX]]
-        detail = "; ".join(f"{one.field}: {one.message}" for one in found)
-        raise Problem(422, "invalid_request", detail, errors=found) from None
-
-
-def _settings(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for n, line in enumerate(text.splitlines(), 1):
-        name, equals, value = line.partition("=")
-        if not line.strip():
-            continue
-        if not equals or not name.strip() or name.strip() in found:
-            raise refused("settings", f"line {n}: write NAME=VALUE, each name once")
-        found[name.strip()] = value.strip()
-    return found
+    return fields.validated(StartRun, body)
 
 
 def _tasks(text: str) -> list[dict[str, Any]]:
@@ -146,19 +113,19 @@ def _tasks(text: str) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             args = None
         if not isinstance(args, dict):
-            raise refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
+            raise fields.refused("tasks", f'line {n}: write the arguments of one task as JSON, such as {{"page": "2"}}')
         found.append({"args": args})
     return found
 
 
-def _wrong(problem: Problem) -> Wrong:
+def _wrong(problem: Problem) -> fields.Wrong:
     """By the names that the form has for them."""
     names: dict[str, str] = {}
     for error in problem.errors:
         first, _, rest = error.field.partition(".")
         own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(first, first.partition("[")[0])
         names.setdefault(own, error.message)
-    return Wrong(problem.detail, names)
+    return fields.Wrong(problem.detail, names)
 
 
 def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:

@@ -1,0 +1,241 @@
+"""Graphs as they are answered: filters of their lists, bodies of answers, and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
+from crawler_lifecycle.domain.names import graph_workflow_id
+from crawler_lifecycle.domain.waiting import ASK_DOCTOR
+from crawler_lifecycle.gateway.api.paging import Paging, cut
+from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.gateway.graphs.commands import OPEN, found
+from crawler_lifecycle.gateway.runs.answers import Stop
+from crawler_lifecycle.gateway.runs.blocked import Blocked
+from crawler_lifecycle.ports.graphs import GraphRow, StepRow
+from crawler_lifecycle.store.graphs.graphs import GraphStore
+from crawler_lifecycle.web.problems import Problem
+
+Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
+
+
+class _Pages(Paging):
+    page_size: int = Field(default=50, ge=1, le=500)
+
+
+class GraphFilters(_Pages):
+    """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
+
+    state: list[GraphState] = Field(default_factory=list)
+    id: list[str] = Field(default_factory=list, max_length=50)
+    name: str | None = Field(default=None, max_length=NAME_MAX)
+
+
+class StepFilters(_Pages):
+    """Filters of steps; ``path`` stands for the step and all that is in it. Both may be given several times."""
+
+    state: list[StepState] = Field(default_factory=list)
+    path: list[Path] = Field(default_factory=list, max_length=50)
+
+
+class Graph(BaseModel):
+    """One graph."""
+
+    id: str
+    graph_id: int
+    graph_uid: str
+    """The graph's identity: a number comes again where a database was restored, a uid never."""
+    name: str | None
+    workflow_id: str
+    """Also the ``parent`` of its runs."""
+    state: GraphState | str
+    """Another text than a state only in a list, in a row that is ``unreadable``."""
+    attempt: int
+    """It ended so often, and went on after a retry, and once more."""
+    total: int
+    """Jobs: its steps without those that only hold others."""
+    counts: dict[str, int]
+    """State -> jobs in it."""
+    waiting: str | None
+    """A sentence about what it waits for, when nothing of it executes."""
+    cause: str | None
+    """The reason why it was discarded or cancelled."""
+    stop: Stop | None
+    options: GraphOptions
+    pages: int
+    """In which it was sent."""
+    tags: list[str]
+    requested_by: str | None
+    parent: str | None
+    created_at: datetime
+    started_at: datetime | None
+    """The time at which its first step began."""
+    ended_at: datetime | None
+    updated_at: datetime
+    pruned_at: datetime | None
+    """The time at which its steps and results were removed, long after its end."""
+    unreadable: str | None
+    """The error in the graph's row, which another program wrote, and the cure."""
+
+    @classmethod
+    def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
+        """The row as it is; ``why`` its workflow cannot go on; ``more`` is what the row does not tell."""
+        same = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        return cls(
+            **same
+            | {
+                "id": row.key,
+                "workflow_id": graph_workflow_id(row.key),
+                "total": sum(row.counts.values()),
+                "counts": {state.value: count for state, count in row.counts.items() if count},
+                "waiting": why or waiting(row),
+                "stop": Stop.of(row.stop) if row.stop else None,
+                "tags": list(row.tags),
+                **more,
+            }
+        )
+
+
+def waiting(row: GraphRow) -> str | None:
+    """Say in a sentence what a graph waits for."""
+    if row.state not in OPEN or row.unreadable:
+        return None
+    if row.state is GraphState.DRAFT:
+        return f"its {row.pages} {'page' if row.pages == 1 else 'pages'}, and then its start"
+    if row.owner_run_id is None:
+        return f"waiting for a worker{ASK_DOCTOR}"
+    if row.stop:
+        return row.waiting_for or "the end of what it executes: it is being stopped"
+    given = row.counts.get(StepState.AVAILABLE, 0)
+    if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
+        what = "1 function is" if given == 1 else f"{given:,} functions are"
+        return f"{what} given to workers, and none has begun one; a look at such a step tells which workers"
+    return row.waiting_for
+
+
+class AcceptedGraph(Graph):
+    """A graph after a command."""
+
+    note: str | None = None
+    """A note for the caller, such as that it takes effect later."""
+
+
+class GraphPage(BaseModel):
+    """A page of graphs."""
+
+    graphs: list[Graph]
+    next_page_token: str | None
+
+
+def told(row: StepRow) -> StepRow:
+    """A step as it is told: dependencies by their names, as they were sent."""
+    return replace(row, deps=[dep.rpartition("/")[2] for dep in row.deps])
+
+
+class StepPage(BaseModel):
+    """A page of steps, in the order in which they were added."""
+
+    steps: list[StepRow]
+    next_page_token: str | None
+
+
+class Level(BaseModel):
+    """The progress of a graph, or of a graph within it."""
+
+    name: str | None
+    state: str
+    total: int
+    counts: dict[str, int]
+    started_at: datetime | None
+    stopped_at: datetime | None
+    subs: dict[str, Level]
+
+
+class GraphStatus(Level):
+    """The progress of a graph, with the graphs within it."""
+
+    id: str
+
+    @classmethod
+    def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
+        """Out of its steps; the state, and what is left when these were removed, stand in its row."""
+        counts = {state.value: count for state, count in row.counts.items() if count}
+        left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
+        left["stopped_at"] = row.ended_at
+        return cls.model_validate(found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)})
+
+
+class Form(StrEnum):
+    """The format of a picture."""
+
+    JSON = "json"
+    DOT = "dot"
+    MERMAID = "mermaid"
+
+
+class ContextAnswer(BaseModel):
+    """The values that cascades get beside results; null when nothing was ever set."""
+
+    context: dict[str, Any] | None
+
+
+def step_token(last: int | None) -> str | None:
+    """The token of the page of steps behind this one."""
+    return None if last is None else encode("step", last + 1)
+
+
+class GraphViews:
+    """Graphs as they are answered: a page of them, one, and its steps."""
+
+    def __init__(self, graphs: GraphStore, blocked: Blocked, clock: Callable[[], datetime]) -> None:
+        self.graphs, self._blocked, self.clock = graphs, blocked, clock
+
+    def page(self, filters: GraphFilters) -> GraphPage:
+        """Graphs, newest first, that fit. Blocks."""
+        before = decode("graph", filters.page_token)
+        if filters.id:
+            named = [row for row in map(self.graphs.find_graph, dict.fromkeys(filters.id)) if row is not None]
+            fitting = [row for row in named if not filters.state or row.state in filters.state]
+            rows = sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
+        else:
+            rows = self.graphs.list_graphs(before, filters.page_size + 1, states=filters.state, name=filters.name)
+        page, token = cut("graph", rows, filters.page_size, lambda row: row.graph_id)
+        answers = [Graph.of(row, self._blocked.listed_workflow(graph_workflow_id(row.key))) for row in page]
+        return GraphPage(graphs=answers, next_page_token=token)
+
+    async def one(self, key: str) -> Graph:
+        """One graph. Raises ``Problem`` 404."""
+        row = await run_in_threadpool(found, self.graphs, key)
+        return Graph.of(row, await self._blocked.of_workflow(graph_workflow_id(row.key), is_open=row.state in OPEN))
+
+    def steps(self, graph_id: int, filters: StepFilters) -> tuple[list[StepRow], int | None]:
+        """A page of steps, and the number behind which the next one begins. Blocks."""
+        graphs = self.graphs
+        place, size = decode("step", filters.page_token), filters.page_size
+        after = -1 if place is None else place - 1
+        if not filters.path:
+            rows = graphs.list_steps(graph_id, after, size + 1, states=filters.state)
+            return rows[:size], rows[size - 1].number if len(rows) > size else None
+        named = graphs.list_steps(graph_id, limit=len(filters.path), paths=filters.path)
+        given = graphs.given(graph_id, [row.number for row in named])
+        inside = [one for one in given if one.number > after]
+        if not inside:
+            return [], None
+        paths = [one.path for one in inside[:size]]
+        rows = graphs.list_steps(graph_id, limit=size, states=filters.state, paths=paths)
+        return rows, inside[size - 1].number if len(inside) > size else None
+
+    def step(self, row: GraphRow, path: str) -> StepRow:
+        """One step. Blocks. Raises ``Problem`` 404."""
+        named = self.graphs.list_steps(row.graph_id, limit=1, paths=[path])
+        if not named:
+            detail = f"graph {row.key!r} has no step {path[:200]!r}; GET /v1/graphs/{{id}}/steps lists its steps"
+            raise Problem(404, "step_not_found", detail)
+        return named[0]
