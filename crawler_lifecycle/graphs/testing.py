@@ -21,15 +21,14 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
+from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
 from .calling import Meant, NotCallable, execute
-from .job import Job
-from .platform import Document
-from .results import Cancel, Record, Snooze, nested, with_above
+from .job import Cancel, Job, Record, Snooze
+from .platform import Document, nested, with_above
 
 #: When every simulation begins.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -26,10 +26,11 @@ from crawler_lifecycle.domain.managers.manager import (
     Page,
     Start,
     Waiting,
+    new_numbers,
     outcome_of,
     run_request_id,
+    yields_behind,
 )
-from crawler_lifecycle.domain.managers.rows import new_numbers, yields_behind
 from crawler_lifecycle.domain.managers.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript

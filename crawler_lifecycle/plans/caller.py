@@ -14,9 +14,8 @@ from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
-from crawler_lifecycle.graphs.job import Job
+from crawler_lifecycle.graphs.job import Cancel, Job, Record, Snooze
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 
 from . import loading
 from .wire import Pipes, read_frames, write_frames

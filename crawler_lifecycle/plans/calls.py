@@ -24,8 +24,8 @@ from crawler_lifecycle.domain.managers.manager import (
     Job,
     Page,
     SourceItem,
+    yields_behind,
 )
-from crawler_lifecycle.domain.managers.rows import yields_behind
 from crawler_lifecycle.domain.run import check_tags
 
 from .wire import TEXT_MAX

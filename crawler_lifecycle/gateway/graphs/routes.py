@@ -21,8 +21,8 @@ from crawler_lifecycle.activities.graphs.questions import explained
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
 from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
+from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import NAME_MAX, PATH_MAX, GraphOptions, GraphState, StepState
-from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR

@@ -23,8 +23,8 @@ from crawler_lifecycle.domain.managers.manager import (
     JobState,
     Picked,
     job_of_request,
+    new_numbers,
 )
-from crawler_lifecycle.domain.managers.rows import new_numbers
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import Committed, ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
