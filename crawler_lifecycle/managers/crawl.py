@@ -38,7 +38,7 @@ from crawler_lifecycle.domain.managers.window import Later, Rules
 from .base import WorkFlowManager
 from .cycle import HOOKS_S, TURN, Turn
 from .options import json_object
-from .savepoint import Savepoint, check_state, no_coroutine, where
+from .savepoint import check_state, no_coroutine, undone_on_error, where
 from .stats import SpiderStatsAggregatorMixin
 from .types import FullJobParams, JobKey, JobParams, Outcome, SpiderName, StopRetry
 
@@ -174,14 +174,13 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             after = page[-1].item_id
 
     def _still_running(self, live: Live) -> None:
-        saved = Savepoint(self)
+        hook: Callable[..., Any] = self.running_job_hook
         self._platform.entering("running_job_hook", live.item_id)
         try:
-            hook: Callable[..., Any] = self.running_job_hook
-            no_coroutine("running_job_hook", hook(live.key))
-            check_state(self.state)
+            with undone_on_error(self):
+                no_coroutine("running_job_hook", hook(live.key))
+                check_state(self.state)
         except (Exception, SystemExit) as error:
-            saved.undo()
             self._cycle.note(f"running_job_hook of {_named(live.job)}: {where(error)}")
 
     def _handle(self, ended: Ended) -> bool:
@@ -195,13 +194,12 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             if bad and self._inherits_outcomes and self.get_close_reason() is None:
                 self.set_close_reason(ended.outcome)
         else:
-            saved = Savepoint(self)
             try:
-                self._run_hooks(ended, bad)
-                check_state(self.state)
-                self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
+                with undone_on_error(self):
+                    self._run_hooks(ended, bad)
+                    check_state(self.state)
+                    self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
             except (Exception, SystemExit) as error:
-                saved.undo()
                 told = f"hooks of {_named(live.job)}: {where(error)}"
                 cycle.failed.append(HookFailed(live.item_id, ended.attempt, told))
                 cycle.note(told)

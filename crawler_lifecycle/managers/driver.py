@@ -27,7 +27,7 @@ from .crawl import CrawlManager, GeneratorCrawlManager
 from .cycle import Cycle, building
 from .options import OptionParser, parse
 from .platform import Platform
-from .savepoint import Savepoint, check_state, no_coroutine, where
+from .savepoint import check_state, no_coroutine, undone_on_error, where
 from .types import ClassError
 
 if TYPE_CHECKING:
@@ -164,14 +164,11 @@ class Driver:
             script._cycle = Cycle.of(facts, None)
             script._cycle.begun = True
             script.close_reason = script.close_reason or reason
-        saved = Savepoint(script)
         try:
-            self._platform.entering("on_close")
-            self._user("on_close", script.on_close)
-            self._user("on_close", check_state, script.state)
-        except ClassError:
-            saved.undo()
-            raise
+            with undone_on_error(script):
+                self._platform.entering("on_close")
+                self._user("on_close", script.on_close)
+                self._user("on_close", check_state, script.state)
         finally:
             if self._loop is not None:
                 self._loop.close()

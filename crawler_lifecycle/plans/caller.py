@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -114,7 +115,8 @@ class _Worker:
             return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
 
     def frames(self, size: int) -> list[tuple[Document, Any]]:
-        return [(head, _read(head, data)) for head, data in read_frames(self._given, size)]
+        found = ((json.loads(head), b"".join(chunks)) for head, chunks in read_frames(self._given, size))
+        return [(head, _read(head, data)) for head, data in found]
 
     def put(self, frames: Iterable[tuple[Document, Sequence[bytes]]]) -> int:
         return write_frames(self._result, frames, sys.maxsize)
