@@ -190,6 +190,6 @@ class Record:
     """
 
     value: Any
-    """What JSON can hold, and dates, times, decimals, UUIDs and bytes."""
+    """A value that JSON can hold, and dates, times, decimals, UUIDs and bytes."""
     limit: int = RECORD_MAX
     """Most bytes of it; a larger one fails the try."""

@@ -61,9 +61,9 @@ class Driver:
         self._kept = json.dumps(self.script.state, sort_keys=True)
         """The state as it was last decided."""
         self._last: Decision | None = None
-        """What the last cycle decided, once there was one."""
+        """Decision of the last cycle, once there was one."""
         self._leaving = False
-        """Whether the class wants no further cycle, and ends that it has not handled are all that is left."""
+        """True when the class wants no further cycle, and ends that it has not handled are all that is left."""
 
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""

@@ -61,7 +61,7 @@ def no_coroutine(method: str, answer: Any) -> Any:
 
 @contextmanager
 def undone_on_error(script: BaseScript) -> Iterator[None]:
-    """What is raised inside leaves the decisions of the script as they were before."""
+    """Leave the decisions of the script as they were before when something is raised inside."""
     cycle = script._cycle
     window, state, stats = cycle.window.saved(), deepcopy(script.state), script.stats.get_stats()
     close_reason, flow_tags = script.close_reason, list(script._flow_tags)

@@ -78,11 +78,11 @@ class Registry:
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
-        """Those that this worker has. The processes with users' code look here."""
+        """Modules that this worker has. The processes with users' code look here."""
         self._queue = queue
         self._said: float | None = None
+        """The time at which the plans that are served now were put on record; ``None``: they were not yet."""
         self._began = time.monotonic()
-        """When what is served now was put on record; ``None``: it was not yet."""
         self._leaving = threading.Event()
 
     def run(self) -> None:

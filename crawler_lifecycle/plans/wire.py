@@ -69,7 +69,7 @@ class Pipes:
         self._read, self._write = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         self._me, self._asking = os.getpid(), threading.Lock()
         self.open = False
-        """Whether a call is under way: questions are answered then, and at no other time."""
+        """True while a call is under way: questions are answered then, and at no other time."""
 
     def receive(self) -> dict[str, Any] | None:
         """The next message; ``None`` when the worker is gone."""
