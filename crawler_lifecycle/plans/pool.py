@@ -219,7 +219,7 @@ class Host(Pooled):
     def done(self) -> Decision | None:
         try:
             return None if self.process.did is None else calls.decision(self.process.did)
-        except calls.Nonsense:
+        except InvalidRequest:
             return None
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
@@ -229,7 +229,7 @@ class Host(Pooled):
         reply = self.process.call(name, limit_s, answer, self.alive, **arguments)
         try:
             return check(reply)
-        except calls.Nonsense as why:
+        except InvalidRequest as why:
             self.process.kill()
             raise PlanFailed(f"{self.process.label}: its answer to {name} cannot be: {why}") from None
 

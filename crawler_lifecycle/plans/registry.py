@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
 from crawler_lifecycle.ports.protocols import PlanFailed
@@ -162,7 +162,7 @@ class Registry:
                 found = calls.found(reply)
             finally:
                 process.kill()
-        except (PlanFailed, calls.Nonsense) as why:
+        except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
         rows = [
