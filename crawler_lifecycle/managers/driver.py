@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
-from crawler_lifecycle.domain.managers.manager import (
-    CHOICES,
-    PAGE_BYTES,
-    PAGE_ITEMS,
-    Decision,
-    Facts,
-    Page,
-    SourceItem,
-)
+from crawler_lifecycle.domain.managers.manager import CHOICES, PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
 
-from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
-from .crawl import CrawlManager, GeneratorCrawlManager
+from .base import BaseLoopScript, BaseScript, option_parser
+from .crawl import CrawlManager
 from .cycle import Cycle, building
+from .generator import GeneratorCrawlManager
+from .manager import WorkFlowManager
 from .options import OptionParser, parse
 from .platform import Platform
 from .savepoint import check_state, no_coroutine, undone_on_error, where
