@@ -114,7 +114,8 @@ def loaded(reply: object) -> Loaded:
 
 def outcomes(reply: object) -> frozenset[str]:
     """The failed outcomes of an object."""
-    return frozenset(_checked(_OUTCOMES, reply, "failed_outcomes"))
+    told = _checked(_OUTCOMES, reply, "failed_outcomes")
+    return frozenset(told)
 
 
 def page(reply: object, after: int) -> Page:
@@ -142,8 +143,8 @@ def decision(reply: object) -> Decision:
     one = _checked(_DECISION, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
         raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle gets")
-    for entry in (*one.added, *one.picked):
-        check_job(entry.job)
+    for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
+        check_job(job)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
         raise InvalidRequest(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
     if len(one.stats) > STATS_MAX:

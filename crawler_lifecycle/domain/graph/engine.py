@@ -1,8 +1,8 @@
 """The life of a graph: a pure engine over integers.
 
-A step is a number: its place in the order in which steps were added. Unmet dependencies are counted and never searched
-for again, so that a graph costs O(edges) in all. The engine knows no clock and no database: it is made of rows, told
-what happened, and says which rows have changed.
+A step is a number: its place in the order in which steps were added. A change costs one look at each step, and at the
+dependencies of those that it reaches (``propagation.py``). The engine knows no clock and no database: it is made of
+rows, told what happened, and says which rows have changed.
 """
 
 from __future__ import annotations
