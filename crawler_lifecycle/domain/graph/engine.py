@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -233,13 +233,7 @@ class Graph:
         self._check_retried(chosen)
         if cascade:
             chosen = self._cascaded(chosen)
-        for number in chosen:
-            step = self.steps[number]
-            step.tries, step.not_before = 0, None
-            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
-                step.run_id, step.run_attempt = None, 0
-            self._spread.set(number, StepState.SUSPENDED)
-        self._settle()
+        self._begin_anew(chosen, fresh=fresh)
         return sum(self.steps[number].kind is not StepKind.GRAPH for number in chosen)
 
     def _retried(self, numbers: Collection[int] | None) -> list[int]:
@@ -257,23 +251,20 @@ class Graph:
 
     def _check_retried(self, chosen: Sequence[int]) -> None:
         """Raise ``InvalidRequest`` when one of these would be cancelled again at once."""
-        spread = self._spread
-        again = set(chosen)
+        trial = Graph(self.options, [replace(step) for step in self.steps])
+        trial._begin_anew(chosen)
+        for step in (trial.steps[number] for number in chosen):
+            if step.state is StepState.CANCELLED:
+                raise InvalidRequest(f"step {shown(step.path)}: {step.reason}; retry that as well")
+
+    def _begin_anew(self, chosen: Sequence[int], *, fresh: bool = False) -> None:
         for number in chosen:
-            again.update(spread.gated_by(number))
-        # What is around them is unfinished again, so that it cancels nothing.
-        unfinished = again.union(*(spread.around(number) for number in chosen))
-        for number in sorted(again):
-            for dep in self.steps[number].deps if spread.bad[number] else ():
-                end = spread.end[dep]
-                if end is not None and not spread.lets_through(number, end) and dep not in unfinished:
-                    text = f"its dependency {shown(self.steps[dep].path)} was {end}; retry that as well"
-                    raise InvalidRequest(f"step {shown(self.steps[number].path)}: {text}")
-        if spread.discarded and chosen:
-            for step in spread.units():
-                if step.state is StepState.DISCARDED and step.number not in again:
-                    text = "the graph fails fast, and this step was discarded; retry it as well"
-                    raise InvalidRequest(f"step {shown(step.path)}: {text}")
+            step = self.steps[number]
+            step.tries, step.not_before = 0, None
+            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
+                step.run_id, step.run_attempt = None, 0
+            self._spread.set(number, StepState.SUSPENDED)
+        self._settle()
 
     def _cascaded(self, chosen: Sequence[int]) -> list[int]:
         """These, and those that were cancelled because of them."""

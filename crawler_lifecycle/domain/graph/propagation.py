@@ -39,8 +39,8 @@ class Propagation:
         self.steps = steps
         self.changed = changed
         self.fail_fast = fail_fast
-        self.discarded = False
-        """True when the graph fails fast, and a step has failed for good."""
+        self.discarded: Step | None = None
+        """The first step that has failed for good, when the graph fails fast."""
         self.grow()
 
     def grow(self) -> None:
@@ -134,7 +134,7 @@ class Propagation:
     def settle(self) -> None:
         """Let the states have their effects, and find the facts anew."""
         if self.fail_fast:
-            self.discarded = any(step.state is StepState.DISCARDED for step in self.units())
+            self.discarded = next((step for step in self.units() if step.state is StepState.DISCARDED), None)
             self.touch(step.number for step in self.steps if self.discarded and step.state in UNSTARTED)
         for one in self._order:
             if self._news[one]:
@@ -190,8 +190,9 @@ class Propagation:
         step, gate = self.steps[number], self.gate[number]
         if gate is Gate.DOOMED:
             self.set(number, StepState.CANCELLED, UPSTREAM, self._why_doomed(number))
-        elif self.discarded:
-            self.set(number, StepState.CANCELLED, FAIL_FAST, "the graph fails fast, and a step of it was discarded")
+        elif self.discarded is not None:
+            why = f"the graph fails fast, and {shown(self.discarded.path)} was discarded"
+            self.set(number, StepState.CANCELLED, FAIL_FAST, why)
         elif gate is Gate.SHUT:
             if not self._waits_well(step):
                 self.set(number, StepState.SUSPENDED)
