@@ -4,10 +4,9 @@
 in memory.
 """
 
-from .job import Job, current_job
+from .job import Cancel, Job, Record, Snooze, current_job
 from .jobs import NewJob, crawl, manager, worker
 from .platform import PlatformUnavailable
-from .results import Cancel, Record, Snooze
 from .workflow import Graph, Status, Workflow
 
 __all__ = [

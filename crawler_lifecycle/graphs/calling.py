@@ -10,8 +10,7 @@ from typing import Any
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import of_json
 
-from .job import Job, current_job, executing
-from .results import Cancel, Record, Snooze
+from .job import Cancel, Job, Record, Snooze, current_job, executing
 from .workflow import Workflow
 
 

@@ -27,8 +27,7 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.loopback import leads_here
 from crawler_lifecycle.domain.values import of_json
 
-from .platform import Document, PlatformUnavailable
-from .results import with_above
+from .platform import Document, PlatformUnavailable, with_above
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""``Job``: a step as the code sees it that it calls, and as a handle finds it."""
+"""``Job``: a step as the code sees it that it calls, and as a handle finds it; and what that code may answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crawler_lifecycle.domain.bounds import YEAR_S, refusal
 from crawler_lifecycle.domain.values import of_json
 
 from .asking import current
@@ -16,6 +17,8 @@ from .platform import Document
 
 #: Seconds for which the answer of ``cancelled`` holds.
 ASKED_S = 0.5
+#: Bytes that ``Record`` takes when nothing is said.
+RECORD_MAX = 64 * 1024 * 1024
 
 
 @dataclass
@@ -132,3 +135,61 @@ def executing(job: Job | None) -> None:
 def time_of(value: Any) -> Any:
     """A time that a document tells, as text or as it is."""
     return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+# --- answers of a function or a worker --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The step is cancelled; what depends on it is too, unless it ignores that.
+
+    >>> from crawler_lifecycle.graphs import Cancel, Workflow
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def check():
+    ...     return Cancel("nothing is new")
+    >>> with in_memory():
+    ...     workflow = Workflow().add("check", check).start()
+    ...     print(workflow.wait().state, workflow.get_job("check").reason)
+    cancelled nothing is new
+    """
+
+    reason: str = "it returned Cancel"
+    """For people: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """The step is tried again after so many seconds, and this time does not count.
+
+    >>> from crawler_lifecycle.graphs import Snooze, Workflow, current_job
+    >>> from crawler_lifecycle.graphs.testing import in_memory
+    >>> def check():
+    ...     return Snooze(60) if current_job().attempt < 3 else "ready"
+    >>> with in_memory():
+    ...     status = Workflow().add("check", check).start().wait()
+    >>> status.state, status.duration
+    ('completed', datetime.timedelta(seconds=120))
+    """
+
+    seconds: float
+    """At most a year of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= YEAR_S:
+            raise refusal("seconds", self.seconds, f"give 0 to {YEAR_S:g} seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A worker's result. (A function's result is recorded without it.)
+
+    >>> from crawler_lifecycle.graphs import Record
+    >>> Record({"items": 7}, limit=1_000_000)
+    Record(value={'items': 7}, limit=1000000)
+    """
+
+    value: Any
+    """A value that JSON can hold, and dates, times, decimals, UUIDs and bytes."""
+    limit: int = RECORD_MAX
+    """Most bytes of it; a larger one fails the try."""

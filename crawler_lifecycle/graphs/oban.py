@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import refusal
 
-from .job import Job
+from .job import Cancel, Job, Record, Snooze
 from .jobs import worker
-from .results import Cancel, Record, Snooze
 from .workflow import Graph, Status
 from .workflow import Workflow as _Workflow
 

@@ -1,8 +1,9 @@
-"""Questions and commands of a handle. The gateway answers, or the worker around a function, or a test's memory."""
+"""Questions and commands of a handle. The gateway answers, or the worker around a function, or a test's memory; and
+results as those see them who ask for several."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from crawler_lifecycle.domain.graph.spec import GraphSpec
@@ -68,3 +69,28 @@ class Platform(Protocol):
 
 class PlatformUnavailable(ConnectionError):
     """Nobody answers: no gateway is known, it cannot be reached, or refuses the caller. The text says what to do."""
+
+
+def with_above(path: str) -> list[str]:
+    """A path, and before it those of the graphs that it is in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def nested(recorded: Mapping[str, Any], below: str) -> Any:
+    """Results by path as dicts within dicts, from this path on; the result itself when that is one step. Of a step that
+    has grafted, what is in it counts and not its own."""
+    holding = {path.rpartition("/")[0] for path in recorded}
+    if below in recorded and below not in holding:
+        return recorded[below]
+    prefix = f"{below}/" if below else ""
+    found: dict[str, Any] = {}
+    for path, value in recorded.items():
+        if path in holding or not path.startswith(prefix):
+            continue
+        *above, name = path.removeprefix(prefix).split("/")
+        level = found
+        for one in above:
+            level = level.setdefault(one, {})
+        level[name] = value
+    return found or None

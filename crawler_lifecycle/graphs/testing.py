@@ -21,15 +21,14 @@ from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_failure
 from crawler_lifecycle.domain.graph.pages import fingerprint
+from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
-from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
 from .calling import Meant, NotCallable, execute
-from .job import Job
-from .platform import Document
-from .results import Cancel, Record, Snooze, nested, with_above
+from .job import Cancel, Job, Record, Snooze
+from .platform import Document, nested, with_above
 
 #: When every simulation begins.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,6 +58,10 @@ class _Row:
         """Say whether those get something of it that depend on it."""
         return self.result is not None or (self.state is StepState.COMPLETED and self.kind is not StepKind.GRAPH)
 
+    @property
+    def graft_is_empty(self) -> bool:
+        return self.step.graft and self.result is None and self.gave
+
     def value(self) -> Any:
         return None if self.result is None else decode(self.result)
 
@@ -83,6 +86,9 @@ class _Graph:
     def take_added(self) -> None:
         self.rows += [_Row(step, spec) for step, spec in self.engine.added]
         self.engine.added.clear()
+
+    def row(self, path: str) -> _Row:
+        return self.rows[self.engine.numbers([path])[0]]
 
     def inside(self, paths: Sequence[str] | None) -> list[_Row]:
         """These steps and all in them, graphs left out; a path that is not there is nothing."""
@@ -134,12 +140,10 @@ class Memory:
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
         graph = self._graphs.get(key)
         rows = graph.inside(paths) if graph else []
-        why = graph.engine.waiting if graph else None
-        return [_document(row) | {"reason": row.reason or (why and why(row.step.number))} for row in rows]
+        return [_document(row) | {"reason": row.reason or graph.engine.waiting(row.number)} for row in rows if graph]
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        graph = self._graphs.get(key)
-        rows = graph.inside(paths) if graph else []
+        rows = self._graphs[key].inside(paths) if key in self._graphs else []
         return {row.path: row.value() for row in rows if row.result is not None}
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
@@ -166,8 +170,8 @@ class Memory:
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         graph = self._known(key)
-        row = graph.rows[graph.engine.numbers([path])[0]]
-        if (row.step.attempt, row.state) != (attempt, StepState.EXECUTING):
+        row = graph.row(path)
+        if self.cancelled(key, path, attempt):
             raise Fenced(f"step {path!r}: its attempt {attempt} does not execute; only the running step may graft")
         if row.graft == fingerprint(spec):
             return
@@ -179,8 +183,8 @@ class Memory:
         graph.take_added()
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
-        step = self._known(key).rows[self._known(key).engine.numbers([path])[0]].step
-        return (step.attempt, step.state) != (attempt, StepState.EXECUTING)
+        row = self._known(key).row(path)
+        return (row.attempt, row.state) != (attempt, StepState.EXECUTING)
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         graph = self._known(key)
@@ -206,7 +210,7 @@ class Memory:
         for batch in picked.batches:
             for number in batch.steps:
                 row = graph.rows[number]
-                if row.state is StepState.AVAILABLE and row.step.batch == batch.number:
+                if row.state is StepState.AVAILABLE and row.batch == batch.number:
                     row.step.state = StepState.EXECUTING
                     row.step.attempt, row.step.tries = row.step.attempt + 1, row.step.tries + 1
                     self._end(graph, row, self._execute(graph, row))
@@ -284,18 +288,14 @@ class Memory:
         level = row.path.rpartition("/")[0]
         context, deps = self.context(graph.key, level) or {}, row.spec.deps
         if level and row.job.get("style") == "item":  # of a fan-out: what that depends on
-            [group] = [one for one in graph.rows if one.path == level]
-            level, deps = level.rpartition("/")[0], group.spec.deps
+            level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
         for dep in deps:
             path = f"{level}/{dep}" if level else dep
             inside = [one for one in graph.rows if path in with_above(one.path)]
             holding = {one.path.rpartition("/")[0] for one in inside}
-            holding |= {one.path for one in inside if one.step.graft and one.result is None and one.gave}
-            graphs: dict[str, Any] = {
-                one.path: {} for one in inside if one.kind is StepKind.GRAPH or one.path in holding
-            }
-            gave = graphs | {one.path: one.value() for one in inside if one.gave and one.path not in graphs}
-            if gave:
+            holding |= {one.path for one in inside if one.graft_is_empty or one.kind is StepKind.GRAPH}
+            given = [one for one in inside if one.gave or one.path in holding]
+            if gave := {one.path: {} if one.path in holding else one.value() for one in given}:
                 context[dep] = nested(gave, path)
         return context
 

@@ -24,8 +24,7 @@ from crawler_lifecycle.domain.values import NoValue, to_json
 from .asking import asked, current
 from .job import Job, time_of
 from .jobs import NewJob, amount, function, job_of, step_options
-from .platform import Document
-from .results import nested
+from .platform import Document, nested
 
 Names = str | Iterable[str] | None
 #: Options of ``add_cascade`` with items that are the group's; all others are those of its steps.

@@ -3,8 +3,10 @@
 It needs nothing beside the standard library and ``domain``, so a class can be tried anywhere (``managers.testing``).
 """
 
-from .base import BaseLoopScript, BaseScript, CachedFinishedJobsMixin, WorkFlowManager
-from .crawl import AsyncSchedulerCrawlManagerMixin, CrawlManager, GeneratorCrawlManager, PeriodicCrawlManager
+from .base import BaseLoopScript, BaseScript
+from .crawl import CrawlManager, PeriodicCrawlManager
+from .generator import AsyncSchedulerCrawlManagerMixin, GeneratorCrawlManager
+from .manager import CachedFinishedJobsMixin, WorkFlowManager
 from .stats import SpiderStatsAggregatorMixin
 from .types import FullJobParams, JobDict, JobKey, JobMeta, JobParams, Outcome, ScheduleArgs, SpiderName, StopRetry
 

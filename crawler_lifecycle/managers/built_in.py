@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .crawl import GeneratorCrawlManager
+from .generator import GeneratorCrawlManager
 from .types import FullJobParams
 
 

@@ -1,4 +1,4 @@
-"""Crawl managers: one job, the same job again and again, or a stream of jobs from a generator."""
+"""Crawl managers: one job, or the same job again and again."""
 
 from __future__ import annotations
 
@@ -6,41 +6,27 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
-from inspect import isawaitable
 from typing import Any, cast
 
-from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.managers.jobs import (
-    JobDefaults,
-    jobseq_of,
-    merged,
-    override_of,
-    params_of,
-    retry_delay,
-    retry_params,
-)
+from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, override_of, params_of
 from crawler_lifecycle.domain.managers.manager import (
     CYCLE_S,
-    Added,
     Ended,
     Hooked,
     HookFailed,
     Job,
-    JobState,
     Live,
     Waiting,
     run_request_id,
 )
-from crawler_lifecycle.domain.managers.manager import jobseq as jobseq_tag
-from crawler_lifecycle.domain.managers.window import Later, Rules
 
-from .base import WorkFlowManager
-from .cycle import HOOKS_S, TURN, Turn
+from .cycle import HOOKS_S
+from .manager import WorkFlowManager
 from .options import json_object
-from .savepoint import Savepoint, check_state, no_coroutine, where
+from .savepoint import check_state, no_coroutine, undone_on_error, where
 from .stats import SpiderStatsAggregatorMixin
-from .types import FullJobParams, JobKey, JobParams, Outcome, SpiderName, StopRetry
+from .types import JobKey, JobParams, Outcome, SpiderName
 
 _LOG = logging.getLogger(__name__)
 #: What runs for an end, where a class has its own.
@@ -134,7 +120,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         try:
             return self.schedule_spider_with_jobargs(_params_for_hook(waiting.job), waiting.job.spider)
         except (Exception, SystemExit) as error:
-            self._cycle.note(f"schedule_spider_with_jobargs of {_named(waiting.job)}: {where(error)}")
+            self._cycle.note(f"schedule_spider_with_jobargs of {named_job(waiting.job)}: {where(error)}")
             return None
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -174,15 +160,14 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             after = page[-1].item_id
 
     def _still_running(self, live: Live) -> None:
-        saved = Savepoint(self)
+        hook: Callable[..., Any] = self.running_job_hook
         self._platform.entering("running_job_hook", live.item_id)
         try:
-            hook: Callable[..., Any] = self.running_job_hook
-            no_coroutine("running_job_hook", hook(live.key))
-            check_state(self.state)
+            with undone_on_error(self):
+                no_coroutine("running_job_hook", hook(live.key))
+                check_state(self.state)
         except (Exception, SystemExit) as error:
-            saved.undo()
-            self._cycle.note(f"running_job_hook of {_named(live.job)}: {where(error)}")
+            self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
     def _handle(self, ended: Ended) -> bool:
         """Run the hooks of one end (S-33), once for each attempt of its run; whether it is handled now."""
@@ -191,18 +176,17 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         cycle.handled[live.key] = cycle.ends.pop(live.key)
         if ended.given_up:
             cycle.window.ended(ended)
-            cycle.note(f"the hooks of {_named(live.job)} failed too often; its end counts without them")
+            cycle.note(f"the hooks of {named_job(live.job)} failed too often; its end counts without them")
             if bad and self._inherits_outcomes and self.get_close_reason() is None:
                 self.set_close_reason(ended.outcome)
         else:
-            saved = Savepoint(self)
             try:
-                self._run_hooks(ended, bad)
-                check_state(self.state)
-                self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
+                with undone_on_error(self):
+                    self._run_hooks(ended, bad)
+                    check_state(self.state)
+                    self.aggregate_spider_stats({"spider": live.job.spider, **ended.metadata})
             except (Exception, SystemExit) as error:
-                saved.undo()
-                told = f"hooks of {_named(live.job)}: {where(error)}"
+                told = f"hooks of {named_job(live.job)}: {where(error)}"
                 cycle.failed.append(HookFailed(live.item_id, ended.attempt, told))
                 cycle.note(told)
                 _LOG.exception("a hook of %s raised", live.key)
@@ -285,268 +269,9 @@ class PeriodicCrawlManager(CrawlManager):
         return True
 
 
-class GeneratorCrawlManager(CrawlManager):
-    """Runs a job for each item of a generator, so many at once as ``max_running_jobs`` says.
-
-    >>> from crawler_lifecycle.managers import GeneratorCrawlManager
-    >>> from crawler_lifecycle.managers.testing import simulate
-    >>> class Shops(GeneratorCrawlManager):
-    ...     name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "shops", "shop.com", 60, 2, 1
-    ...     def set_parameters_gen(self):
-    ...         for country in ("de", "fr", "it"):
-    ...             yield {"country": country}
-    >>> record = simulate(Shops, outcomes={2: "banned"})
-    >>> [(job.seq, job.retry, job.spider_args["country"]) for job in record.scheduled]
-    [(1, 0, 'de'), (2, 0, 'fr'), (2, 1, 'fr'), (3, 0, 'it')]
-    >>> record.close_reason, record.most_live
-    ('finished', 2)
-    """
-
-    _inherits_outcomes = _reads_outcomes = False
-    #: Tries of a job after its first bad end.
-    MAX_RETRIES = 0
-    #: Seconds before the first retry; each further one waits ``retry_delay_factor`` times as long, up to the maximum.
-    retry_delay: float = 0
-    retry_delay_factor: float = 2
-    retry_delay_max: float = 3600
-    #: Most live jobs of each spider; ``None``: no limit.
-    max_jobs_per_spider: int | None = None
-    #: Most live jobs of each ``cap_key``: one number for all keys, or numbers by key. ``None``: no limit.
-    max_per_key: int | Mapping[str, int] | None = None
-    #: What a yield that cannot be a job does: ``stop`` the manager, or ``skip`` the item, which is counted and listed.
-    on_item_error = "stop"
-    #: What new source code of the class does to a manager that goes on: ``replay`` the generator, ``continue`` behind
-    #: its position (so does every new process then), or ``fail``.
-    on_code_change = "replay"
-
-    def __init__(self) -> None:
-        self._acquired: set[str] = set()
-        """Identities of jobs of other flows that count as its own."""
-        super().__init__()
-
-    # --- the source --------------------------------------------------------------------------------------------------
-
-    def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
-        """Yield a dictionary of spider arguments for each job; ``spider``, ``units``, ``tags``, ``job_settings`` and
-        ``project_id`` in it are no arguments. It must yield the same again after a restart."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has no set_parameters_gen; write one that yields dictionaries"
-        )
-
-    @classmethod
-    def create_dupe_filter(cls) -> Any:
-        """Without effect: identities are kept with the jobs, exactly."""
-        return None
-
-    def add_job(self, spider: SpiderName, job_args_override: JobParams | None = None) -> None:
-        """Queue a job before what the generator yields. It is left out when a job with these arguments is known.
-
-        Tags that have a ``JOBSEQ=`` make it the next try of that job (S-57).
-        """
-        override = override_of(job_args_override)
-        number = jobseq_of(tag for tag in override.get("tags") or [] if isinstance(tag, str))
-        if number is None:
-            self._add(merged(override, spider, self._defaults()))
-        else:
-            self._add(merged(override, spider, self._defaults()), seq=number[0], retry=number[1] + 1)
-
-    def _add(self, job: Job, **more: Any) -> bool:
-        if self._known(job):
-            _LOG.warning("%s was scheduled before with the same arguments; it is left out", _named(job))
-            self.stats.inc_value("crawlmanager/duplicates")
-            return False
-        self._cycle.window.add(Added(0, job, **more))
-        return True
-
-    def _known(self, job: Job) -> bool:
-        return job.identity in self._acquired or super()._known(job)
-
-    def resume_workflow(self) -> None:
-        """As of any manager; with ``acquire_all_jobs`` jobs of other flows are not run again (S-63)."""
-        super().resume_workflow()
-        if self.acquire_all_jobs:
-            states = ["running", "pending"] + ([] if self.dont_acquire_finished_jobs else ["finished"])
-            for job in self._of_other_flows(states):
-                self._acquired.add(Job(job["spider"], job["spider_args"]).identity)
-
-    def add_delayed_jobs(self, params: FullJobParams) -> None:
-        """Queue a job, as ``add_job`` does."""
-        self.add_job(params["spider"], params)
-
-    # --- who may start -----------------------------------------------------------------------------------------------
-
-    def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Override: ``False`` keeps the job for a later cycle."""
-        return True
-
-    def cap_key(self, params: FullJobParams) -> str | None:
-        """Override: the key under which the job counts for ``max_per_key``; ``None``: under none."""
-        return None
-
-    def get_max_jobs_per_spider(self, spider: SpiderName) -> int | None:
-        """Most live jobs of this spider; override for a cap of its own."""
-        return self.max_jobs_per_spider
-
-    def spider_running_count(self, spider: SpiderName) -> int:
-        """Live jobs of this spider, those picked in this cycle included."""
-        return self._cycle.window.live_by_spider[spider]
-
-    def get_running_spiders(self) -> set[SpiderName]:
-        return set(self._cycle.window.live_by_spider)
-
-    def spider_delayed_count(self, spider: SpiderName) -> int:
-        return self._cycle.window.delayed_by_spider[spider]
-
-    def get_delayed_spiders(self) -> set[SpiderName]:
-        return set(self._cycle.window.delayed_by_spider)
-
-    def get_delayed_jobs(self) -> list[FullJobParams]:
-        """Copies of the jobs that were delayed when the cycle began."""
-        jobs: list[FullJobParams] = []
-        after = 0
-        while page := self._platform.waiting_jobs(JobState.DELAYED, after):
-            jobs += [cast(FullJobParams, params_of(waiting.job)) for waiting in page]
-            after = page[-1].item_id
-        return jobs
-
-    def _rules(self) -> Rules:
-        has_key, has_predicate = self._overrides("cap_key"), self._overrides("can_schedule_job_with_params")
-        return Rules(
-            self._cap(),
-            may_start=self._may_start if has_predicate else lambda job: True,
-            spider_cap=lambda spider: _cap_of("max_jobs_per_spider", self.get_max_jobs_per_spider(spider)),
-            key_of=self._key_of if has_key else lambda job: None,
-            key_cap=self._key_cap,
-        )
-
-    def _may_start(self, job: Job) -> bool:
-        name = "can_schedule_job_with_params"
-        answer = self._ask(name, job)
-        if answer is None:
-            raise self._later(name, f"{name} of {_named(job)} answered None; answer True or False")
-        return bool(answer)
-
-    def _key_of(self, job: Job) -> str | None:
-        answer = self._ask("cap_key", job)
-        if answer is not None and not isinstance(answer, str | int):
-            raise self._later("cap_key", f"cap_key of {_named(job)} answered {answer!r:.60}; answer a text or None")
-        return None if answer is None else str(answer)[:200]
-
-    def _key_cap(self, key: str) -> float | None:
-        most = self.max_per_key
-        return _cap_of("max_per_key", most.get(key) if isinstance(most, Mapping) else most)
-
-    def _ask(self, method: str, job: Job) -> Any:
-        if self._cycle.took_s >= CYCLE_S:
-            raise Later(f"its class took {CYCLE_S:g} s in one cycle, so it is asked in the next")
-        try:
-            return no_coroutine(method, getattr(self, method)(params_of(job)))
-        except (Exception, SystemExit) as error:
-            raise self._later(method, f"{method} of {_named(job)}: {where(error)}") from None
-
-    def _later(self, method: str, error: str) -> Later:
-        self._cycle.note(error)
-        return Later(f"{method} failed")
-
-    # --- ends and cycles ---------------------------------------------------------------------------------------------
-
-    def bad_outcome_hook(
-        self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
-    ) -> None:
-        """Override: a job that failed. Here it is tried again, up to ``MAX_RETRIES`` times (S-58)."""
-        ended = self._cycle.handled.get(jobkey)
-        tagged = jobseq_of(job_args_override.get("tags") or [])
-        seq, retry = (ended.live.seq, ended.live.retry) if ended is not None else tagged or (None, 0)
-        if outcome == "cancelled" or (ended is not None and not ended.retryable) or retry >= self.MAX_RETRIES:
-            return
-        retry += 1
-        params = retry_params(job_args_override, retry, jobkey, {})
-        try:
-            change = self.get_retry_override(spider, outcome, cast(JobParams, deepcopy(params)), jobkey)
-        except StopRetry as why:
-            _LOG.info("%s ended as %s and is not tried again: %s", jobkey, outcome, why)
-            return
-        job = merged(retry_params(params, retry, jobkey, change), spider, self._defaults())
-        delay = retry_delay(self.retry_delay, self.retry_delay_factor, self.retry_delay_max, retry)
-        not_before = self._cycle.facts.now + delay if delay > 0 else None
-        if self._add(job, seq=seq, retry=retry, retry_of=jobkey, not_before=not_before):
-            _LOG.info("%s ended as %s: try %d of %d follows", jobkey, outcome, retry, self.MAX_RETRIES)
-
-    def get_retry_override(
-        self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
-    ) -> JobParams:
-        """Override: what changes for the next try; ``StopRetry`` ends the tries of this job (S-59)."""
-        return JobParams()
-
-    def _job_tags(self, job: Job, seq: int, retry: int) -> list[str]:
-        return sorted([*super()._job_tags(job, seq, retry), jobseq_tag(seq, retry)])
-
-    def workflow_loop(self) -> Any:
-        """Run the hooks, and give each free slot to the next job; over when nothing is left (S-52, S-61)."""
-        self.check_running_jobs()
-        self._start_waiting()
-        return not self._cycle.window.over
-
-
-class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
-    """Schedules the jobs of a cycle at the same time; ``run`` is a coroutine (S-64).
-
-    >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
-    >>> from crawler_lifecycle.managers.testing import simulate
-    >>> class Shops(AsyncSchedulerCrawlManagerMixin):
-    ...     name, spider, loop_mode = "shops", "shop.com", 60
-    ...     def set_parameters_gen(self):
-    ...         yield from ({"page": page} for page in range(3))
-    >>> simulate(Shops).args
-    [{'page': '0'}, {'page': '1'}, {'page': '2'}]
-    """
-
-    async def run(self) -> Any:
-        """For ``asyncio.run(X().run())``."""
-        import asyncio
-
-        return await asyncio.to_thread(super().run)
-
-    async def schedule_spider_with_jobargs(
-        self, job_args_override: JobParams | None = None, spider: SpiderName | None = None
-    ) -> Any:
-        return super().schedule_spider_with_jobargs(job_args_override, spider)
-
-    async def workflow_loop(self) -> Any:
-        self.check_running_jobs()
-        await self._start_waiting_at_once()
-        return not self._cycle.window.over
-
-    async def _start_waiting_at_once(self) -> None:
-        """Reserve every free slot, and schedule all of these jobs together."""
-        import asyncio
-
-        rules, turns = self._rules(), []
-        while self._cycle.took_s < CYCLE_S and (waiting := self._cycle.window.reserve(rules)) is not None:
-            turns.append(Turn(waiting))
-        await asyncio.gather(*(self._start_one(turn) for turn in turns))
-        for turn in turns:
-            self._settle(turn)
-
-    async def _start_one(self, turn: Turn) -> None:
-        TURN.set(turn)
-        try:
-            scheduling = self._call_schedule(turn.waiting)
-            if isawaitable(scheduling):
-                await scheduling
-        except (Exception, SystemExit) as error:
-            self._cycle.note(f"schedule_spider_with_jobargs of {_named(turn.waiting.job)}: {where(error)}")
-
-
 def _by_start(one: Ended | Live) -> tuple[float, int, int]:
     live = one.live if isinstance(one, Ended) else one
     return float("inf") if live.started_at is None else live.started_at, live.seq, live.retry
-
-
-def _cap_of(name: str, most: object) -> float | None:
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0):
-        raise refusal(name, most, "give a number from 0, or None for no limit")
-    return most
 
 
 def _params_for_hook(job: Job) -> JobParams:
@@ -556,7 +281,7 @@ def _params_for_hook(job: Job) -> JobParams:
     return cast(JobParams, params)
 
 
-def _named(job: Job) -> str:
+def named_job(job: Job) -> str:
     """A job as errors name it."""
     shown = ", ".join(f"{name}={value[:40]}" for name, value in list(job.spider_args.items())[:3])
     return f"{job.spider}({shown})"

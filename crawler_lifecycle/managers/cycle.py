@@ -63,11 +63,11 @@ class Cycle:
     coming: dict[str, list[str]] = field(default_factory=dict)
     """Jobs that were scheduled here and have no run yet: their tags by their key."""
     begun: bool = False
-    """Whether this is a cycle, and not what comes before the first."""
+    """False for what comes before the first cycle."""
     again_s: float | None = None
-    """When the class itself wants the next cycle."""
+    """Seconds after which the class itself wants the next cycle."""
     waiting: str | None = None
-    """What the class itself waits for."""
+    """One sentence of the class itself: what it waits for."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
     tell: Callable[[], None] = lambda: None

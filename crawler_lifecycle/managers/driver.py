@@ -12,22 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.jobs import JobDefaults, merged, params_of_yield
-from crawler_lifecycle.domain.managers.manager import (
-    CHOICES,
-    PAGE_BYTES,
-    PAGE_ITEMS,
-    Decision,
-    Facts,
-    Page,
-    SourceItem,
-)
+from crawler_lifecycle.domain.managers.manager import CHOICES, PAGE_BYTES, PAGE_ITEMS, Decision, Facts, Page, SourceItem
 
-from .base import BaseLoopScript, BaseScript, WorkFlowManager, option_parser
-from .crawl import CrawlManager, GeneratorCrawlManager
+from .base import BaseLoopScript, BaseScript, option_parser
+from .crawl import CrawlManager
 from .cycle import Cycle, building
+from .generator import GeneratorCrawlManager
+from .manager import WorkFlowManager
 from .options import OptionParser, parse
 from .platform import Platform
-from .savepoint import Savepoint, check_state, no_coroutine, where
+from .savepoint import check_state, no_coroutine, undone_on_error, where
 from .types import ClassError
 
 if TYPE_CHECKING:
@@ -61,9 +55,9 @@ class Driver:
         self._kept = json.dumps(self.script.state, sort_keys=True)
         """The state as it was last decided."""
         self._last: Decision | None = None
-        """What the last cycle decided, once there was one."""
+        """Decision of the last cycle, once there was one."""
         self._leaving = False
-        """Whether the class wants no further cycle, and ends that it has not handled are all that is left."""
+        """True when the class wants no further cycle, and ends that it has not handled are all that is left."""
 
     def begin(self) -> None:
         """``on_start``, then, after another process, the resume hooks. The next decision has what they did."""
@@ -164,14 +158,11 @@ class Driver:
             script._cycle = Cycle.of(facts, None)
             script._cycle.begun = True
             script.close_reason = script.close_reason or reason
-        saved = Savepoint(script)
         try:
-            self._platform.entering("on_close")
-            self._user("on_close", script.on_close)
-            self._user("on_close", check_state, script.state)
-        except ClassError:
-            saved.undo()
-            raise
+            with undone_on_error(script):
+                self._platform.entering("on_close")
+                self._user("on_close", script.on_close)
+                self._user("on_close", check_state, script.state)
         finally:
             if self._loop is not None:
                 self._loop.close()

@@ -29,7 +29,7 @@ class OwnedQuery:
     states: list[str]
     """``pending``, ``running``, ``finished``."""
     all_flows: bool = False
-    """Those of managers of this name in every flow."""
+    """True for jobs of managers of this name in every flow."""
     spider: str | None = None
     project_id: str | None = None
     after: str | None = None

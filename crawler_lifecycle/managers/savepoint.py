@@ -6,6 +6,8 @@ import inspect
 import json
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -57,22 +59,19 @@ def no_coroutine(method: str, answer: Any) -> Any:
     return answer
 
 
-class Savepoint:
-    """The decisions of a script before a hook ran."""
-
-    def __init__(self, script: BaseScript) -> None:
-        cycle = script._cycle
-        self._script, self._window = script, cycle.window.saved()
-        self._state, self._stats = deepcopy(script.state), script.stats.get_stats()
-        self._close_reason, self._flow_tags = script.close_reason, list(script._flow_tags)
-        self._new_tags, self._coming = len(cycle.flow_tags), dict(cycle.coming)
-
-    def undo(self) -> None:
-        """Go back."""
-        script, cycle = self._script, self._script._cycle
-        cycle.window.restore(self._window)
-        script.state = self._state
-        script.stats.restore(self._stats)
-        script.close_reason, script._flow_tags = self._close_reason, self._flow_tags
-        del cycle.flow_tags[self._new_tags :]
-        cycle.coming = self._coming
+@contextmanager
+def undone_on_error(script: BaseScript) -> Iterator[None]:
+    """Leave the decisions of the script as they were before when something is raised inside."""
+    cycle = script._cycle
+    window, state, stats = cycle.window.saved(), deepcopy(script.state), script.stats.get_stats()
+    close_reason, flow_tags = script.close_reason, list(script._flow_tags)
+    new_tags, coming = len(cycle.flow_tags), dict(cycle.coming)
+    try:
+        yield
+    except (Exception, SystemExit):
+        cycle.window.restore(window)
+        script.state, script.close_reason, script._flow_tags = state, close_reason, flow_tags
+        script.stats.restore(stats)
+        del cycle.flow_tags[new_tags:]
+        cycle.coming = coming
+        raise

@@ -26,10 +26,11 @@ from crawler_lifecycle.domain.managers.manager import (
     Page,
     Start,
     Waiting,
+    new_numbers,
     outcome_of,
     run_request_id,
+    yields_behind,
 )
-from crawler_lifecycle.domain.managers.rows import new_numbers, yields_behind
 from crawler_lifecycle.domain.managers.scrapy_cloud import FAILED_HERE, never_retried
 
 from .base import BaseScript
@@ -63,12 +64,12 @@ class Record:
     hooks: list[tuple[str, int | None]] = field(default_factory=list)
     """Methods of the class that were called, and the number of the job that each was about."""
     waits: list[str] = field(default_factory=list)
-    """Why nothing more was picked: each sentence once, as it came."""
+    """Sentences that say why nothing more was picked: each once, as it came."""
     errors: list[str] = field(default_factory=list)
-    """What the class did wrong."""
+    """Errors of the class."""
     close_reason: str | None = None
     failed: bool = False
-    """Whether the manager FAILED."""
+    """True when the manager FAILED."""
     stats: dict[str, float] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     flow_tags: list[str] = field(default_factory=list)
@@ -77,7 +78,7 @@ class Record:
     left: int = 0
     """Jobs that still ran at its end."""
     seconds: float = 0.0
-    """How long it took."""
+    """Seconds from its beginning to its end."""
     over: bool = False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -14,9 +15,8 @@ from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
-from crawler_lifecycle.graphs.job import Job
+from crawler_lifecycle.graphs.job import Cancel, Job, Record, Snooze
 from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
 
 from . import loading
 from .wire import Pipes, read_frames, write_frames
@@ -115,7 +115,8 @@ class _Worker:
             return self.ask(name, bytes=self.put(({}, [part]) for part in parts), **arguments)
 
     def frames(self, size: int) -> list[tuple[Document, Any]]:
-        return [(head, _read(head, data)) for head, data in read_frames(self._given, size)]
+        found = ((json.loads(head), b"".join(chunks)) for head, chunks in read_frames(self._given, size))
+        return [(head, _read(head, data)) for head, data in found]
 
     def put(self, frames: Iterable[tuple[Document, Sequence[bytes]]]) -> int:
         return write_frames(self._result, frames, sys.maxsize)

@@ -24,8 +24,8 @@ from crawler_lifecycle.domain.managers.manager import (
     Job,
     Page,
     SourceItem,
+    yields_behind,
 )
-from crawler_lifecycle.domain.managers.rows import yields_behind
 from crawler_lifecycle.domain.run import check_tags
 
 from .wire import TEXT_MAX
@@ -48,10 +48,6 @@ MOST = {
     "retry_of": NAME_MAX,
     "waiting": 1000,
 }
-
-
-class Nonsense(Exception):
-    """A reply that cannot be; the text says what of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,86 +95,78 @@ _DECISION = TypeAdapter(Decision)
 
 
 def found(reply: object) -> FoundModule:
-    """Return what a module has. Raises ``Nonsense``."""
+    """Return what a module has. Like all of these it raises ``InvalidRequest`` for what cannot be."""
     module = _checked(_FOUND, reply)
     for plan in module.plans:
         if len(json.dumps(plan.options)) > JOB_BYTES:
-            raise Nonsense(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
+            raise InvalidRequest(f"options of {plan.plan}: more than {JOB_BYTES} bytes")
     return module
 
 
 def loaded(reply: object) -> Loaded:
-    """Return what was loaded. Raises ``Nonsense``."""
+    """Return what was loaded."""
     one = _checked(_LOADED, reply)
     for name, known in CHOICES.items():
         if (value := getattr(one, name)) not in known:
-            raise Nonsense(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
+            raise InvalidRequest(f"{name}: {value!r:.80} is not allowed; give one of {', '.join(known)}")
     return one
 
 
 def outcomes(reply: object) -> frozenset[str]:
-    """The failed outcomes of an object. Raises ``Nonsense``."""
+    """The failed outcomes of an object."""
     told = _checked(_OUTCOMES, reply, "failed_outcomes")
     return frozenset(told)
 
 
 def page(reply: object, after: int) -> Page:
-    """The next yields after this position. Raises ``Nonsense``."""
+    """The next yields after this position."""
     one = _checked(_PAGE, reply)
-    try:
-        if len(yields_behind(one, after)) != len(one.items) or one.position < after:
-            raise Nonsense(f"a page after position {after} that begins or ends before it")
-    except InvalidRequest as why:
-        raise Nonsense(str(why)) from None
+    if len(yields_behind(one, after)) != len(one.items) or one.position < after:
+        raise InvalidRequest(f"a page after position {after} that begins or ends before it")
     for item in one.items:
         if (item.job is None) == (item.error is None):
-            raise Nonsense(f"position {item.position}: a yield is a job or has an error")
+            raise InvalidRequest(f"position {item.position}: a yield is a job or has an error")
     return replace(one, items=[_item(item) for item in one.items])
 
 
 def _item(item: SourceItem) -> SourceItem:
-    problem = None if item.job is None else job_problem(item.job)
-    return item if problem is None else SourceItem(item.position, None, problem)
+    try:
+        if item.job is not None:
+            check_job(item.job)
+        return item
+    except InvalidRequest as why:
+        return SourceItem(item.position, None, str(why))
 
 
 def decision(reply: object) -> Decision:
-    """Return what a cycle decided. Raises ``Nonsense``."""
+    """Return what a cycle decided."""
     one = _checked(_DECISION, reply)
     if len(one.hooked) + len(one.failed) > CYCLE_ENDS:
-        raise Nonsense(f"more ends than the {CYCLE_ENDS} that a cycle gets")
+        raise InvalidRequest(f"more ends than the {CYCLE_ENDS} that a cycle gets")
     for job in [entry.job for entry in one.added] + [entry.job for entry in one.picked]:
-        problem = job_problem(job)
-        if problem is not None:
-            raise Nonsense(problem)
+        check_job(job)
     if one.state is not None and _size("state", one.state) > STATE_BYTES:
-        raise Nonsense(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
+        raise InvalidRequest(f"state: more than {STATE_BYTES} bytes of JSON; keep less in self.state")
     if len(one.stats) > STATS_MAX:
-        raise Nonsense(f"stats: {len(one.stats)} of them; {STATS_MAX} are the most")
+        raise InvalidRequest(f"stats: {len(one.stats)} of them; {STATS_MAX} are the most")
     for name in one.stats:
         _check_text("the name of a statistic", name, STAT_NAME_MAX)
-    try:
-        check_tags("flow_tags", one.flow_tags)
-    except InvalidRequest as why:
-        raise Nonsense(str(why)) from None
+    check_tags("flow_tags", one.flow_tags)
     if one.again_s is not None and not one.again_s >= 0:
-        raise Nonsense(f"again_s: {one.again_s} is not allowed; give seconds from now on")
+        raise InvalidRequest(f"again_s: {one.again_s} is not allowed; give seconds from now on")
     return one
 
 
-def job_problem(job: Job) -> str | None:
-    """Say why this cannot be a job, whatever crawlers there are; ``None`` when it can."""
-    try:
-        check_text("spider", job.spider, SPIDER_MAX, needed=True)
-        check_tags("tags", job.tags)
-        _check_bounds(job.project_id, "project_id")
-        for name, values in (("spider_args", job.spider_args), ("job_settings", job.job_settings)):
-            for key in values:
-                _check_text(f"a name in {name}", key, NAME_MAX)
-            if _size(name, values) > JOB_BYTES:
-                raise Nonsense(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
-    except (Nonsense, InvalidRequest) as why:
-        return str(why)
-    return None
+def check_job(job: Job) -> None:
+    """Raise ``InvalidRequest`` unless this can be a job, whatever crawlers there are."""
+    check_text("spider", job.spider, SPIDER_MAX, needed=True)
+    check_tags("tags", job.tags)
+    _check_bounds(job.project_id, "project_id")
+    for name, values in (("spider_args", job.spider_args), ("job_settings", job.job_settings)):
+        for key in values:
+            _check_text(f"a name in {name}", key, NAME_MAX)
+        if _size(name, values) > JOB_BYTES:
+            raise InvalidRequest(f"{name}: more than {JOB_BYTES} bytes of JSON; pass a reference instead")
 
 
 def _checked(adapter: TypeAdapter[T], reply: object, name: str = "") -> T:
@@ -186,16 +174,16 @@ def _checked(adapter: TypeAdapter[T], reply: object, name: str = "") -> T:
         one = adapter.validate_python(reply)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise Nonsense(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+        raise InvalidRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
     _check_bounds(one, name)
     return one
 
 
 def _check_bounds(value: object, name: str) -> None:
-    """Raise ``Nonsense`` unless every database takes what is in it. A job is judged by itself."""
+    """Raise ``InvalidRequest`` unless every database takes what is in it. A job is judged by itself."""
     if isinstance(value, list):
         if len(value) > (most := ENTRIES_MAX.get(name, 10_000)):
-            raise Nonsense(f"{name}: {len(value)} of them; {most} are the most")
+            raise InvalidRequest(f"{name}: {len(value)} of them; {most} are the most")
         for one in value:
             _check_bounds(one, name)
     elif is_dataclass(value) and not isinstance(value, Job):
@@ -204,23 +192,23 @@ def _check_bounds(value: object, name: str) -> None:
     elif isinstance(value, str):
         _check_text(name, value, MOST.get(name, TEXT_MAX))
     elif isinstance(value, int) and abs(value) > (most := MOST.get(name, ID_MAX)):
-        raise Nonsense(f"{name}: {value} is not allowed; {most} is the most")
+        raise InvalidRequest(f"{name}: {value} is not allowed; {most} is the most")
 
 
 def _check_text(name: str, value: str, most: int) -> None:
     if len(value) > most:
-        raise Nonsense(f"{name}: {value[:60]!r} … has {len(value)} characters; {most} are the most")
+        raise InvalidRequest(f"{name}: {value[:60]!r} … has {len(value)} characters; {most} are the most")
     if not _is_text(value):
-        raise Nonsense(f"{name}: {value[:60]!r} has characters that are no text (NUL, or half of a pair)")
+        raise InvalidRequest(f"{name}: {value[:60]!r} has characters that are no text (NUL, or half of a pair)")
 
 
 def _size(name: str, value: Mapping[str, Any]) -> int:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
-        raise Nonsense(f"{name}: {error}") from None
+        raise InvalidRequest(f"{name}: {error}") from None
     if "\\u0000" in text or not _is_text(text):
-        raise Nonsense(f"{name}: it has characters that are no text (NUL, or half of a pair)")
+        raise InvalidRequest(f"{name}: it has characters that are no text (NUL, or half of a pair)")
     return len(text.encode())
 
 

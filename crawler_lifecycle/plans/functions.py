@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanF
 from .output import for_people
 from .pool import Pool, Pooled, no_answer
 from .process import START_S, Answer, HostProcess, Rules
-from .wire import TEXT_MAX, FrameError, read_chunks, write_frames
+from .wire import TEXT_MAX, FrameError, read_frames, write_frames
 
 #: Calls after which a process is replaced: what functions leave behind in it has an end.
 CALLS_MAX = 1000
@@ -91,7 +91,7 @@ class FunctionProcess(Pooled):
         if type(size) is not int or not 0 <= size <= QUESTION_MAX:
             raise InvalidRequest(f"bytes: {size!r:.40} are not allowed; a question has at most {QUESTION_MAX}")
         try:
-            return [b"".join(chunks) for chunks in read_chunks(self._result, size)]
+            return [b"".join(chunks) for _, chunks in read_frames(self._result, size)]
         except FrameError as error:
             raise InvalidRequest(str(error)) from None
 
@@ -157,7 +157,7 @@ class FunctionProcess(Pooled):
                 value_bytes += len(chunk)
                 yield chunk
 
-        (parts,) = (list(packed(counted(chunks))) for chunks in read_chunks(self._result, size))
+        (parts,) = (list(packed(counted(chunks))) for _, chunks in read_frames(self._result, size))
         return FunctionReply("value", parts, value_bytes)
 
 

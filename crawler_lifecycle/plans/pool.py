@@ -33,7 +33,7 @@ class Pooled:
     key: int | None = None
     """Whose it is: there is one of each key at a time. ``None``: nobody's in particular."""
     outdated = False
-    """Whether the source of its code has changed since."""
+    """True when the source of its code has changed since."""
 
     def usable(self) -> bool:
         """Say whether it may be called again."""
@@ -49,7 +49,7 @@ class Pool(Generic[P]):
 
     def __init__(self, most: float = float("inf")) -> None:
         self.over = threading.Event()
-        """Whether all of them are being ended."""
+        """Set when all of them are being ended."""
         self.started, self.parked = 0, 0
         self._most = most
         self._changed = threading.Condition()
@@ -219,7 +219,7 @@ class Host(Pooled):
     def done(self) -> Decision | None:
         try:
             return None if self.process.did is None else calls.decision(self.process.did)
-        except calls.Nonsense:
+        except InvalidRequest:
             return None
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
@@ -229,7 +229,7 @@ class Host(Pooled):
         reply = self.process.call(name, limit_s, answer, self.alive, **arguments)
         try:
             return check(reply)
-        except calls.Nonsense as why:
+        except InvalidRequest as why:
             self.process.kill()
             raise PlanFailed(f"{self.process.label}: its answer to {name} cannot be: {why}") from None
 
@@ -246,7 +246,7 @@ class Hosts:
         self._known: set[int] = set()
         """Managers that were told to come back here."""
         self._printed: dict[int, str] = {}
-        """What processes printed and nobody has asked for, by manager."""
+        """Output of processes that nobody has asked for, by manager."""
         self._leaving = False
 
     @property

@@ -68,7 +68,7 @@ class Rules:
     passed_on: tuple[str, ...] = ()
     """Names of variables of ours that users' code sees, besides the usual ones."""
     folder: Path = field(default_factory=Path.cwd)
-    """Where users' modules are looked for first; also the working directory."""
+    """The folder in which users' modules are looked for first; also the working directory."""
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
         """The environment of a process: what is named, and nothing else of ours."""
@@ -83,9 +83,9 @@ class HostProcess:
         """Start it; it gets these open files too. Raises ``PlanFailed`` when the machine has no room for it."""
         self.label = label
         self.at: tuple[str, int | None] | None = None
-        """Where it said that it is: the name of a method, and the job that it is about."""
+        """Its place as it said last: the name of a method, and the job that it is about."""
         self.did: Any = None
-        """What it said last that it has done. Whoever reads it checks it."""
+        """Its work so far as it said last. Whoever reads it checks it."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         mark = uuid.uuid4().hex

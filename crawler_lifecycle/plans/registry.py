@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.managers.manager import BUILT_IN
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PLAN_MODULE, PLAN_READING, PlanRow
 from crawler_lifecycle.ports.protocols import PlanFailed
@@ -78,11 +78,11 @@ class Registry:
         self._named = [name for name in modules if name != ALL]
         self._all = ALL in modules
         self.modules = {name: _Module() for name in self._named}
-        """Those that this worker has. The processes with users' code look here."""
+        """Modules that this worker has. The processes with users' code look here."""
         self._queue = queue
         self._said: float | None = None
+        """The time at which the plans that are served now were put on record; ``None``: they were not yet."""
         self._began = time.monotonic()
-        """When what is served now was put on record; ``None``: it was not yet."""
         self._leaving = threading.Event()
 
     def run(self) -> None:
@@ -162,7 +162,7 @@ class Registry:
                 found = calls.found(reply)
             finally:
                 process.kill()
-        except (PlanFailed, calls.Nonsense) as why:
+        except (PlanFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
         rows = [

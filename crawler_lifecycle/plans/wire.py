@@ -69,7 +69,7 @@ class Pipes:
         self._read, self._write = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         self._me, self._asking = os.getpid(), threading.Lock()
         self.open = False
-        """Whether a call is under way: questions are answered then, and at no other time."""
+        """True while a call is under way: questions are answered then, and at no other time."""
 
     def receive(self) -> dict[str, Any] | None:
         """The next message; ``None`` when the worker is gone."""
@@ -127,25 +127,15 @@ def write_frames(file: int, frames: Iterable[tuple[Mapping[str, Any], Iterable[b
     return size
 
 
-def read_frames(file: int, size: int) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Return what ``write_frames`` has written. Raises ``FrameError``."""
+def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+    """The values that ``write_frames`` has written: what each is, as JSON, and its chunks; one is read to its end
+    before the next. Whoever wrote it is not believed: raises ``FrameError``."""
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:
-            try:
-                head = json.loads(found.readline(HEAD_MAX))
-            except (ValueError, RecursionError):
-                raise FrameError("a frame without a head") from None
-            yield head, b"".join(_chunks(found, size))
-
-
-def read_chunks(file: int, size: int) -> Iterator[Iterator[bytes]]:
-    """The same without the heads, each value in chunks; one is read to its end before the next. Whoever wrote it is not
-    believed: raises ``FrameError``."""
-    with _at_its_beginning(file, "rb") as found:
-        while found.tell() < size:
-            if not found.readline(HEAD_MAX).endswith(b"\n"):
+            head = found.readline(HEAD_MAX)
+            if not head.endswith(b"\n"):
                 raise FrameError("a frame without a head")
-            yield _chunks(found, size)
+            yield head, _chunks(found, size)
 
 
 def _at_its_beginning(file: int, mode: str) -> IO[bytes]:

@@ -41,7 +41,7 @@ from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec
 from crawler_lifecycle.graphs import Workflow
 from crawler_lifecycle.graphs.asking import current
 from crawler_lifecycle.graphs.job import current_job
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+from crawler_lifecycle.graphs.job import Cancel, Record, Snooze
 
 def note(word=None):
     job = current_job()

@@ -13,16 +13,14 @@ from crawler_lifecycle.domain.managers.manager import Job
 from crawler_lifecycle.domain.managers.scrapy_cloud import (
     FAILED_HERE,
     Cloud,
-    job_metadata,
     never_retried,
-    outcome_of,
     run_request_of,
-    state_of,
 )
 from crawler_lifecycle.domain.run import Resources, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.ports.runs import RunRow, TaskRow
 from crawler_lifecycle.settings import PlansSettings, Settings
+from crawler_lifecycle.store.managers.rows import job_metadata, outcome_of, state_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 CATALOGUE = [

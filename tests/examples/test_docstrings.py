@@ -13,8 +13,9 @@ from crawler_lifecycle import graphs, managers
 
 ROOMS = (managers, graphs)
 MODULES = (
-    *("managers.base", "managers.crawl", "managers.stats", "managers.testing", "managers.types"),
-    *("graphs.chancy", "graphs.job", "graphs.jobs", "graphs.oban", "graphs.results", "graphs.shub", "graphs.workflow"),
+    *("managers.base", "managers.manager", "managers.crawl", "managers.generator"),
+    *("managers.stats", "managers.testing", "managers.types"),
+    *("graphs.chancy", "graphs.job", "graphs.jobs", "graphs.oban", "graphs.shub", "graphs.workflow"),
 )
 #: Words for a text or a dictionary, what others derive from, and what is only raised.
 WORDS = {

@@ -32,7 +32,7 @@ from crawler_lifecycle.gateway.managers.requests import StartManager, StopManage
 from crawler_lifecycle.gateway.runs.requests import AddTasksBody, ResumeRun, StartRun, StopRun
 from crawler_lifecycle.gateway.schedules.commands import AskSchedule, Backfill, PauseSchedule, PutSchedule
 from crawler_lifecycle.gateway.webhooks.commands import AskTest, PauseWebhook, PutWebhook
-from crawler_lifecycle.plans.calls import job_problem
+from crawler_lifecycle.plans.calls import check_job
 from crawler_lifecycle.web.problems import JsonBody, Problem
 from crawler_lifecycle.workflows.requests import read_input
 
@@ -98,8 +98,7 @@ def of_step(field: str, text: str) -> None:
 
 def of_class(field: str, text: str) -> None:
     given: dict[str, Any] = {"spider": "books", field: [text] if field == "tags" else text}
-    if (why := job_problem(Job(**given))) is not None:
-        raise InvalidRequest(why)
+    check_job(Job(**given))
 
 
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)

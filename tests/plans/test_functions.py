@@ -26,7 +26,7 @@ from tests.plans.plans_support import module, nothing, until
 BODY = """
 import asyncio, functools, math, subprocess, threading
 from crawler_lifecycle.graphs.job import current_job
-from crawler_lifecycle.graphs.results import Cancel, Record, Snooze
+from crawler_lifecycle.graphs.job import Cancel, Record, Snooze
 
 def add(a, b=1): return a + b
 async def later(a):

@@ -23,8 +23,8 @@ from crawler_lifecycle.domain.graph.checks import check_begin, shown
 from crawler_lifecycle.domain.graph.commands import CancelSteps, RetrySteps
 from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.pages import decode_pages, fingerprint
+from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphSpec, StepKind, StepState
-from crawler_lifecycle.domain.graph.status import status_document
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.values import NoValue, unpacked
 from crawler_lifecycle.ports.graphs import Given, GraphRow, StepRow, StepWork

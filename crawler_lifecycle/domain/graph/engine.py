@@ -1,15 +1,15 @@
 """The life of a graph: a pure engine over integers.
 
-A step is a number: its place in the order in which steps were added. Unmet dependencies are counted and never searched
-for again, so that a graph costs O(edges) in all. The engine knows no clock and no database: it is made of rows, told
-what happened, and says which rows have changed.
+A step is a number: its place in the order in which steps were added. A change costs one look at each step, and at the
+dependencies of those that it reaches (``propagation.py``). The engine knows no clock and no database: it is made of
+rows, told what happened, and says which rows have changed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -81,18 +81,15 @@ class Graph:
 
     def _end(self, step: Step, end: StepEnd) -> None:
         self.changed.add(step.number)
-        self._spread.touch([step.number])
         if step.ending:
             step.ending = False
-        elif end.state is StepState.DISCARDED:
-            self._spread.discard(step.number, end.outcome, end.reason)
-        elif end.state.final:
-            self._spread.set(step.number, end.state, end.outcome, end.reason)
-        else:
+            self._spread.touch([step.number])
+            return
+        if not end.state.final:
             if end.state is not StepState.RETRYABLE:
                 step.tries = max(0, step.tries - 1)
             step.not_before = end.not_before
-            self._spread.set(step.number, end.state, end.outcome, end.reason)
+        self._spread.set(step.number, end.state, end.outcome, end.reason)
 
     def released(self, batches: Collection[int]) -> None:
         """These calls have answered or died: what they did not begin waits again, what they began and did not end
@@ -107,14 +104,14 @@ class Graph:
             if step.unreadable is not None:
                 continue
             step.ending = False
+            self._spread.touch([step.number])
             self.changed.add(step.number)
             if step.state is StepState.EXECUTING:
                 if may_begin_again(step.tries, step.max_attempts):
                     self._spread.set(step.number, StepState.SUSPENDED)
                 else:
                     reason = f"its worker died {LOST_MAX} times while it executed, or the call did not record its end"
-                    self._spread.discard(step.number, "lost", reason)
-            self._spread.touch([step.number])
+                    self._spread.set(step.number, StepState.DISCARDED, "lost", reason)
         self._settle()
 
     def pick(self, now: datetime, *, batches: int, begin: int) -> Picked:
@@ -140,7 +137,6 @@ class Graph:
             step.ending = step.state is StepState.EXECUTING
             self._spread.set(number, StepState.CANCELLED, CANCELLED, reason)
             count += step.kind is not StepKind.GRAPH
-        self._spread.touch(chosen)
         self._settle()
         return count
 
@@ -197,8 +193,9 @@ class Graph:
         self.steps += new
         self.changed.update(range(first, len(self.steps)))
         self.added += zip(new, specs, strict=True)
+        self._find({step.path: step.number for step in new}, first)
         self._room = None
-        self._spread.grow(self._found({step.path: step.number for step in new}, first))
+        self._spread.grow()
         return new
 
     def _check_found(self, links: Sequence[Link]) -> None:
@@ -209,17 +206,14 @@ class Graph:
             paths = [step.path for step in self.steps] + [one.path for one in links]
             check_cycle([*deps, *(one.deps for one in links)], lambda n: paths[n])
 
-    def _found(self, new: dict[str, int], first: int) -> list[tuple[int, int]]:
+    def _find(self, new: dict[str, int], first: int) -> None:
         """Give steps that miss one of the new ones their dependency."""
-        found = []
         for step in self.steps[:first]:
             here = [path for path in step.missing if path in new]
             if here:
                 step.missing = tuple(path for path in step.missing if path not in new)
                 step.deps += tuple(new[path] for path in here)
                 self.changed.add(step.number)
-                found += [(step.number, new[path]) for path in here]
-        return found
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Let these (``None``: all that were discarded, cancelled, or wait for their next try) and those in them begin
@@ -239,13 +233,7 @@ class Graph:
         self._check_retried(chosen)
         if cascade:
             chosen = self._cascaded(chosen)
-        for number in chosen:
-            step = self.steps[number]
-            step.tries, step.not_before = 0, None
-            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
-                step.run_id, step.run_attempt = None, 0
-        self._spread.reset(chosen)
-        self._room = None
+        self._begin_anew(chosen, fresh=fresh)
         return sum(self.steps[number].kind is not StepKind.GRAPH for number in chosen)
 
     def _retried(self, numbers: Collection[int] | None) -> list[int]:
@@ -263,23 +251,20 @@ class Graph:
 
     def _check_retried(self, chosen: Sequence[int]) -> None:
         """Raise ``InvalidRequest`` when one of these would be cancelled again at once."""
-        spread = self._spread
-        again = set(chosen)
+        trial = Graph(self.options, [replace(step) for step in self.steps])
+        trial._begin_anew(chosen)
+        for step in (trial.steps[number] for number in chosen):
+            if step.state is StepState.CANCELLED:
+                raise InvalidRequest(f"step {shown(step.path)}: {step.reason}; retry that as well")
+
+    def _begin_anew(self, chosen: Sequence[int], *, fresh: bool = False) -> None:
         for number in chosen:
-            again.update(spread.gated_by(number))
-        # What is around them is unfinished again, so that it cancels nothing.
-        unfinished = again.union(*(spread.around(number) for number in chosen))
-        for number in sorted(again):
-            for dep in self.steps[number].deps if spread.bad[number] else ():
-                end = spread.end[dep]
-                if end is not None and not spread.lets_through(number, end) and dep not in unfinished:
-                    text = f"its dependency {shown(self.steps[dep].path)} was {end}; retry that as well"
-                    raise InvalidRequest(f"step {shown(self.steps[number].path)}: {text}")
-        if self.options.fail_fast and spread.discarded and chosen:
-            for step in spread.units():
-                if step.state is StepState.DISCARDED and step.number not in again:
-                    text = "the graph fails fast, and this step was discarded; retry it as well"
-                    raise InvalidRequest(f"step {shown(step.path)}: {text}")
+            step = self.steps[number]
+            step.tries, step.not_before = 0, None
+            if fresh and step.kind is StepKind.CRAWL:  # a manager is known by its name
+                step.run_id, step.run_attempt = None, 0
+            self._spread.set(number, StepState.SUSPENDED)
+        self._settle()
 
     def _cascaded(self, chosen: Sequence[int]) -> list[int]:
         """These, and those that were cancelled because of them."""

@@ -168,14 +168,12 @@ class Picking:
         if filling is None and self.batches_left <= 0:
             return
         number = self.next_batch if filling is None else filling.number
-        alternative = self._room.alternative(step) if step.resources else None
-        if (step.resources and alternative is None) or self._room.full(step, number) is not None:
+        if not self._reserve(step, number):
             return
         if filling is None:
             filling = _Filling(number, self._sizes.get(step.queue, 1))
             self.next_batch += 1
             self.batches_left -= 1
-        self._reserve(step, number, alternative)
         filling.steps.append(step.number)
         if alone:
             self._batches.append(Batch(number, (step.number,), step.queue, step.long))
@@ -183,21 +181,23 @@ class Picking:
             self._filling[step.queue] = filling
 
     def _run(self, step: Step) -> None:
-        alternative = self._room.alternative(step) if step.resources else None
-        if (step.resources and alternative is None) or self._room.full(step) is not None:
+        if not self._reserve(step, None):
             return
         self.begin_left -= 1
         step.attempt += 1
         step.tries += 1
-        step.alternative = alternative
         self.spread.set(step.number, StepState.EXECUTING)
-        self._room.take(step, alternative)
         self._begin.append(step.number)
 
-    def _reserve(self, step: Step, batch: int, alternative: int | None) -> None:
+    def _reserve(self, step: Step, batch: int | None) -> bool:
+        """Take resources and places for a step, of a call or of its own; whether there is enough."""
+        alternative = self._room.alternative(step) if step.resources else None
+        if (step.resources and alternative is None) or self._room.full(step, batch) is not None:
+            return False
         step.batch, step.alternative = batch, alternative
         self.spread.changed.add(step.number)
         self._room.take(step, alternative)
+        return True
 
     def _close(self, queue: str | None, filling: _Filling) -> None:
         """Let the call go on with what depends on nothing but its own steps, as long as that is one after the other:
@@ -211,8 +211,8 @@ class Picking:
             if len(dependents) == 1 and not self.spread.steps[number].graft:
                 follower = dependents[0]
                 inside[follower] = inside.get(follower, 0) + 1
-                if inside[follower] == self.spread.left[follower] and self._follows(follower, queue):
-                    self._reserve(self.spread.steps[follower], filling.number, None)
+                all_here = inside[follower] == self.spread.left[follower] and self._follows(follower, queue)
+                if all_here and self._reserve(self.spread.steps[follower], filling.number):
                     steps.append(follower)
         self._batches.append(Batch(filling.number, tuple(steps), queue))
 

@@ -1,8 +1,9 @@
-"""The spread of an end: counters of what each step waits for, kept while states change and never counted anew.
+"""The effects of an end: which steps become free, which are cancelled, and how the graphs around them stand.
 
 Each step has a *gate*: open when its dependencies and those of the graphs around it let it through, doomed when one of
 them never will. And each has *facts* for those that depend on it or hold it: how it ended, once it and everything in it
-has, and whether it is proved that nothing of it runs. A change of facts costs one visit of each edge.
+has, and whether it is proved that nothing of it runs. All of it follows from the states of the steps, in one pass in
+the order of dependencies, which leaves out what nothing new has reached (``settle``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from .spec import StepKind, StepState
 UNSTARTED = frozenset((StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE))
 #: States in which a step may belong to a call.
 _GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
-_FINAL = frozenset(state for state in StepState if state.final)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
 #: Outcomes of steps that were cancelled because of another one, and by a person.
 UPSTREAM, FAIL_FAST, CANCELLED = "upstream", "fail_fast", "cancelled"
@@ -33,34 +33,56 @@ class Gate(Enum):
 
 
 class Propagation:
-    """The counters of one graph, by the number of the step."""
+    """The facts of one graph, by the number of the step, as of the last ``settle``."""
 
     def __init__(self, steps: list[Step], changed: set[int], *, fail_fast: bool) -> None:
         self.steps = steps
         self.changed = changed
         self.fail_fast = fail_fast
-        self.dependents: list[list[int]] = []
-        self.children: list[list[int]] = []
-        self.left: list[int] = []
-        """Dependencies that do not let it through yet, missing ones included."""
-        self.bad: list[int] = []
-        """The ones of them that never will, as things stand."""
-        self.culprit: list[int] = []
-        """One of those."""
-        self.open: list[int] = []
-        """Steps in it that have not ended."""
-        self.busy: list[int] = []
-        """Steps in it of which something may run still, though they are cancelled."""
-        self.gate: list[Gate] = []
-        self.end: list[StepState | None] = []
-        """The way in which it ended, with everything in it."""
-        self.calm: list[bool] = []
-        self.discarded = 0
-        """Steps that failed for good."""
-        self._queue: list[int] = []
-        self._queued: list[bool] = []
-        self._back: list[int] = []
+        self.discarded: Step | None = None
+        """The first step that has failed for good, when the graph fails fast."""
         self.grow()
+
+    def grow(self) -> None:
+        """Take in steps and dependencies that were added."""
+        count = len(self.steps)
+        self.dependents: list[list[int]] = [[] for _ in range(count)]
+        self.children: list[list[int]] = [[] for _ in range(count)]
+        self.left = [0] * count
+        """Dependencies that do not let it through yet, missing ones included."""
+        self.bad = [False] * count
+        """True where one of them never will, as things stand."""
+        self.gate = [Gate.SHUT] * count
+        self.end: list[StepState | None] = [None] * count
+        """The way in which it ended, with everything in it."""
+        self.calm = [True] * count
+        for step in self.steps:
+            for dep in step.deps:
+                self.dependents[dep].append(step.number)
+            if step.parent is not None:
+                self.children[step.parent].append(step.number)
+        self._order = self._ordered()
+        self._news = bytearray(b"\1" * (2 * count))
+        """By the entries of ``_order``: whether something changed that it depends on."""
+        self.settle()
+
+    def _ordered(self) -> list[int]:
+        """Each step (its number) behind what it is in and what it depends on, and once more (``~number``) behind all
+        that is in it."""
+        waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
+        waits += [1 + len(children) for children in reversed(self.children)]  # that of ``~number``, from the end
+        found = [number for number in range(len(self.steps)) if not waits[number]]
+        for one in found:  # grows while it is read
+            if one >= 0:
+                behind = [*self.children[one], ~one]
+            else:
+                parent = self.steps[~one].parent
+                behind = self.dependents[~one] if parent is None else [*self.dependents[~one], ~parent]
+            for other in behind:
+                waits[other] -= 1
+                if not waits[other]:
+                    found.append(other)
+        return found
 
     # --- what others read ---
 
@@ -109,79 +131,23 @@ class Propagation:
 
     # --- changes ---
 
-    def grow(self, resolved: Iterable[tuple[int, int]] = ()) -> None:
-        """Take in the steps that were added since the last call, as their rows are. ``resolved``: which steps that were
-        there miss which new one no longer."""
-        first, count = len(self.left), len(self.steps)
-        new = count - first
-        for lists in (self.dependents, self.children):
-            lists.extend([] for _ in range(new))
-        for numbers in (self.left, self.bad, self.culprit, self.open, self.busy):
-            numbers.extend([0] * new)
-        self.gate.extend([Gate.SHUT] * new)
-        self.end.extend([None] * new)
-        self.calm.extend([True] * new)
-        self._queued.extend([False] * new)
-        for dependent, dep in resolved:
-            self.dependents[dep].append(dependent)
-        for step in self.steps[first:]:
-            number = step.number
-            self.left[number] = len(step.deps) + len(step.missing)
-            for dep in step.deps:
-                self.dependents[dep].append(number)
-                if dep < first:  # its end is no news any more
-                    self._tell(dep, number, None, True, self.end[dep], self.calm[dep])
-            if step.parent is not None:
-                self.children[step.parent].append(number)
-                self.open[step.parent] += 1
-            self.discarded += step.state is StepState.DISCARDED and step.kind is not StepKind.GRAPH
-        # First the facts, from the inside outwards, then the gates, inwards; only then is anything judged.
-        for number in range(count - 1, first - 1, -1):
-            self._spread(number)
-        for number in range(first, count):
-            self._regate(number)
-        self.touch(range(first, count))
-        self.settle()
+    def settle(self) -> None:
+        """Let the states have their effects, and find the facts anew."""
+        if self.fail_fast:
+            self.discarded = next((step for step in self.units() if step.state is StepState.DISCARDED), None)
+            self.touch(step.number for step in self.steps if self.discarded and step.state in UNSTARTED)
+        for one in self._order:
+            if self._news[one]:
+                if one >= 0:
+                    self._enter(one)
+                else:
+                    self._leave(~one)
+                self._news[one] = False
 
     def touch(self, numbers: Iterable[int]) -> None:
         """Look at these when things settle."""
         for number in numbers:
-            if not self._queued[number]:
-                self._queued[number] = True
-                self._queue.append(number)
-
-    def settle(self) -> None:
-        """Let every change have its effects."""
-        while self._queue or self._back:
-            for number in self._queue:  # grows while it is read
-                self._queued[number] = False
-                self._look(number)
-            self._queue.clear()
-            # Only now: an empty graph that is retried shuts a gate and opens it again at once.
-            back, self._back = self._back, []
-            for number in back:
-                step = self.steps[number]
-                if step.state in UNSTARTED and self.gate[number] is Gate.SHUT and not self._waits_well(step):
-                    self.set(number, StepState.SUSPENDED)
-
-    def reset(self, units: Sequence[int]) -> None:
-        """Let these wait again, and everything around them be unfinished."""
-        for number in units:
-            self.discarded -= self.steps[number].state is StepState.DISCARDED
-            self.set(number, StepState.SUSPENDED)
-        around = {one for number in units for one in self.around(number)}
-        for number in around:
-            if self.steps[number].kind is StepKind.GRAPH:
-                self.set(number, StepState.SUSPENDED)
-        again = sorted(around.union(units))
-        # First the facts, from the inside outwards, then the gates, inwards: what is judged from old ones would be
-        # cancelled once more.
-        for number in reversed(again):
-            self._spread(number)
-        for number in again:
-            self._regate(number)
-        self.touch(again)
-        self.settle()
+            self._news[number] = self._news[~number] = True
 
     def set(self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None) -> None:
         """Give a step this state. One that is neither ready nor executing any more is taken from its call."""
@@ -190,6 +156,7 @@ class Propagation:
             self.take_back(step)
         step.state, step.outcome, step.reason = state, outcome, reason
         self.changed.add(number)
+        self.touch([number])
 
     def take_back(self, step: Step) -> None:
         """No call has it, and it holds no resources any more."""
@@ -199,44 +166,36 @@ class Propagation:
             self.touch(self.dependents[step.number])  # which may come next in that call
         step.alternative = None
 
-    def discard(self, number: int, outcome: str | None, reason: str | None) -> None:
-        """It failed for good."""
-        self.set(number, StepState.DISCARDED, outcome, reason)
-        self.discarded += 1
-        self.touch([number])
-        if self.fail_fast and self.discarded == 1:
-            self.touch(step.number for step in self.steps if step.state in UNSTARTED)
-
     # --- one step ---
 
-    def _look(self, number: int) -> None:
-        self._regate(number)
-        if self.holds(number):
-            self._judge_graph(number)
-        elif self.steps[number].state in UNSTARTED:
-            self._judge(number)
-        self._spread(number)
-
-    def _regate(self, number: int) -> None:
-        parent = self.steps[number].parent
-        above = Gate.OPEN if parent is None or self.steps[parent].graft else self.gate[parent]
-        gate = Gate.SHUT if self.left[number] and above is Gate.OPEN else above
-        if self.bad[number]:
-            gate = Gate.DOOMED
+    def _enter(self, number: int) -> None:
+        """Find its gate, and judge it when it waits."""
+        step = self.steps[number]
+        left, bad = len(step.missing), False
+        for dep in step.deps:
+            end = self.end[dep]
+            through = end is not None and self.lets_through(number, end)
+            left += not (through and self.calm[dep])
+            bad = bad or (end is not None and not through)
+        above = Gate.OPEN if step.parent is None or self.steps[step.parent].graft else self.gate[step.parent]
+        gate = Gate.DOOMED if bad else Gate.SHUT if left and above is Gate.OPEN else above
+        self.left[number], self.bad[number] = left, bad
         if gate is not self.gate[number]:
             self.gate[number] = gate
-            if self.steps[number].kind is StepKind.GRAPH:
-                self.touch(self.children[number])
+            self.touch(self.children[number])
+        if step.state in UNSTARTED and not self.holds(number):
+            self._judge(number)
 
     def _judge(self, number: int) -> None:
         step, gate = self.steps[number], self.gate[number]
         if gate is Gate.DOOMED:
             self.set(number, StepState.CANCELLED, UPSTREAM, self._why_doomed(number))
-        elif self.fail_fast and self.discarded:
-            self.set(number, StepState.CANCELLED, FAIL_FAST, "the graph fails fast, and a step of it was discarded")
+        elif self.discarded is not None:
+            why = f"the graph fails fast, and {shown(self.discarded.path)} was discarded"
+            self.set(number, StepState.CANCELLED, FAIL_FAST, why)
         elif gate is Gate.SHUT:
             if not self._waits_well(step):
-                self._back.append(number)
+                self.set(number, StepState.SUSPENDED)
         elif step.state is StepState.SUSPENDED:
             if step.kind is StepKind.GRAPH:
                 self.set(number, StepState.COMPLETED)
@@ -252,62 +211,39 @@ class Propagation:
         before = [dep for dep in step.deps if self.steps[dep].batch == step.batch]
         return above and self.left[step.number] == sum(self.end[dep] is None for dep in before)
 
-    def _judge_graph(self, number: int) -> None:
-        if not self.holds(number):
-            return
-        if self.open[number]:
-            state = StepState.EXECUTING if self.gate[number] is Gate.OPEN else StepState.SUSPENDED
-        else:
-            state = self._worst(number, StepState.COMPLETED)
-        if state is not self.steps[number].state:
-            self.set(number, state)
-
-    def _worst(self, number: int, end: StepState) -> StepState:
-        for child in self.children[number]:
-            other = self.end[child]
-            if other is not None and _RANK[other] > _RANK[end]:
-                end = other
-        return end
-
-    def _spread(self, number: int) -> None:
-        step = self.steps[number]
-        end = step.state if step.state in _FINAL and not self.open[number] else None
-        if end is not None and step.graft:
-            end = self._worst(number, end)
-        calm = not step.ending and not self.busy[number]
-        was, was_calm = self.end[number], self.calm[number]
-        if end is was and calm is was_calm:
-            return
-        self.end[number], self.calm[number] = end, calm
-        for dependent in self.dependents[number]:
-            self._tell(number, dependent, was, was_calm, end, calm)
-        self.touch(self.dependents[number])
-        if step.parent is not None:
-            self.open[step.parent] += (was is not None) - (end is not None)
-            self.busy[step.parent] += was_calm - calm
-            self.touch([step.parent])
-
-    def _tell(
-        self, number: int, dependent: int, was: StepState | None, was_calm: bool, end: StepState | None, calm: bool
-    ) -> None:
-        """Count the facts of a dependency at one step."""
-        before, after = self.lets_through(dependent, was), self.lets_through(dependent, end)
-        self.left[dependent] += (before and was_calm) - (after and calm)
-        bad = end is not None and not after
-        self.bad[dependent] += bad - (was is not None and not before)
-        if bad and self.bad[dependent] == 1:
-            self.culprit[dependent] = number
+    def _leave(self, number: int) -> None:
+        """Find the facts for those that depend on it or hold it; a graph takes its state from the steps in it."""
+        step, children = self.steps[number], self.children[number]
+        ends = [self.end[child] for child in children]
+        if self.holds(number):
+            waits = StepState.EXECUTING if self.gate[number] is Gate.OPEN else StepState.SUSPENDED
+            state = _worst(ends) or waits
+            if state is not step.state:
+                self.set(number, state)
+        end = _worst([step.state if step.state in _RANK else None, *ends])
+        calm = not step.ending and all(self.calm[child] for child in children)
+        if end is not self.end[number] or calm is not self.calm[number]:
+            self.end[number], self.calm[number] = end, calm
+            self.touch(self.dependents[number] if step.parent is None else [*self.dependents[number], step.parent])
 
     def _why_doomed(self, number: int) -> str:
         doomed = next(one for one in (number, *self.around(number)) if self.bad[one])
-        culprit = self.culprit[doomed]
-        end = self.end[culprit]
-        if end is None or self.lets_through(doomed, end):
-            ends = ((dep, self.end[dep]) for dep in self.steps[doomed].deps)
-            culprit, end = next((dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e))
+        ends = ((dep, self.end[dep]) for dep in self.steps[doomed].deps)
+        culprit, end = next((dep, e) for dep, e in ends if e is not None and not self.lets_through(doomed, e))
         whose = "" if doomed == number else f" of {shown(self.steps[doomed].path)}"
         inner = culprit
         while (within := next((one for one in self.children[inner] if self.end[one] is end), None)) is not None:
             inner = within
         because = "" if inner == culprit else f", because {shown(self.steps[inner].path)} was"
         return f"the dependency {shown(self.steps[culprit].path)}{whose} was {end}{because}"
+
+
+def _worst(ends: Sequence[StepState | None]) -> StepState | None:
+    """The worst of these ends; ``None`` while one of them is to come."""
+    worst: StepState = StepState.COMPLETED
+    for end in ends:
+        if end is None:
+            return None
+        if _RANK[end] > _RANK[worst]:
+            worst = end
+    return worst

@@ -1,28 +1,20 @@
-"""Scrapy Cloud's words in ours: spiders, projects, units, outcomes and metadata (docs/managers.md has the table)."""
+"""Scrapy Cloud's words in ours: spiders, projects, units and outcomes (docs/managers.md has the table)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from decimal import Decimal
-from typing import Any, Protocol
 
 from crawler_lifecycle.domain.bounds import Bound, check_number, refusal
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.run import Resources, RunRequest, RunStatus, Trigger
+from crawler_lifecycle.domain.run import Resources, RunRequest, Trigger
 
 from .manager import FAILED_OUTCOMES, Job, run_request_id
 
 #: What a job may ask for.
 UNITS = Bound(1, 1000, "units", whole=True)
-#: Statistics that stand for the four counters of a crawler which told nothing else, in the order of ``Counters``.
-COUNTER_NAMES = {
-    "pages": "response_received_count",
-    "items": "item_scraped_count",
-    "errors": "log_count/ERROR",
-}
 #: Outcomes that no retry can better: a person stopped it, or it was never on the cluster.
 _FINAL_OUTCOMES = ("cancelled", "deploy_failed")
 #: Exit codes by which a crawler says the same: a bad configuration, a fatal error.
@@ -43,46 +35,6 @@ FAILED_HERE = frozenset(
 )
 #: Crawlers that an error names.
 _NAMED_MAX = 5
-
-
-class JobRun(Protocol):
-    """The fields of a run that are needed here; ``RunRow`` has it."""
-
-    @property
-    def run_id(self) -> int: ...
-    @property
-    def crawler(self) -> str: ...
-    @property
-    def status(self) -> RunStatus: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def outcome(self) -> str | None: ...
-    @property
-    def cause(self) -> str | None: ...
-    @property
-    def request(self) -> Mapping[str, object]: ...
-    @property
-    def multi(self) -> bool: ...
-    @property
-    def pages(self) -> int | None: ...
-    @property
-    def items(self) -> int | None: ...
-    @property
-    def errors(self) -> int | None: ...
-    @property
-    def started_at(self) -> datetime | None: ...
-    @property
-    def ended_at(self) -> datetime | None: ...
-
-
-class JobTask(Protocol):
-    """The fields that are needed of a task of its present attempt; ``TaskRow`` has it."""
-
-    @property
-    def outcome(self) -> str | None: ...
-    @property
-    def exit_code(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,60 +120,9 @@ def run_request_of(
     )
 
 
-def state_of(status: RunStatus | str) -> str:
-    """``pending``, ``running`` or ``finished``."""
-    if status == RunStatus.INITIALIZING:
-        return "pending"
-    return "finished" if status in (RunStatus.COMPLETED, RunStatus.FAILED) else "running"
-
-
-def outcome_of(run: JobRun, tasks: Sequence[JobTask]) -> str | None:
-    """The outcome in Scrapy Cloud's sense: of a single-process run that of its task, which tells how a stop went.
-
-    ``tasks``: those of the run's present attempt. ``None`` before the end.
-    """
-    if state_of(run.status) != "finished":
-        return None
-    own = tasks[0].outcome if len(tasks) == 1 and not run.multi else None
-    return own or run.outcome
-
-
 def never_retried(outcome: str | None, exit_codes: Iterable[int | None]) -> bool:
     """Say whether no retry can better this end. ``exit_codes``: of the tasks of the run."""
     return outcome in _FINAL_OUTCOMES or any(code in _FINAL_EXIT_CODES for code in exit_codes)
-
-
-def job_metadata(
-    run: JobRun,
-    tasks: Sequence[JobTask] = (),
-    statistics: Mapping[str, float] | None = None,
-    *,
-    spider: str | None = None,
-    units: int | None = None,
-) -> dict[str, Any]:
-    """A run as the metadata of a job. Times are milliseconds since the epoch; what is unknown is ``None``.
-
-    ``spider`` and ``units``: what the job asked for, where a manager began it.
-    """
-    counted = {name: getattr(run, ours) for ours, name in COUNTER_NAMES.items()}
-    return {
-        "state": state_of(run.status),
-        "close_reason": outcome_of(run, tasks),
-        "spider": spider or run.crawler,
-        "spider_args": dict(_mapping(run.request.get("args"))),
-        "job_settings": dict(_mapping(run.request.get("settings"))),
-        "tags": _list(run.request.get("tags")),
-        "units": units,
-        "running_time": _milliseconds(run.started_at),
-        "finished_time": _milliseconds(run.ended_at),
-        "items": run.items,
-        "pages": run.pages,
-        "errors": run.errors,
-        "scrapystats": dict(statistics or {name: value for name, value in counted.items() if value is not None}),
-        "run_id": run.run_id,
-        "attempt": run.attempt,
-        "cause": run.cause,
-    }
 
 
 def _times(quantity: str | None, times: int) -> str | None:
@@ -230,15 +131,3 @@ def _times(quantity: str | None, times: int) -> str | None:
         return None
     number = quantity.rstrip("mkKMGTi")
     return f"{(Decimal(number) * times).normalize():f}{quantity[len(number) :]}"
-
-
-def _milliseconds(at: datetime | None) -> int | None:
-    return None if at is None else int(at.timestamp() * 1000)
-
-
-def _mapping(value: object) -> Mapping[Any, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []

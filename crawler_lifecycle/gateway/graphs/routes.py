@@ -19,7 +19,7 @@ from crawler_lifecycle.activities.graphs.questions import explained
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.pages import PAGES_MAX
 from crawler_lifecycle.domain.graph.render import Picture, picture, to_dot, to_mermaid
-from crawler_lifecycle.domain.graph.status import status_document
+from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.names import graph_subject
 from crawler_lifecycle.domain.values import unpacked
 from crawler_lifecycle.gateway.access.operations import signed

@@ -23,9 +23,8 @@ from crawler_lifecycle.domain.managers.manager import (
     JobState,
     Picked,
     job_of_request,
+    new_numbers,
 )
-from crawler_lifecycle.domain.managers.rows import new_numbers
-from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import Committed, ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
@@ -35,7 +34,7 @@ from crawler_lifecycle.store.runs.tables import run_history
 
 from .items import item_row, moment, set_items
 from .queries import BY_STATE, HOLDING, known, runs_of, with_run
-from .rows import dump_job, ended_row, job_outcome
+from .rows import dump_job, ended_row, job_metadata, job_outcome
 from .tables import manager_item
 from .unit import ManagerPart, ManagerUnit
 

@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, NotInThisState
-from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem
-from crawler_lifecycle.domain.managers.rows import yields_behind
+from crawler_lifecycle.domain.managers.manager import Job, JobState, Page, SourceItem, yields_behind
 from crawler_lifecycle.domain.names import REQUEST_ID_MAX
 from crawler_lifecycle.ports.managers import ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings

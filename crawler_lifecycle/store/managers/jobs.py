@@ -34,7 +34,7 @@ class ManagerJobs(ManagerPart):
     """Part of ``ManagerStore`` that classes ask about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
-        """One job, by the id of its run (as text) or of its request, as ``domain.scrapy_cloud.job_metadata`` has it,
+        """One job, by the id of its run (as text) or of its request, as ``rows.job_metadata`` has it,
         with ``key``; any run may be asked for, not only the manager's. ``None``: there is none."""
         r, i = run_history.c, manager_item.c
         by_id = key.isascii() and key.isdecimal() and len(key) <= 19 and 0 < int(key) <= ID_MAX

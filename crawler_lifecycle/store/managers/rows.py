@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.managers.manager import Ended, Job, JobState, Live, Waiting, run_request_id
-from crawler_lifecycle.domain.managers.scrapy_cloud import job_metadata, never_retried, outcome_of
+from crawler_lifecycle.domain.managers.scrapy_cloud import never_retried
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
@@ -34,6 +35,13 @@ _SAME = tuple(
 #: Columns of a run that say how a job's run stands; under names of their own beside the job's.
 RUN_FACTS = ("status", "attempt", "started_at", "outcome")
 _OVER = [status.value for status in RunStatus if status.terminal]
+
+#: Statistics that stand for the four counters of a crawler which told nothing else, in the order of ``Counters``.
+COUNTER_NAMES = {
+    "pages": "response_received_count",
+    "items": "item_scraped_count",
+    "errors": "log_count/ERROR",
+}
 
 
 # --- managers -----------------------------------------------------------------------------------------------------
@@ -189,6 +197,69 @@ def metadata_of(row: Row | None, told: ToldRun | None) -> dict[str, Any]:
         found, began, key = _without_run(row, job), row["created_at"], job_key(row)
     project = None if job is None else job.project_id
     return {"key": key, **found, "project_id": project, "pending_time": int(began.timestamp() * 1000)}
+
+
+def state_of(status: RunStatus | str) -> str:
+    """``pending``, ``running`` or ``finished``."""
+    if status == RunStatus.INITIALIZING:
+        return "pending"
+    return "finished" if status in (RunStatus.COMPLETED, RunStatus.FAILED) else "running"
+
+
+def outcome_of(run: RunRow, tasks: Sequence[ToldTask]) -> str | None:
+    """The outcome in Scrapy Cloud's sense: of a single-process run that of its task, which tells how a stop went.
+
+    ``tasks``: those of the run's present attempt. ``None`` before the end.
+    """
+    if state_of(run.status) != "finished":
+        return None
+    own = tasks[0].outcome if len(tasks) == 1 and not run.multi else None
+    return own or run.outcome
+
+
+def job_metadata(
+    run: RunRow,
+    tasks: Sequence[ToldTask] = (),
+    statistics: Mapping[str, float] | None = None,
+    *,
+    spider: str | None = None,
+    units: int | None = None,
+) -> dict[str, Any]:
+    """A run as the metadata of a job. Times are milliseconds since the epoch; what is unknown is ``None``.
+
+    ``spider`` and ``units``: what the job asked for, where a manager began it.
+    """
+    counted = {name: getattr(run, ours) for ours, name in COUNTER_NAMES.items()}
+    return {
+        "state": state_of(run.status),
+        "close_reason": outcome_of(run, tasks),
+        "spider": spider or run.crawler,
+        "spider_args": dict(_mapping(run.request.get("args"))),
+        "job_settings": dict(_mapping(run.request.get("settings"))),
+        "tags": _list(run.request.get("tags")),
+        "units": units,
+        "running_time": _milliseconds(run.started_at),
+        "finished_time": _milliseconds(run.ended_at),
+        "items": run.items,
+        "pages": run.pages,
+        "errors": run.errors,
+        "scrapystats": dict(statistics or {name: value for name, value in counted.items() if value is not None}),
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "cause": run.cause,
+    }
+
+
+def _milliseconds(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _without_run(row: Row, job: Job | None) -> dict[str, Any]:

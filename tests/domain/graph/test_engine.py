@@ -233,15 +233,15 @@ def test_retry_lets_a_step_begin_anew_with_a_new_budget() -> None:
 def test_retry_of_what_could_not_start_is_refused_with_its_reason() -> None:
     one = graph(step("a"), group("g", "a"), step("g/x"), step("b", "a"))
     run(one, discarded=["a"])
-    with pytest.raises(InvalidRequest, match=r'step "b": its dependency "a" was discarded; retry that as well'):
+    with pytest.raises(InvalidRequest, match=r'step "b": the dependency "a" was discarded; retry that as well'):
         one.retry([at(one, "b")], cascade=True)
-    with pytest.raises(InvalidRequest, match=r'step "g": its dependency "a" was discarded'):
+    with pytest.raises(InvalidRequest, match=r'step "g/x": the dependency "a" of "g" was discarded'):
         one.retry([at(one, "g/x")], cascade=False)
     assert one.retry([0, at(one, "g/x")], cascade=False) == 2
     assert run(one) == ["a", "g/x"]
     fast = graph(step("a"), step("b"), fail_fast=True)
     run(fast, discarded=["a"])
-    with pytest.raises(InvalidRequest, match=r'step "a": the graph fails fast'):
+    with pytest.raises(InvalidRequest, match=r': the graph fails fast, and "a" was discarded; retry that as well'):
         fast.retry([1], cascade=False)
     assert fast.retry([0], cascade=True) == 2
 

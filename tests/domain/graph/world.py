@@ -404,4 +404,4 @@ def _counters(graph: Graph) -> object:
     spread = graph._spread
     alive = [not step.state.final for step in graph.steps]
     left = [number for number, ok in zip(spread.left, alive, strict=True) if ok]
-    return left, spread.bad, spread.open, spread.busy, spread.gate, spread.end, spread.calm, spread.discarded
+    return left, spread.bad, spread.gate, spread.end, spread.calm, spread.discarded

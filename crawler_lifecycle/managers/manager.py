@@ -1,0 +1,246 @@
+"""Managers: scripts that own jobs, know them by flow id and name, and find them again when they are resumed."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from crawler_lifecycle.domain.bounds import refusal
+from crawler_lifecycle.domain.managers.manager import FAILED_OUTCOMES
+
+from .base import BaseLoopScript
+from .cycle import Cycle
+from .platform import OwnedQuery
+from .types import JobDict, JobKey
+
+_LOG = logging.getLogger(__name__)
+#: Modules whose methods are what a user's class overrides.
+_CLASSES = tuple(f"{__package__}.{name}" for name in ("base", "manager", "crawl", "generator"))
+_STATES = ("pending", "running", "finished")
+
+
+class WorkFlowManager(BaseLoopScript):
+    """A script that owns jobs: it knows them by flow id and name, and finds them again when it is resumed.
+
+    >>> from crawler_lifecycle.managers import WorkFlowManager
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Two(WorkFlowManager):
+    ...     name, loop_mode = "two", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider(spider) for spider in ("shop.com", "shop.org")]
+    ...     def workflow_loop(self):
+    ...         return any(self.is_running(key) for key in self.keys)
+    ...     def on_close(self):
+    ...         self.state["ends"] = [self.is_finished(key) for key in self.keys]
+    >>> simulate(Two, outcomes=["finished", "banned"]).state
+    {'ends': ['finished', 'banned']}
+    """
+
+    #: Most live jobs, where ``--max-running-jobs`` says nothing.
+    default_max_jobs: float = 1000
+    flow_id_required = True
+    #: Whether jobs of every flow count as its own: each start is a resume then, and those that live hold slots.
+    acquire_all_jobs = False
+    #: Whether a resume leaves out jobs that have ended.
+    dont_acquire_finished_jobs = False
+    #: Outcomes that are failures; each object has a list ``failed_outcomes`` of its own to change.
+    base_failed_outcomes: Sequence[str] = FAILED_OUTCOMES
+
+    def __init__(self) -> None:
+        self.failed_outcomes: list[str] = list(self.base_failed_outcomes)
+        self._acquired_live: dict[JobKey, str] = {}
+        """Jobs of other flows that lived at its start, and their spiders."""
+        self.is_resumed = False
+        super().__init__()
+        self.is_resumed = self._start.resumed or self.acquire_all_jobs
+
+    def add_argparser_options(self) -> None:
+        super().add_argparser_options()
+        if not self.name:
+            self.argparser.add_argument("name", help="Name of the manager.")
+        self.argparser.add_argument(
+            "--max-running-jobs",
+            type=int,
+            default=self.default_max_jobs,
+            help="Most jobs that run at once. Default: %(default)s",
+        )
+
+    def parse_args(self) -> Namespace:
+        args = super().parse_args()
+        self.name = self.name or args.name
+        if isinstance(args.max_running_jobs, int) and args.max_running_jobs < 0:
+            self.argparser.error(f"--max-running-jobs: {args.max_running_jobs} is not allowed; give a number from 0")
+        return args
+
+    def set_flow_id_name(self, args: Namespace) -> None:
+        super().set_flow_id_name(args)
+        if not self.name:
+            self.argparser.error("the manager has no name; set the class attribute name, or give it as an argument")
+
+    @property
+    def max_running_jobs(self) -> float:
+        """Most live jobs; read in every cycle, so override it for a cap that changes."""
+        cap: float = self.args.max_running_jobs
+        return cap
+
+    def _cap(self) -> float:
+        cap = self.max_running_jobs
+        if isinstance(cap, bool) or not isinstance(cap, int | float) or cap != cap:
+            raise refusal("max_running_jobs", cap, "give a number from 0")
+        return max(cap, 0)  # what a subtraction may answer
+
+    # --- the jobs of this manager ------------------------------------------------------------------------------------
+
+    def get_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+        """Jobs of this manager: its flow and its name.
+
+        ``project_id``: those of one project. ``state``, which is required: a list of pending, running, finished.
+        ``spider``: those of this spider. ``lacks_tag``: those without any of these tags. ``count``: so many at most.
+        ``meta`` may be given, and every job has it all.
+        """
+        if not self.flow_id or not self.name:
+            raise ValueError("get_owned_jobs: the script has no flow id or no name")
+        if "has_tag" in kwargs:
+            raise ValueError("get_owned_jobs: has_tag is not allowed; jobs are found by their flow and their manager")
+        states = kwargs.pop("state", None)
+        if isinstance(states, str) or not states or any(state not in _STATES for state in states):
+            raise refusal("state", states, f"give a list of {', '.join(_STATES)}")
+        unknown = set(kwargs) - {"meta", "spider", "lacks_tag", "count"}
+        if unknown:
+            raise refusal("filter", ", ".join(sorted(unknown)), "filters are state, spider, lacks_tag and count")
+        project = None if project_id is None else str(project_id)
+        query = OwnedQuery(list(states), self.acquire_all_jobs, kwargs.get("spider"), project)
+        return self._owned(query, set(kwargs.get("lacks_tag") or []), kwargs.get("count"))
+
+    def _owned(self, query: OwnedQuery, lacks: set[str], count: int | None) -> Iterator[JobDict]:
+        seen: set[str] = set()
+        while True:
+            page = self._platform.owned_jobs(query)
+            for job in page.jobs:
+                if count is not None and len(seen) >= count:
+                    return
+                if job["key"] not in seen and not lacks.intersection(job.get("tags") or []):
+                    seen.add(job["key"])
+                    yield JobDict(**job)  # type: ignore[typeddict-item]
+            if page.after is None:
+                return
+            query = replace(query, after=page.after)
+
+    def get_running_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+        """Jobs of this manager that are pending or running, by their start."""
+        kwargs.pop("state", None)
+        return self.get_owned_jobs(project_id, state=["pending", "running"], **kwargs)
+
+    def get_finished_owned_jobs(self, project_id: str | int | None = None, **kwargs: Any) -> Iterator[JobDict]:
+        """Jobs of this manager that have ended, the latest end first."""
+        kwargs.pop("state", None)
+        return self.get_owned_jobs(project_id, state=["finished"], **kwargs)
+
+    def wait_for(
+        self,
+        job_keys: JobKey | Sequence[JobKey],
+        interval: float = 60,
+        timeout: float = float("inf"),
+        heartbeat: float | None = None,
+    ) -> bool:
+        """Wait until these jobs have ended, and say whether they have.
+
+        ``job_keys``: one key, or several. ``interval``: seconds of sleep before each question. ``timeout``: seconds
+        after which it gives up. ``heartbeat``: how often it logs that it waits, in seconds.
+
+        A call of a manager may not take long: what takes longer belongs into later cycles (``is_running``). Raises
+        ``TimeoutError`` when it would take longer than the call may.
+        """
+        running = [job_keys] if isinstance(job_keys, str) else list(job_keys)
+        for key in running:
+            if key in self._cycle.coming:
+                raise ValueError(f"wait_for: {key} begins when this cycle is over; ask is_running in a later one")
+        beat = max(interval, heartbeat or 0)
+        waited, next_beat = 0.0, beat
+        while running and waited < timeout:
+            self._platform.sleep(interval)
+            waited += interval
+            running = [key for key in running if self.is_running(key)]
+            if running and waited >= next_beat:
+                next_beat += beat
+                _LOG.info("%s still running", ", ".join(running[:10]))
+        if running:
+            _LOG.warning("wait_for: %s still running after %g s", ", ".join(running[:10]), waited)
+        return not running
+
+    # --- resumption --------------------------------------------------------------------------------------------------
+
+    def resume_workflow(self) -> None:
+        """Runs when another process held this manager before: jobs that live, then those that have ended (S-25)."""
+        if self._overrides("resume_running_job_hook"):
+            for job in self.get_owned_jobs(state=["running", "pending"]):
+                self._platform.entering("resume_running_job_hook")
+                self.resume_running_job_hook(job)
+        if self._overrides("resume_finished_job_hook") and not self.dont_acquire_finished_jobs:
+            for job in self.get_finished_owned_jobs():
+                self._platform.entering("resume_finished_job_hook")
+                self.resume_finished_job_hook(job)
+        if self.acquire_all_jobs:
+            for job in self._of_other_flows(["running", "pending"]):
+                self._acquired_live[job["key"]] = job["spider"]
+
+    def _of_other_flows(self, states: list[str]) -> Iterator[JobDict]:
+        return (job for job in self.get_owned_jobs(state=states) if f"FLOW_ID={self.flow_id}" not in job["tags"])
+
+    def _hold_acquired(self) -> None:
+        """Jobs of other flows that count as its own hold slots until they end."""
+        for key, spider in list(self._acquired_live.items()):
+            job = self._platform.job(key)
+            if job is None or job.get("state") == "finished":
+                del self._acquired_live[key]
+            else:
+                self._cycle.window.hold_for(spider)
+
+    def _overrides(self, hook: str) -> bool:
+        """Say whether a user's class has its own: without one nothing needs to be read for it."""
+        own = getattr(type(self), hook, None)
+        return own is not None and getattr(own, "__module__", None) not in _CLASSES
+
+    def resume_running_job_hook(self, job: JobDict) -> None:
+        """Override: a job that lives, after a restart. What the manager itself must know of it is on record."""
+
+    def resume_finished_job_hook(self, job: JobDict) -> None:
+        """Override: a job that has ended, after a restart."""
+
+
+class CachedFinishedJobsMixin(WorkFlowManager):
+    """Reads the ends of jobs once in each cycle, and answers ``is_finished`` from there (S-27).
+
+    >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
+    >>> from crawler_lifecycle.managers.testing import simulate
+    >>> class Many(CachedFinishedJobsMixin):
+    ...     name, loop_mode = "many", 60
+    ...     def on_start(self):
+    ...         self.keys = [self.schedule_spider("shop.com", page=page) for page in range(3)]
+    ...     def workflow_loop(self):
+    ...         return not all(self.is_finished(key) for key in self.keys)
+    >>> simulate(Many, seconds=90).seconds
+    90.0
+    """
+
+    def __init__(self) -> None:
+        self._finished: dict[str, tuple[str | None, int | None]] = {}
+        self._read_in: Cycle | None = None
+        super().__init__()
+
+    def is_finished(self, jobkey: JobKey) -> str | None:
+        if self._read_in is not self._cycle:
+            self._read_ends()
+        return self._finished.get(jobkey, (None, None))[0]
+
+    def _read_ends(self) -> None:
+        """From the latest end back to one that is known."""
+        for job in self.get_owned_jobs(state=["finished"]):
+            end = job.get("close_reason"), job.get("finished_time")
+            if self._finished.get(job["key"]) == end:
+                break
+            self._finished[job["key"]] = end
+        self._read_in = self._cycle
