@@ -14,7 +14,6 @@ from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_li
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
 from crawler_lifecycle.runner.held import Held
 
@@ -37,11 +36,8 @@ class _Reading:
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
         self._folder, self._now, self._node = folder, now, node
-        self._name = cluster_name(folder.run.run_id, folder.task.index, folder.task.attempt)
 
     def observe(self) -> Observation:
-        if (foreign := self._folder.foreign()) is not None:
-            return self._without_folder(foreign)
         if self._folder.exists():
             seen = self._within_folder()
             if seen.name is not None:
@@ -67,27 +63,21 @@ class _Reading:
             return self._seen(Phase.ABSENT, reason=reason)
         return self._outlived(supervised=False)
 
-    def _without_folder(self, foreign: str | None = None) -> Observation:
-        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away.
-
-        ``foreign`` says whose folder is in its place.
-        """
+    def _without_folder(self) -> Observation:
+        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away."""
         if self._folder.task.uid is None:
-            seen = self._seen(Phase.ABSENT, reason=foreign)
-        else:
-            supervisors, crawlers = self._folder.named()
-            phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
-            told = self._told_beside() if phase is Phase.GONE else {}
-            started = self._folder.time(told, "started_at", files.STARTED)
-            if told.get("finished_at") and foreign is None:
-                return replace(self._ended(told), started_at=started)
-            reason = foreign or "its folder was removed"
-            seen = self._seen(phase, node=self._node, reason=reason, started_at=started)
-        return seen if foreign is None else replace(seen, name=None, uid=None)
+            return self._seen(Phase.ABSENT)
+        supervisors, crawlers = self._folder.named()
+        phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
+        told = self._told_beside() if phase is Phase.GONE else {}
+        started = self._folder.time(told, "started_at", files.STARTED)
+        if told.get("finished_at"):
+            return replace(self._ended(told), started_at=started)
+        return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
     def _told_beside(self) -> dict[str, object]:
         """Return what its supervisor told outside of the folder, of this very object; empty where it told nothing."""
-        told = files.told_beside(str(self._folder.path.parents[3]), self._name)
+        told = files.told_beside(str(self._folder.path.parents[3]), self._folder.name)
         return told if told.get("uid") == self._folder.task.uid else {}
 
     def _end_appears(self) -> bool:
@@ -100,7 +90,7 @@ class _Reading:
     def _executes_unseen(self) -> bool:
         """Tell whether it left the queue and executes, although the file that says so is gone."""
         waiting = Held(str(self._folder.path.parents[3] / "waiting"))
-        return not waiting.has(self._name) and bool(members(None, self._folder.marks()))
+        return not waiting.has(self._folder.name) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
         waiting = self._folder.read(files.WAITING) or {}
@@ -293,7 +283,7 @@ class _Reading:
             attempt=self._folder.task.attempt,
             phase=phase,
             observed_at=self._now,
-            name=self._name if there else None,
+            name=self._folder.name if there else None,
             uid=uid if there else None,
             node=node,
             reason=self._message(reason),

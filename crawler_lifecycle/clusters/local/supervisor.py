@@ -467,8 +467,7 @@ class Supervisor:
             if told is None:
                 Held(folder).unlink(name)
             else:
-                whose = {"uid": self._spec.get("uid"), "run_uid": self._spec.get("run_uid")}
-                files.replace(Held(folder), name, {**told, **whose})
+                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")

@@ -111,7 +111,7 @@ def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: st
     folder = bench.folder(1)
     (folder / "files").mkdir(parents=True)
     if upto != "folder":
-        (bench.state / "waiting" / f"crawl-{RUN}-1-1").touch()
+        (bench.state / "waiting" / f"crawl-{run_ref(RUN)}-1-1").touch()
     if upto in ("spec", "lock"):
         (folder / "spec.json").write_text(spec.replace("/5/0/1", "/5/1/1").replace(str(first.uid), "theirs"))
     if upto == "lock":

@@ -156,7 +156,7 @@ def test_nothing_is_kept_of_an_end_on_file_and_the_rest_goes_with_old_runs(bench
     bench.deploy(HOME + WAYS["removed"], range(1, 2))
     wait_until(lambda: not bench.running())
     bench.cluster.remove_old(3600)
-    assert [path.name for path in started.iterdir()] == [f"crawl-{RUN}-1-1"]
+    assert [path.name for path in started.iterdir()] == [f"crawl-{run_ref(RUN)}-1-1"]
     bench.cluster.remove_old(-1)
     assert list(started.iterdir()) == []
 
