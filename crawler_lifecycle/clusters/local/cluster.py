@@ -114,7 +114,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
+        ours, marks = ("state", "slots"), (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)

@@ -115,8 +115,8 @@ class Launcher:
     ) -> tuple[str, str | None]:
         """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
         with exclusive(self.state):
-            waiting = self.state / "waiting"
-            if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
+            live = os.listdir(self.state / liveness_marks.LIVE)
+            if len(live) >= self.max_waiting and sum(map(self._waits, live)) >= self.max_waiting:
                 return "deferred", f"{self.max_waiting} tasks wait for a slot already"
             self._check_expiry(deployment.expires_at)
             # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
@@ -126,7 +126,7 @@ class Launcher:
             held.make(files.FILES)
             _make_state(self.state, str(spec["state_dir"]))
             self._admit(folder, Path(str(spec["state_dir"])))
-            (waiting / name).touch()
+            liveness_marks.begin(str(self.state / liveness_marks.LIVE / name))
             return "created" if files.create(held, files.SPEC, spec) else "existing", None
 
     def _admit(self, folder: Path, state: Path) -> None:
@@ -137,25 +137,17 @@ class Launcher:
             self.run_as.own(folder / files.FILES)
             self.run_as.own(state)
 
-    def _count_waiting(self) -> int:
-        """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
-        count = 0
-        for mark in (self.state / "waiting").iterdir():
-            if self._waits(mark):
-                count += 1
-            else:
-                mark.unlink(missing_ok=True)
-        return count
-
-    def _waits(self, mark: Path) -> bool:
+    def _waits(self, name: str) -> bool:
+        """Tell whether a task that has a mark waits for a slot, or for its supervisor."""
         try:
-            if (key := task_of(mark.name)) is None:
+            if (key := task_of(name)) is None or files.told_beside(str(self.state), name):
                 return False
             folder = task_path(self.state, *key)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():
                 return False
             record = files.read(files.held(str(folder)), files.SUPERVISOR)
             if record is None:
+                mark = self.state / liveness_marks.LIVE / name
                 return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
             return Identity.from_json(record).alive()
         except (ValueError, OSError, NotOurs):
@@ -264,7 +256,6 @@ class Launcher:
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
-            "waiting_mark": str(self.state / "waiting" / name),
             "started": str(self.state / files.STARTED / name),
             "live_mark": str(self.state / liveness_marks.LIVE / name),
             "created_at": self.clock().isoformat(),

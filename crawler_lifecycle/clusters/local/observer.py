@@ -124,7 +124,7 @@ class _Watch:
         self._odd: set[str] = set()
         """Tasks whose folder could not be read, which was said once."""
         self._tidy_at = 0.0
-        for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED):
+        for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._first = os.open(state / "observer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -142,15 +142,15 @@ class _Watch:
         """Read the marks, and check what is due."""
         now = time.monotonic()
         # The ended last of all, so that what moves meanwhile is in both or comes next time, never in none.
-        live, waiting, ended = (
-            set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED)
+        live, started, ended = (
+            set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
         for name in live - self.tasks.keys() - ended:
             if (key := task_of(name)) is not None:
                 self.tasks[name] = _Task(key, str(task_path(self._state, *key)), now)
         due = {}
         for name, task in self.tasks.items():
-            waits = name in waiting
+            waits = name not in started
             if waits != task.waiting or name not in live or now >= task.check_at:
                 task.waiting, task.check_at = waits, now + CHECK_S
                 due[name] = task

@@ -120,12 +120,10 @@ class Supervisor:
     def run(self) -> None:
         """From the queue to the end."""
         self._adopts = process_controls.adopt_orphans()
-        self._mark(
-            liveness_marks.begin
-        )  # again: who waited long for us may have dropped the mark of a task that never began
+        # Again: who waited long for us may have dropped the mark of a task that never began.
+        self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
         if slot is None:
-            self._leave_queue()
             self._write_end(None, "Cancelled", "It was stopped while it waited and never executed")
             return
         self._execute(slot)
@@ -169,10 +167,6 @@ class Supervisor:
         os.close(slot)
         return True
 
-    def _leave_queue(self) -> None:
-        with contextlib.suppress(OSError):  # somebody tidied up; it is only a mark
-            os.unlink(str(self._spec["waiting_mark"]))
-
     # --- the crawler
 
     def _execute(self, slot: int) -> None:
@@ -180,11 +174,9 @@ class Supervisor:
         try:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
-            self._leave_queue()
             self._kernel.remove()
             self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
             return
-        self._leave_queue()
         if pid is None:
             self._kernel.remove()
             self._write_end(None, "Cancelled", "It was stopped before its crawler executed")

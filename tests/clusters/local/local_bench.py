@@ -182,7 +182,7 @@ class Bench:
 
     def _is_head(self) -> bool:
         """Whether the one task that waits holds the turnstile; with more, the first of them does."""
-        if len(os.listdir(self.state / "waiting")) > 1:
+        if len(os.listdir(self.state / "live")) > len(os.listdir(self.state / "started")) + 1:
             return False
         with open(self.state / "slots/turnstile", "a") as turnstile:
             try:
