@@ -37,10 +37,10 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
     prepare_signals,
     try_lock,
 )
+from crawler_lifecycle.runner.child import become_subreaper, hide_environment
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .folders import folder as files
-from .processes import controls as process_controls
 from .processes import liveness_marks
 
 TOOK_CHARGE = 0
@@ -119,7 +119,7 @@ class Supervisor:
 
     def run(self) -> None:
         """From the queue to the end."""
-        self._adopts = process_controls.adopt_orphans()
+        self._adopts = become_subreaper()
         # Again: who waited long for us may have dropped the mark of a task that never began.
         self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
@@ -473,7 +473,7 @@ def _whole(value: object) -> int | None:
 
 def main(argv: list[str]) -> None:
     """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
-    process_controls.hide()  # before the fork: the environment holds the crawler's secrets
+    hide_environment()  # before the fork: the environment holds the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():
