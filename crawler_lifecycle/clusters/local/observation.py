@@ -169,25 +169,26 @@ class _Reading:
             return None
         return max(self._now - wrote_at, timedelta(0))
 
-    def _ended(self, told: Mapping[str, object] | None = None) -> Observation:
+    def _ended(self, told: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
+        """It ended as its supervisor told: on file, or beside it; or as ``source`` says in the same words."""
         data = told or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
-        code = self._folder.count(data, "exit_code", files.END, bounds.exit_code)
-        number = self._folder.count(data, "signal", files.END, bounds.exit_signal)
+        code = self._folder.count(data, "exit_code", source, bounds.exit_code)
+        number = self._folder.count(data, "signal", source, bounds.exit_signal)
         finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
         own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
-        reason = self._folder.text(data, "reason", files.END) or "Error"
-        if number == 9 and finish is not None and own is not None and reason == "Error":
+        reason = self._folder.text(data, "reason", source) or "Error"
+        if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
             # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
             code, number, reason = own, None, "Error" if own else "Completed"
         end = End(
-            exit_code=self._own_exit(code, finish, summary),
+            exit_code=own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)),
             signal=number,
             reason=reason,
             message=self._message(
-                self._folder.text(data, "message", files.END) or self._folder.text(summary, "message", files.SUMMARY)
+                self._folder.text(data, "message", source) or self._folder.text(summary, "message", files.SUMMARY)
             ),
-            finished_at=self._folder.time(data, "finished_at", files.END) or self._folder.modified(files.END),
+            finished_at=self._folder.time(data, "finished_at", source) or self._folder.modified(source),
             finish_reason=finish,
             memory_limit=self._memory_limit(),
         )
@@ -197,22 +198,14 @@ class _Reading:
         code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
-        reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
-        finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
-        end = End(
-            exit_code=self._own_exit(code, finish, summary),
-            signal=number if number is not None and code == 128 + number else None,
-            reason=reason,
-            message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}"),
-            finished_at=self._folder.time(summary, "finished_at", files.SUMMARY)
-            or self._folder.modified(files.SUMMARY),
-            finish_reason=finish,
-            memory_limit=self._memory_limit(),
-        )
-        return self._with_end(end)
-
-    def _own_exit(self, code: int | None, finish: str | None, summary: Mapping[str, object]) -> int | None:
-        return own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code))
+        told = {
+            "exit_code": code,
+            "signal": number if number is not None and code == 128 + number else None,
+            "reason": "Completed" if code == 0 else "OOMKilled" if oom else "Error",
+            "message": f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}",
+            "finished_at": summary.get("finished_at"),
+        }
+        return self._ended(told, files.SUMMARY)
 
     def _with_end(self, end: End) -> Observation:
         counters, progress = self._folder.counters(final=True)
