@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import threading
@@ -41,9 +40,8 @@ STREAMS, AT_ONCE = 1_000, 50
 async def log(world: PageWorld) -> None:
     """Print the figures of a log of ten megabytes a second."""
     run = world.new_large_run(1)
-    folder = world.folder / "cluster" / "tasks" / str(run.run_id) / "0" / "1"
+    folder = world.folder / "cluster" / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1"
     folder.mkdir(parents=True)
-    (folder.parents[1] / "run.json").write_text(json.dumps({"run_id": run.run_id, "run_uid": run.run_uid}))
     path = folder / "log"
     path.write_bytes(LINE % 0)
     async with visiting(world.browser, f"{world.gateway.url}/runs/{run.run_id}/log", until="#log") as visit:

@@ -30,7 +30,7 @@ from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.plugin import plugin
-from examples.story_checks import Places, query
+from examples.story_checks import Places, query, run_folder
 from tests.support.mariadb import running_mariadb
 
 STOPS, KILLS, STUCK_STOPS = 60, 30, 20
@@ -109,9 +109,9 @@ class Bench:
 
     def told(self, run_id: int) -> float:
         """When the stop signal reached the run's crawler (epoch seconds)."""
-        file = self.stack.state_dir / "cluster" / "tasks" / str(run_id) / "0" / "1" / "files" / "term"
-        self.until(lambda: file.exists() and bool(file.read_text()))
-        return float(file.read_text())
+        tasks = self.stack.state_dir / "cluster" / "tasks"
+        self.until(lambda: any(file.read_text() for file in tasks.glob(f"{run_id}-*/0/1/files/term")))
+        return float((run_folder(self.stack.state_dir, run_id) / "0/1/files/term").read_text())
 
     def clear(self) -> None:
         """End every open run and wait for it."""

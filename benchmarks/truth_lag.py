@@ -26,6 +26,7 @@ from temporalio.client import Client
 from benchmarks.truth_faults import Bench
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
+from examples.story_checks import run_folder
 
 RUNS, IDLE, SECONDS = 100, 50, 60.0
 TASKS = 100
@@ -91,7 +92,7 @@ class World(Bench):
 
     def ended(self, task: Task) -> float:
         """The process's own time of its end (epoch seconds)."""
-        folder = self.stack.state_dir / "cluster" / "tasks" / str(task[0]) / str(task[1]) / "1"
+        folder = run_folder(self.stack.state_dir, task[0]) / str(task[1]) / "1"
         return float((folder / "files" / "ended").read_text())
 
     def steps(self, tasks: Sequence[Task]) -> Steps:

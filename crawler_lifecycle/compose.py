@@ -272,21 +272,7 @@ def build_numbers(settings: Settings, directory: KnowsRuns | None, roles: Collec
     found: dict[str, KnowsRuns] = {} if directory is None else {"Temporal": directory}
     if ASKING & set(roles):
         found["the cluster"] = kind_of(settings.cluster).numbers()
-    if "export" in roles:
-        found["the archive"] = build_archive(settings)
-        found |= {place.where: _RunsOf(place) for place in build_places(settings)}
     return found
-
-
-class _RunsOf:
-    """``KnowsRuns`` by the names that lie where tasks leave files."""
-
-    def __init__(self, place: FilesPlace) -> None:
-        self._place = place
-
-    def highest_run(self, above: int = 0) -> int:
-        """See the port."""
-        return max([above, *map(names.run_number, self._place.runs())])
 
 
 def build_audit(parts: Parts) -> AuditActivities:

@@ -27,7 +27,7 @@ from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from examples.managers import PAGES as WALKS
-from examples.story_checks import CHECKS, Places, Untrue, check_manager, expect, task_processes
+from examples.story_checks import CHECKS, Places, Untrue, check_manager, expect, run_folder, task_processes
 from examples.story_view import TERMINAL, View
 
 #: What are minutes in production are seconds here: looks are 1 to 3 s apart.
@@ -205,7 +205,7 @@ class Story:
 
     def _found_something(self, run_id: int) -> bool:
         """Whether a crawler of this run has written an item."""
-        files = (self.stack.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/files/items.jsonl")
+        files = run_folder(self.stack.state_dir, run_id).glob("*/*/files/items.jsonl")
         return any(file.stat().st_size for file in files)
 
     def _victim(self, since: datetime) -> Run:

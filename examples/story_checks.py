@@ -73,10 +73,17 @@ def _query_mysql(address: SplitResult, sql: str, values: tuple[object, ...]) -> 
         return list(cursor.fetchall())
 
 
+def run_folder(state_dir: Path, run_id: int) -> Path:
+    """The folder of a run's tasks on the local cluster, which has its uid in the name; as long as there is none, a path
+    where nothing is."""
+    tasks = state_dir / "cluster" / "tasks"
+    return next(tasks.glob(f"{run_id}-*"), tasks / str(run_id))
+
+
 def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int]]:
     """Process id, start time and process group of every crawler of a run, by ``index/attempt``."""
     found = {}
-    for file in (places.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/process.json"):
+    for file in run_folder(places.state_dir, run_id).glob("*/*/process.json"):
         known = json.loads(file.read_text())
         found["/".join(file.parts[-3:-1])] = (known["pid"], known["start"], known["group"])
     return found
@@ -160,8 +167,8 @@ def check_manager(places: Places, manager: Run) -> str:
     expect((manager["status"], manager["outcome"]) == ("COMPLETED", "finished"), f"it is {manager['cause']}")
     name = f"manager/{manager['name']}/{manager['flow_id']}"
     runs = [row[0] for row in query(places, "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id", name)]
-    tasks = places.state_dir / "cluster" / "tasks"
-    ledger = [json.loads(file.read_text()) for run in runs for file in tasks.glob(f"{run}/*/*/files/summary.json")]
+    files = (file for run in runs for file in run_folder(places.state_dir, run).glob("*/*/files/summary.json"))
+    ledger = [json.loads(file.read_text()) for file in files]
     walks = [summary["max_pages"] for summary in ledger]
     expect(walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}")
     steps = [(summary["started_at"], 1) for summary in ledger] + [(summary["finished_at"], -1) for summary in ledger]

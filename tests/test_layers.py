@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("observability", "background", "subjects"),
     },
     "plans": {
+        "runner",
         "domain",
         "ports",
         *OUTSIDE,
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("domain", "ports", *OUTSIDE, "settings", "compose", "temporal", "observability", "web"),
-        *("worker", "scheduler", "gateway", "dev_json", "subjects"),
+        *("worker", "scheduler", "gateway", "dev_json", "subjects", "runner"),
     },
     "dev_json": {"domain"},
     "managers": {"domain"},

@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from crawler_lifecycle.clusters.local.processes.controls import adopt_orphans
 from crawler_lifecycle.domain.managers.manager import CHOICES, Decision, JobState, Live, Start, Waiting
 from crawler_lifecycle.managers.driver import Driver
 from crawler_lifecycle.managers.platform import OwnedPage, OwnedQuery
 from crawler_lifecycle.managers.types import ClassError
+from crawler_lifecycle.runner.child import become_subreaper
 
 from . import loading, wire
 
@@ -165,7 +165,7 @@ class Host:
             from .caller import Caller  # managers need none of it
 
             self._caller = Caller(self._pipes, *self._files)
-            adopt_orphans()  # what leaves the tree of our children is seen, too
+            become_subreaper()  # what leaves the tree of our children is seen, too
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
 

@@ -148,7 +148,7 @@ class EventSink(Protocol):
         ...
 
 
-class FileArchive(KnowsRuns, Protocol):
+class FileArchive(Protocol):
     """The archive that zips of supporting files go to."""
 
     def store(

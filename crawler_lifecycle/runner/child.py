@@ -32,19 +32,23 @@ def block_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
 
-def become_subreaper() -> None:
-    """Orphans of the crawler become our children, as they do for process 1 of a pod."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a libc without it: then orphans go to process 1
+def become_subreaper() -> bool:
+    """Become the parent of whatever leaves the tree of our children, as process 1 of a pod is. Whether that worked."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def hide_environment() -> None:
-    """Our environment holds a token that the crawler has no business with: not even in /proc, for the same user."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+def hide_environment() -> bool:
+    """Keep our environment and memory in /proc from processes of the same user (not from root); whether that worked.
+
+    They hold secrets, and crawlers may be of our user. What we execute is readable again.
+    """
+    return _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+def _prctl(option: int, value: int) -> bool:
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # no such call here: another system, another libc
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+    return False
 
 
 class Child:

@@ -26,7 +26,7 @@ class Signs:
         if now < self._due:
             return False
         self._due = now + SECONDS
-        found = {pid: told for pid in _below(os.getpid()) if (told := _written(pid)) is not None}
+        found = {pid: told for pid in below(os.getpid(), MOST) if (told := _written(pid)) is not None}
         wrote = any(told > self._known.get(pid, 0) for pid, told in found.items())
         self._known = found
         if wrote:
@@ -38,10 +38,11 @@ class Signs:
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
-def _below(pid: int) -> list[int]:
-    """Our descendants. Orphans are among them: we adopt them."""
-    found, todo, asked = [], [pid], 0
-    while todo and asked < MOST:
+def below(pid: int, most: int | None = None) -> list[int]:
+    """The descendants of the process, ``most`` of them. Orphans are among them when it adopts them."""
+    found: list[int] = []
+    todo, asked = [pid], 0
+    while todo and (most is None or asked < most):
         current = todo.pop()
         try:
             for thread in os.listdir(f"/proc/{current}/task"):
@@ -52,7 +53,7 @@ def _below(pid: int) -> list[int]:
                 todo += children
         except OSError:  # it ended meanwhile, or this kernel does not list children
             continue
-    return found[:MOST]
+    return found[:most]
 
 
 def _written(pid: int) -> int | None:

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, OtherPlace
-from crawler_lifecycle.domain.names import cluster_name, files_prefix
+from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters, End, Observation, Phase, log_tail, own_exit
 from crawler_lifecycle.ports.files import FileSource, LogPart
@@ -41,7 +41,6 @@ from crawler_lifecycle.process_contract import contract_of
 from . import keeper
 
 _RUNNER = str(Path(runner.__file__).parent)
-_OWNER = "run-uid"
 #: Seconds that a kill may take, that its keeper has for it, and between two readings of an observer.
 KILL_S, KEEPER_S, WATCH_S = 10.0, 2.0, 0.1
 
@@ -84,11 +83,9 @@ class Spool:
             return [self._deploy(deployment, crawler, task) for task in deployment.tasks]
 
     def _deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
-        run, name = deployment.run, cluster_name(deployment.run_id, task.index, deployment.attempt)
-        folder = self._folder(run.run_id, task.index, deployment.attempt)
+        name = _name(deployment.run, task.index, deployment.attempt)
+        folder = self._folder(deployment.run, task.index, deployment.attempt)
         expired = DeploymentExpired(f"the deployment call expired at {deployment.expires_at.isoformat()}")
-        if (foreign := self._foreign(run)) is not None:
-            return Deployed(task.index, "deferred", name, reason=foreign)
         state = "existing"
         if not (folder / keeper.SPEC).exists():
             try:
@@ -99,7 +96,6 @@ class Spool:
                 raise expired
             (folder / "files").mkdir(parents=True, exist_ok=True)
             Path(spec["env"]["CRAWL_STATE_DIR"]).mkdir(parents=True, exist_ok=True)
-            _place_whole(self._tasks / str(run.run_id) / _OWNER, run.uid)
             state = "created" if _place_whole(folder / keeper.SPEC, json.dumps(spec)) else "existing"
         if not (folder / keeper.BEGUN).exists():
             more = {} if self._task_environment is None else self._task_environment(deployment, task)
@@ -161,20 +157,20 @@ class Spool:
         return Look(now, time.monotonic() - began, seen)
 
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, alive: Collection[str]) -> Observation:
-        folder = self._folder(run.run_id, task.index, task.attempt)
-        spec, foreign = _read(folder / keeper.SPEC), self._foreign(run)
+        folder = self._folder(run, task.index, task.attempt)
+        spec = _read(folder / keeper.SPEC)
         if spec is None and str(folder) in alive:
             raise ClusterUnavailable(f"{folder} was removed, and processes of it live")
-        if spec is None or foreign is not None or task.uid not in (None, spec["uid"]):
+        if spec is None or task.uid not in (None, spec["uid"]):
             phase = Phase.ABSENT if task.uid is None else Phase.GONE
-            return Observation(task.index, task.attempt, phase, now, reason=foreign)
+            return Observation(task.index, task.attempt, phase, now)
         phase, end = self._phase(folder, alive)
         started, waiting = _read(folder / keeper.STARTED) or {}, _read(folder / keeper.WAITING) or {}
         counters, at = _counters(folder)
         changed = {Phase.ENDED: end, Phase.EXECUTING: started}.get(phase, waiting)
         return Observation(
             *(task.index, task.attempt, phase, datetime.now(UTC)),
-            name=cluster_name(run.run_id, task.index, task.attempt),
+            name=_name(run, task.index, task.attempt),
             uid=spec["uid"],
             node=os.uname().nodename,
             reason=waiting.get("reason", "starting") if phase is Phase.WAITING else None,
@@ -195,8 +191,8 @@ class Spool:
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         found = []
-        for task in tasks if self._foreign(run) is None else ():
-            folder = self._folder(run.run_id, task.index, task.attempt)
+        for task in tasks:
+            folder = self._folder(run, task.index, task.attempt)
             with suppress(OSError):
                 if (folder / keeper.SPEC).exists():
                     said = (_read(folder / "stats.json") or {}).get("scrapystats")
@@ -227,9 +223,9 @@ class Spool:
         """The folder of a task that can still be ended; ``None`` when there is none, or another object is there."""
         self.place([task.place] if task.place is not None else [])
         with self._reading():
-            folder = self._folder(run.run_id, task.index, task.attempt)
+            folder = self._folder(run, task.index, task.attempt)
             spec = _read(folder / keeper.SPEC)
-            over = spec is None or (folder / keeper.END).exists() or self._foreign(run) is not None
+            over = spec is None or (folder / keeper.END).exists()
             return None if over or spec is None or task.uid not in (None, spec["uid"]) else folder
 
     def inventory(
@@ -238,32 +234,30 @@ class Spool:
         found = []
         with self._reading():
             alive = _processes()
-            for key, folder in self._all():
+            for run, *key, folder in self._all():
                 phase = self._phase(folder, alive)[0]
-                if run_id in (None, key[0]) and phase in (Phase.WAITING, Phase.EXECUTING):
+                if run_id in (None, run.run_id) and phase in (Phase.WAITING, Phase.EXECUTING):
                     spec, started = _read(folder / keeper.SPEC) or {}, _read(folder / keeper.STARTED) or {}
                     env, at = spec["env"], bounds.moment(started.get("at"))
                     task_id, node, executing = int(env["CRAWL_TASK_ID"]), os.uname().nodename, phase is Phase.EXECUTING
-                    found.append(ClusterTask(*key, executing, task_id, spec["uid"], at, node, env["CRAWL_RUN_UID"]))
+                    found.append(ClusterTask(run.run_id, *key, executing, task_id, spec["uid"], at, node, run.uid))
         return [task for task in found if after is None or task.key > after][:limit]
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         with self._reading():
-            mine = ((key, at) for key, at in self._all() if key[0] == run.run_id and self._foreign(run) is None)
-            latest = {key[1]: (key, _read(at / keeper.SPEC) or {}) for key, at in mine}
-        return [_record(key, spec, spec["env"]) for key, spec in latest.values()]
+            mine = ((index, attempt, at) for whose, index, attempt, at in self._all() if whose == run)
+            latest = {index: (attempt, _read(at / keeper.SPEC) or {}) for index, attempt, at in mine}
+        return [_record(run, index, attempt, spec) for index, (attempt, spec) in latest.items()]
 
     # --- TaskFiles, TaskLogs, KnowsRuns
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         with self._reading():
-            if self._foreign(run) is not None:
-                return []
-            found = [(t, self._folder(run.run_id, t.index, t.attempt) / "files") for t in tasks]
+            found = [(t, self._folder(run, t.index, t.attempt) / "files") for t in tasks]
             return [FileSource(files_prefix(t.index, t.attempt), at, root=self._root) for t, at in found if at.is_dir()]
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        folder = self._folder(run.run_id, task.index, task.attempt)
+        folder = self._folder(run, task.index, task.attempt)
         with self._reading():
             over = self._phase(folder, _processes())[0] in (
                 Phase.ENDED,
@@ -281,24 +275,25 @@ class Spool:
 
     def highest_run(self, above: int = 0) -> int:
         with self._reading():
-            return max([above, *(int(name) for name in os.listdir(self._tasks) if name.isdecimal())])
+            runs = map(RunRef.named, os.listdir(self._tasks))
+            return max([above, *(run.run_id for run in runs if run is not None)])
 
     # --- Observer
 
     def watch(self, changed: Callable[[int, datetime], None], over: threading.Event) -> None:
         """Compare all tasks with what they were a moment ago."""
-        before: dict[tuple[int, int, int], Phase] = {}
+        before: dict[tuple[RunRef, int, int], Phase] = {}
         while not over.is_set():
             try:
                 with self._reading():
                     found = _processes()
-                    now = {key: self._phase(folder, found)[0] for key, folder in self._all()}
+                    now = {(*key,): self._phase(folder, found)[0] for *key, folder in self._all()}
             except ClusterUnavailable as error:
                 self._health = ObserverHealth(False, str(error))
             else:
                 self._health = ObserverHealth(True, watched=sum(str(self._tasks) in one for one in found))
-                for run_id in {key[0] for key in {*before, *now} if before.get(key) is not now.get(key)}:
-                    changed(run_id, datetime.now(UTC))
+                for run in {key[0] for key in {*before, *now} if before.get(key) is not now.get(key)}:
+                    changed(run.run_id, datetime.now(UTC))
                 before = now
             over.wait(WATCH_S)
         self._health = ObserverHealth(False, "it does not watch")
@@ -307,23 +302,21 @@ class Spool:
         return self._health
 
     def counted(self) -> list[Counted]:
-        said = [(task, _counters(self._folder(*task.key))) for task in self.inventory()]
+        said = [(task, _counters(self._folder(task.run, task.index, task.attempt))) for task in self.inventory()]
         return [Counted(t.run, t.attempt, t.index, *counted) for t, counted in said if counted[0] != Counters()]
 
     # --- folders
 
-    def _folder(self, run_id: int, index: int, attempt: int) -> Path:
-        return self._tasks / str(run_id) / str(index) / str(attempt)
+    def _folder(self, run: RunRef, index: int, attempt: int) -> Path:
+        """The folder of a task. A number may come again in a restored database, and never with the same uid."""
+        return self._tasks / str(run) / str(index) / str(attempt)
 
-    def _all(self) -> Iterator[tuple[tuple[int, int, int], Path]]:
+    def _all(self) -> list[tuple[RunRef, int, int, Path]]:
+        """Every task, in the order of run, index and attempt."""
         found = [path.parent for path in self._tasks.glob(f"*/*/*/{keeper.SPEC}")]
-        yield from sorted((tuple(map(int, at.parts[-3:])), at) for at in found)  # type: ignore[misc]
-
-    def _foreign(self, run: RunRef) -> str | None:
-        """Words about tasks of another run that had this number."""
-        path = self._tasks / str(run.run_id) / _OWNER
-        owner = path.read_text() if path.exists() else run.uid
-        return None if run.owns(owner) else run.foreign(f"the folder {path.parent}", owner)
+        named = [(RunRef.named(at.parts[-3]), int(at.parts[-2]), int(at.parts[-1]), at) for at in found]
+        ours = [(run, index, attempt, at) for run, index, attempt, at in named if run is not None]
+        return sorted(ours, key=lambda one: (one[0].run_id, *one[1:3], one[0].uid))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -367,10 +360,16 @@ def _processes() -> dict[str, list[int]]:
     return found
 
 
-def _record(key: tuple[int, int, int], spec: dict[str, Any], env: dict[str, str]) -> TaskRecord:
+def _name(run: RunRef, index: int, attempt: int) -> str:
+    return f"crawl-{run}-{index}-{attempt}"
+
+
+def _record(run: RunRef, index: int, attempt: int, spec: dict[str, Any]) -> TaskRecord:
+    env = spec["env"]
     args, settings = json.loads(env["CRAWL_ARGS"]), json.loads(env["CRAWL_SETTINGS"])
-    told = (int(env["CRAWL_TASK_ID"]), env["CRAWL_CRAWLER"], args, settings, cluster_name(*key), spec["uid"])
-    return TaskRecord(key[1], key[2], *told, record=spec["record"])
+    name = _name(run, index, attempt)
+    told = (int(env["CRAWL_TASK_ID"]), env["CRAWL_CRAWLER"], args, settings, name, spec["uid"])
+    return TaskRecord(index, attempt, *told, record=spec["record"])
 
 
 def _counters(folder: Path) -> tuple[Counters, datetime | None]:

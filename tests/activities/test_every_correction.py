@@ -141,7 +141,7 @@ def stage(
     monkeypatch.setattr(task_rules, "LATE_TOLERANCE_SECONDS", 0.0)
     world = LocalWorld.over(empty_database, tmp_path / "local")
     bench = Bench(tmp_path)
-    bench.folder = lambda index=0: bench.state / "tasks" / "1" / str(index) / "1"  # type: ignore[method-assign]
+    bench.folder = lambda index=0: next((bench.state / "tasks").glob(f"1-*/{index}/1"))  # type: ignore[method-assign]
     command = [sys.executable, "-I", "-S", "-c", UNTIL_TOLD]
     world.cluster = bench.cluster  # type: ignore[assignment]
     world.scheduler = FakeScheduler([CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], bench.cluster)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, ROOT, Dev, wait_until
 from tests.support.generic_site import write_pages
 
@@ -22,7 +23,7 @@ QUICK_START = re.compile(
 
 
 def _items(stack: Dev, run_id: int) -> list[dict[str, Any]]:
-    file = stack.state_dir / "cluster" / "tasks" / str(run_id) / "0" / "1" / "files" / "items.jsonl"
+    file = run_folder(stack.state_dir, run_id) / "0" / "1" / "files" / "items.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from crawler_lifecycle.cli.stack import dev, layout, processes
 from crawler_lifecycle.cli.stack.stack import Stack
+from examples.story_checks import run_folder
 from tests.dev.dev_support import ANSWER_S, Dev, gone, wait_until
 
 PARTS = {"temporal", "scheduler", "gateway", "worker", "site"}
@@ -173,7 +174,7 @@ def test_interrupted_while_it_starts(dev: Dev) -> None:
 def _crawlers_of(dev: Dev, run_id: int) -> list[int]:
     """Process ids of the crawlers of a run that live."""
     found = []
-    for file in (dev.state_dir / "cluster" / "tasks" / str(run_id)).glob("*/*/process.json"):
+    for file in run_folder(dev.state_dir, run_id).glob("*/*/process.json"):
         known = json.loads(file.read_text())
         if processes.start_time(known["pid"]) == known["start"]:
             found.append(known["pid"])

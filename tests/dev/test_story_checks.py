@@ -40,7 +40,7 @@ def places(tmp_path: Path) -> Places:
         db.execute("INSERT INTO run_history VALUES (3, 'COMPLETED', 'finished', '2026')")
         db.execute("INSERT INTO task_history VALUES (3, 'SUCCEEDED', NULL), (3, 'RUNNING', 9)")
         db.commit()
-    folder = tmp_path / "cluster" / "tasks" / "3" / "0" / "1"
+    folder = tmp_path / "cluster" / "tasks" / "3-u3" / "0" / "1"
     folder.mkdir(parents=True)
     (folder / "process.json").write_text(json.dumps({"pid": os.getpid(), "start": 1, "group": 1}))
     with zipfile.ZipFile(tmp_path / "files.zip", "w") as archive:
@@ -85,7 +85,7 @@ def test_a_task_is_still_alive_on_record(places: Places) -> None:
 
 
 def test_a_crawler_still_runs(places: Places) -> None:
-    file = next(places.state_dir.glob("cluster/tasks/3/*/*/process.json"))
+    file = next(places.state_dir.glob("cluster/tasks/3-u3/*/*/process.json"))
     file.write_text(json.dumps({"pid": os.getpid(), "start": processes.start_time(os.getpid()), "group": 1}))
     with pytest.raises(Untrue, match="0/1 still run"):
         CHECKS["processes"](places, _run(places))

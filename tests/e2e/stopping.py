@@ -25,6 +25,7 @@ from temporalio.client import WorkflowUpdateStage
 
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.domain import names
+from examples.story_checks import run_folder
 from tests.e2e.world import TERMINAL, Row, World
 from tests.support.mariadb import MariaDb
 
@@ -171,7 +172,7 @@ class StopWorld(World):
         return []
 
     def task_folders(self, run_id: int) -> list[Path]:
-        found = (self.folder / "cluster" / "tasks" / str(run_id)).glob("*/*/spec.json")
+        found = run_folder(self.folder, run_id).glob("*/*/spec.json")
         return sorted(file.parent for file in found)
 
     def begun(self, folder: Path) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store import open_store
+from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, World, moment, until
 from tests.support.builds import ROOT
 
@@ -186,7 +187,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
     until(lambda: stack.tasks(run_id) == {"RUNNING": 1}, "a task that runs")
     # Its process is on file a moment before it executes, and leaves when its supervisor dies in between.
     until(lambda: crawlers_of(stack, run_id), "the crawler itself")
-    folder = stack.folder / "cluster" / "tasks" / str(run_id) / "0" / "1"
+    folder = run_folder(stack.folder, run_id) / "0" / "1"
     os.kill(json.loads((folder / "supervisor.json").read_text())["pid"], signal.SIGKILL)
     (folder / "end.json").write_text(json.dumps({"exit_code": 1, "signal": None, "reason": "Error"}))
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from examples.story_checks import task_processes
+from examples.story_checks import run_folder, task_processes
 from tests.e2e.world import ENDLESS, QUICK, World, until
 from tests.support.builds import ROOT, Change, build
 
@@ -120,7 +120,7 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(o
         ours.deploy(bug)
     finally:
         os.killpg(crawl, signal.SIGCONT)
-    ends = ours.folder / "cluster" / "tasks" / str(run_id)
+    ends = run_folder(ours.folder, run_id)
     until(lambda: list(ends.glob("*/*/end.json")), "the end of the crawl")
     until(lambda: blocked_by(ours, run_id, "a bug in this build"), "the run shown as blocked", SHOWN_S)
     assert ours.status(run_id) == "PROCESSING", "nobody looked"

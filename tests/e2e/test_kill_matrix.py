@@ -13,6 +13,7 @@ import pytest
 
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.health import answers
+from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")
@@ -62,8 +63,9 @@ class Drill:
             until(lambda: all(world.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run")
         elif self.when == "ending":
             until(lambda: world.tasks(ids["stopped"]).get("RUNNING") == 2, "tasks that run")
-            end = world.folder / "cluster" / "tasks" / str(ids["short"]) / "0" / "1" / "end.json"
-            until(end.exists, "the end of the short crawl")
+            until(
+                lambda: (run_folder(world.folder, ids["short"]) / "0/1/end.json").exists(), "the end of the short crawl"
+            )
             self.stop()
 
     def stop(self) -> None:

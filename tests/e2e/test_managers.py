@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from examples.managers import PAGES
+from examples.story_checks import run_folder
 from tests.e2e.world import World, until
 from tests.support.builds import ROOT
 
@@ -40,8 +41,8 @@ def walked(world: World, flow: str) -> list[int]:
     """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk was to be."""
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
     runs = [row[0] for row in world.query(sql, f"manager/walks/{flow}")]
-    tasks = world.folder / "cluster" / "tasks"
-    ledger = [json.loads(file.read_text()) for run in runs for file in tasks.glob(f"{run}/*/*/files/summary.json")]
+    files = (file for run in runs for file in run_folder(world.folder, run).glob("*/*/files/summary.json"))
+    ledger = [json.loads(file.read_text()) for file in files]
     return [summary["max_pages"] for summary in ledger if summary["finish_reason"] == "finished"]
 
 

@@ -24,7 +24,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
-from examples.story_checks import CHECKS, task_processes
+from examples.story_checks import CHECKS, run_folder, task_processes
 from tests.e2e.world import ENDLESS, QUICK, Row, World, moment, until
 from tests.support.mariadb import MariaDb
 
@@ -82,12 +82,12 @@ def terminate(world: World, run: int) -> None:
 
 
 def folder_of(world: World, run: int, index: int = 0, attempt: int = 1) -> Path:
-    return world.folder / "cluster" / "tasks" / str(run) / str(index) / str(attempt)
+    return run_folder(world.folder, run) / str(index) / str(attempt)
 
 
 def kill_crawl(world: World, run: int) -> None:
     """End every process of the run's tasks behind our back, without a trace of how."""
-    folder = world.folder / "cluster" / "tasks" / str(run)
+    folder = run_folder(world.folder, run)
     for name in ("supervisor.json", "process.json"):
         for file in folder.glob(f"*/*/{name}"):
             known = json.loads(file.read_text())

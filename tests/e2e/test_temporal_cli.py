@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, World, until
 
 
@@ -98,7 +99,7 @@ def test_a_terminated_run_is_resumed_without_repeating_what_finished(world: Worl
         until(lambda: _tasks_of(world, "cli/terminated", "RUNNING") == 4, "tasks that run")
         run_id = world.run_of("cli/terminated")
         assert run_id is not None
-        folders = [world.folder / "cluster" / "tasks" / str(run_id) / str(index) / "1" for index in (1, 3)]
+        folders = [run_folder(world.folder, run_id) / str(index) / "1" for index in (1, 3)]
         crawlers = [int(json.loads((folder / "process.json").read_text())["pid"]) for folder in folders]
         for pid in crawlers:
             os.killpg(pid, signal.SIGSTOP)

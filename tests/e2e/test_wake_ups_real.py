@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def started(world: World, **keys: Row) -> list[int]:
 def test_nobody_waits_for_the_ladder(world: World) -> None:
     until(lambda: wake_ups(world)["observer"] == "up", "an observer that sees")
     run_id, killed = started(world, noticed=SOME, killed=ENDLESS)
-    process = json.loads((world.folder / f"cluster/tasks/{killed}/0/1/process.json").read_text())
+    process = json.loads((run_folder(world.folder, killed) / "0/1/process.json").read_text())
     os.kill(process["pid"], signal.SIGKILL)
     until(lambda: world.closed([run_id, killed]), "the end of both runs")
     world.prove(run_id, "COMPLETED", "finished")
@@ -122,10 +123,10 @@ def test_two_workers_notice_the_same_and_send_little(world: World) -> None:
 
 def test_what_ended_while_no_worker_was_there_is_noticed_by_the_next(world: World) -> None:
     (run_id,) = started(world, unseen=ENDLESS)
-    process = json.loads((world.folder / f"cluster/tasks/{run_id}/0/1/process.json").read_text())
+    process = json.loads((run_folder(world.folder, run_id) / "0/1/process.json").read_text())
     world.undeploy()
     os.kill(process["pid"], signal.SIGKILL)
-    until((world.folder / f"cluster/tasks/{run_id}/0/1/end.json").exists, "the end on file")
+    until((run_folder(world.folder, run_id) / "0/1/end.json").exists, "the end on file")
     world.deploy(ROOT)
     until(lambda: world.closed([run_id]), "the end of the run")
     assert world.status(run_id) == "FAILED"

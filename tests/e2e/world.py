@@ -27,7 +27,7 @@ from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
-from examples.story_checks import CHECKS, Places, query
+from examples.story_checks import CHECKS, Places, query, run_folder
 from tests.support.builds import command, environment
 
 T = TypeVar("T")
@@ -302,7 +302,7 @@ class World:
         rows = self.query(f"SELECT {columns} FROM task_history WHERE run_id = ?", run_id)
         folders = {
             (int(file.parts[-3]), int(file.parts[-2])): file.parent
-            for file in (self.folder / "cluster" / "tasks" / str(run_id)).glob("*/*/spec.json")
+            for file in run_folder(self.folder, run_id).glob("*/*/spec.json")
         }
         assert {(index, attempt) for index, attempt, _, uid, *_ in rows if uid} == set(folders)
         for index, attempt, status, uid, code, number, ended_at in rows:

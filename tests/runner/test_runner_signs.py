@@ -42,8 +42,8 @@ def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.M
         try:
             watched = Signs()
             monkeypatch.setattr(signs.os, "getpid", lambda: crawler.pid)
-            below = signs._below
-            monkeypatch.setattr(signs, "_below", lambda pid: [pid, *below(pid)])
+            below = signs.below
+            monkeypatch.setattr(signs, "below", lambda pid, most: [pid, *below(pid, most)])
             assert not watched.look()
             assert watched.quiet_s() is None
             assert crawler.stdin is not None
@@ -63,7 +63,7 @@ def test_what_is_a_sign_of_life(case: str, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signs, "SECONDS", 0.0)
-    monkeypatch.setattr(signs, "_below", lambda pid: [2**30])
+    monkeypatch.setattr(signs, "below", lambda pid, most: [2**30])
     watched = Signs()
     assert not watched.look()
     assert watched.quiet_s() is None

@@ -26,6 +26,7 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.domain import names
+from examples.story_checks import run_folder
 from tests.e2e.world import TERMINAL, Row, World
 from tests.support.mariadb import MariaDb
 from tests.support.resets import reset
@@ -380,7 +381,7 @@ class SoakWorld(World):
         for whom in step.more["whom"].split("+"):
             if whom == "folder":
                 self.deeds.killed(name, whom, time.time())
-                shutil.rmtree(self.folder / "cluster" / "tasks" / "/".join(map(str, name)), ignore_errors=True)
+                shutil.rmtree(run_folder(self.folder, name[0]).joinpath(*map(str, name[1:])), ignore_errors=True)
                 self.deeds.note(step.number, f"the folder of task {'/'.join(map(str, name))} is gone")
                 continue
             victim = living[name].get(whom)
@@ -394,7 +395,7 @@ class SoakWorld(World):
     def living(self, run_id: int) -> dict[Name, dict[str, tuple[int, int]]]:
         """Process id and start time of supervisor, runner and crawler of the tasks of a run that live."""
         found: dict[Name, dict[str, tuple[int, int]]] = {}
-        folder = f"{self.folder.absolute()}/cluster/tasks/{run_id}/"
+        folder = f"{run_folder(self.folder.absolute(), run_id)}/"
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")

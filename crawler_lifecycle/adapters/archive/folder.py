@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 
 from crawler_lifecycle.adapters.archive.zip.packing import CHUNK, Pace, Progress, pack
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
-from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
@@ -83,18 +82,6 @@ class FolderArchive:
             return path.open("rb")
         except (OSError, ValueError) as error:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number that a folder of a run has; a root that was never made holds none.
-
-        Raises ``NotDelivered``.
-        """
-        try:
-            return max([above, *map(run_number, os.listdir(self.root))])
-        except FileNotFoundError:
-            return above
-        except OSError as error:
-            raise NotDelivered(f"{self.root}: the names of archives cannot be read: {error}") from error
 
     def check(self) -> str:
         """Write and remove a probe. Raises ``NotDelivered`` with reason and cure."""

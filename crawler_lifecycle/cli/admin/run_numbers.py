@@ -58,4 +58,4 @@ async def _connected(patience_s: float) -> Workflows:
 
 def sources(settings: Settings, patience_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
     """Everything that these settings name. Raises ``InvalidRequest``."""
-    return build_numbers(settings, WorkflowNumbers(patience_s), ("cluster", "export"))
+    return build_numbers(settings, WorkflowNumbers(patience_s), ("cluster",))

@@ -33,9 +33,9 @@ def load_settings() -> Settings:
 
 def hide() -> None:
     """Keep the secrets of our environment from what runs as the same user: crawlers of the local cluster may."""
-    from crawler_lifecycle.clusters.local.processes import controls as process_controls
+    from crawler_lifecycle.runner import child
 
-    if not process_controls.hide():
+    if not child.hide_environment():
         current().say("this system cannot hide environment and memory of a process from others of the same user")
 
 

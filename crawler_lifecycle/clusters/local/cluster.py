@@ -114,7 +114,7 @@ class LocalCluster:
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
-        ours, marks = ("state", "slots"), ("waiting", liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
+        ours, marks = ("state", "slots"), (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
         # Beside those that nobody else makes, a missing folder of tasks is a disk that is not mounted, and must not
         # become an empty one. An observer makes those of the marks, too, and may be there before us.
         used = any((self._state / name).exists() for name in ours)
@@ -185,7 +185,7 @@ class LocalCluster:
         for task in tasks:
             folder = self._folder(run, task)
             try:
-                if not folder.exists() or folder.foreign() is not None:
+                if not folder.exists():
                     continue
                 counters, _ = folder.counters(final=True)
                 said = (folder.read(files.STATS) or {}).get("scrapystats")
@@ -237,15 +237,12 @@ class LocalCluster:
         """The uid by which a process has to be known: where another object's spec is under the task's name."""
         with contextlib.suppress(OSError):
             there = folder.uid()
-            return task.uid if there is not None and there != task.uid and folder.foreign() is None else None
+            return task.uid if there is not None and there != task.uid else None
         return None
 
     @staticmethod
     def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
         """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
-        if (foreign := folder.foreign()) is not None:
-            logger.warning("left alone: %s", foreign)
-            return True
         there = folder.uid()
         if task.uid is None or there is None or there == task.uid:
             return False
@@ -337,7 +334,7 @@ class LocalCluster:
         with reading(self._state):
             self._wake_supervisors()
             return inventory(
-                self._state / "tasks",
+                self._state,
                 lambda run, task: self._end_hanging(run, task, now),
                 self._node,
                 run_id=run_id,
@@ -348,7 +345,7 @@ class LocalCluster:
     def task_records(self, run: RunRef) -> list[TaskRecord]:
         """Return what the run's folders know of its tasks. Raises ``ClusterUnavailable``."""
         with reading(self._state):
-            return task_records(self._state / "tasks", run)
+            return task_records(self._state, run)
 
     def remove_old(self, keep_s: float) -> list[int]:
         """Remove what is left of runs whose last task ended more than ``keep_s`` seconds ago; their ids.
@@ -363,7 +360,7 @@ class LocalCluster:
     # --- inside
 
     def _folder(self, run: RunRef, task: TaskRef, *, doubted: bool = False) -> TaskFolder:
-        return TaskFolder(self._launcher.folder(run.run_id, task.index, task.attempt), run, task, doubted=doubted)
+        return TaskFolder(self._state, run, task, doubted=doubted)
 
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
         folder = self._folder(run, task, doubted=doubted)

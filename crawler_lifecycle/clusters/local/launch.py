@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.folders.retention import REMOVED, exclusive, holds_tasks
+from crawler_lifecycle.clusters.local.folders.reader import task_name, task_of, task_path
+from crawler_lifecycle.clusters.local.folders.retention import exclusive
 from crawler_lifecycle.clusters.local.processes.cgroup import Parent
 from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pass
 from crawler_lifecycle.clusters.local.processes.identity import BOOT, Identity
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest
-from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import parse_cpu, parse_memory
-from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
 from crawler_lifecycle.runner.held import Held, NotOurs
@@ -69,13 +68,11 @@ class Launcher:
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> Deployed:
         """Start one task. Raises ``DeploymentExpired`` and ``ClusterUnavailable``."""
-        name = cluster_name(deployment.run_id, task.index, deployment.attempt)
-        folder = self.folder(deployment.run_id, task.index, deployment.attempt)
+        name = task_name(deployment.run, task.index, deployment.attempt)
+        folder = task_path(self.state, deployment.run, task.index, deployment.attempt)
         try:
-            if (foreign := self._foreign(deployment.run)) is not None:
-                return Deployed(task.index, "deferred", name, reason=foreign)
-            if (begun := self._begun(deployment.run, name)) is not None:
-                return Deployed(task.index, "existing", name, begun)  # whatever its crawler made of the folder since
+            if (begun := files.told_beside(str(self.state), name).get("uid")) is not None:
+                return Deployed(task.index, "existing", name, str(begun))  # whatever its crawler made of the folder
             uid, state = self._existing_uid(folder), "existing"
             if uid is None:
                 try:
@@ -86,20 +83,12 @@ class Launcher:
                 if state == "deferred":
                     return Deployed(task.index, "deferred", name, reason=reason)
                 uid = self._existing_uid(folder)
-            self._ensure_supervisor(folder, deployment, crawler, task, uid or "")
+            self._ensure_supervisor(folder, name, deployment, crawler, task, uid or "")
         except NotOurs as why:
             return Deployed(task.index, "refused", name, reason=f"Something else is where its folder belongs: {why}")
         except OSError as error:
             raise ClusterUnavailable(f"the local cluster cannot write below {self.state}: {error}") from error
         return Deployed(task.index, state, name, uid or None)
-
-    def folder(self, run_id: int, index: int, attempt: int) -> Path:
-        return self.state / "tasks" / str(run_id) / str(index) / str(attempt)
-
-    def _begun(self, run: RunRef, name: str) -> str | None:
-        """The uid of the task of this run that has begun to execute under this name, by what is told beside."""
-        told = files.told_beside(str(self.state), name)
-        return str(told["uid"]) if run.owns(str(told.get("run_uid"))) and "uid" in told else None
 
     def _existing_uid(self, folder: Path) -> str | None:
         try:
@@ -121,36 +110,23 @@ class Launcher:
 
     # --- creation
 
-    def _foreign(self, run: RunRef) -> str | None:
-        """Return the words for when the folder of the run's number is another run's, or nobody's, and holds tasks."""
-        top = self.state / "tasks" / str(run.run_id)
-        uid = files.owner(str(self.state / "tasks"), run.run_id)
-        return run.foreign(f"the folder {top}", uid) if not run.owns(uid) and holds_tasks(top) else None
-
     def _create(
         self, deployment: Deployment, folder: Path, name: str, spec: dict[str, object]
     ) -> tuple[str, str | None]:
         """Create folder and spec: ``created``, ``existing`` or ``deferred``, and why."""
-        run = deployment.run
         with exclusive(self.state):
-            if (foreign := self._foreign(run)) is not None:
-                return "deferred", foreign
-            waiting = self.state / "waiting"
-            if len(os.listdir(waiting)) >= self.max_waiting and self._count_waiting() >= self.max_waiting:
+            live = os.listdir(self.state / liveness_marks.LIVE)
+            if len(live) >= self.max_waiting and sum(map(self._waits, live)) >= self.max_waiting:
                 return "deferred", f"{self.max_waiting} tasks wait for a slot already"
             self._check_expiry(deployment.expires_at)
             # Never the folder of all tasks: where it is missing, so is its disk, and an empty one would lose every run.
-            tasks = Held(str(self.state / "tasks"))
-            held = tasks.make(str(run.run_id))
-            if not run.owns(files.owner(str(self.state / "tasks"), run.run_id)):
-                held.unlink(REMOVED)  # of a run that had the number before and is cleared away
-                files.replace(held, files.RUN, {"run_id": run.run_id, "run_uid": run.uid})
-            for part in folder.parts[-2:]:
+            held = Held(str(self.state / "tasks"))
+            for part in folder.parts[-3:]:
                 held = held.make(part)
             held.make(files.FILES)
             _make_state(self.state, str(spec["state_dir"]))
             self._admit(folder, Path(str(spec["state_dir"])))
-            (waiting / name).touch()
+            liveness_marks.begin(str(self.state / liveness_marks.LIVE / name))
             return "created" if files.create(held, files.SPEC, spec) else "existing", None
 
     def _admit(self, folder: Path, state: Path) -> None:
@@ -161,24 +137,17 @@ class Launcher:
             self.run_as.own(folder / files.FILES)
             self.run_as.own(state)
 
-    def _count_waiting(self) -> int:
-        """The tasks that wait; marks that supervisors could not take away with them are tidied up."""
-        count = 0
-        for mark in (self.state / "waiting").iterdir():
-            if self._waits(mark):
-                count += 1
-            else:
-                mark.unlink(missing_ok=True)
-        return count
-
-    def _waits(self, mark: Path) -> bool:
+    def _waits(self, name: str) -> bool:
+        """Tell whether a task that has a mark waits for a slot, or for its supervisor."""
         try:
-            run_id, index, attempt = (int(part) for part in mark.name.removeprefix("crawl-").split("-"))
-            folder = self.folder(run_id, index, attempt)
+            if (key := task_of(name)) is None or files.told_beside(str(self.state), name):
+                return False
+            folder = task_path(self.state, *key)
             if (folder / files.PROCESS).exists() or (folder / files.END).exists():
                 return False
             record = files.read(files.held(str(folder)), files.SUPERVISOR)
             if record is None:
+                mark = self.state / liveness_marks.LIVE / name
                 return self.clock().timestamp() - mark.stat().st_mtime < STALE_MARK_SECONDS
             return Identity.from_json(record).alive()
         except (ValueError, OSError, NotOurs):
@@ -189,7 +158,7 @@ class Launcher:
             raise DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
 
     def _ensure_supervisor(
-        self, folder: Path, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, uid: str
+        self, folder: Path, name: str, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, uid: str
     ) -> None:
         if _began(folder):
             return
@@ -198,20 +167,9 @@ class Launcher:
         environment.update(self._secrets(crawler))
         if self.task_environment is not None:
             environment.update(self.task_environment(deployment, task))
-        command = [
-            self.python,
-            "-I",
-            "-S",
-            "-c",
-            BOOT,
-            _ROOT,
-            str(folder),
-            str(deployment.expires_at.timestamp()),
-            uid,
-        ]
-        liveness_marks.begin(
-            str(self.state / liveness_marks.LIVE / cluster_name(deployment.run_id, task.index, deployment.attempt))
-        )
+        expires_at = str(deployment.expires_at.timestamp())
+        command = [self.python, "-I", "-S", "-c", BOOT, _ROOT, str(folder), expires_at, uid]
+        liveness_marks.begin(str(self.state / liveness_marks.LIVE / name))
         log = files.held(str(folder)).new(SUPERVISOR_LOG)
         try:
             starter = subprocess.Popen(
@@ -282,7 +240,6 @@ class Launcher:
         return {
             "version": 1,
             "uid": str(uuid.uuid4()),
-            "run_uid": deployment.run.uid,
             "name": name,
             "argv": argv,
             "cwd": str(cwd),
@@ -299,7 +256,6 @@ class Launcher:
             "run_timeout_s": deployment.limits.run_timeout_s,
             "slots": self.slots,
             "slots_dir": str(self.state / "slots"),
-            "waiting_mark": str(self.state / "waiting" / name),
             "started": str(self.state / files.STARTED / name),
             "live_mark": str(self.state / liveness_marks.LIVE / name),
             "created_at": self.clock().isoformat(),

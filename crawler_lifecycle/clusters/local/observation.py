@@ -9,14 +9,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from crawler_lifecycle.clusters.local.folders.limits import KILLED, failed_at_limit
 from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.clusters.local.processes.identity import members
 from crawler_lifecycle.domain import bounds
-from crawler_lifecycle.domain.names import cluster_name
-from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, own_exit
-from crawler_lifecycle.runner.held import Held
+from crawler_lifecycle.domain.task import End, Observation, Phase, own_exit
 
 from .folders import folder as files
 
@@ -37,17 +36,25 @@ class _Reading:
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
         self._folder, self._now, self._node = folder, now, node
-        self._name = cluster_name(folder.run.run_id, folder.task.index, folder.task.attempt)
+        self._seen = partial(Observation, folder.task.index, folder.task.attempt, observed_at=now)
 
     def observe(self) -> Observation:
-        if (foreign := self._folder.foreign()) is not None:
-            return self._without_folder(foreign)
         if self._folder.exists():
-            seen = self._within_folder()
+            seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
         # Also when it was taken away while we read: what was missing then says nothing.
-        return self._without_folder()
+        return self._named(self._without_folder())
+
+    def _named(self, seen: Observation) -> Observation:
+        """Add whose it is, whether it went on with saved state, and what was set aside."""
+        started, final = seen.started_at is not None, seen.end is not None
+        resumed, note = self._resumption(final=final) if started else (None, None)
+        uid = self._folder.uid()
+        reason = self._message(seen.reason)
+        there = self._folder.exists()  # asked last: see ``observe``
+        name = self._folder.name if there else None
+        return replace(seen, name=name, uid=uid if there else None, reason=reason, resumed=resumed, resume_note=note)
 
     def _within_folder(self) -> Observation:
         if self._folder.has_ended():
@@ -67,28 +74,25 @@ class _Reading:
             return self._seen(Phase.ABSENT, reason=reason)
         return self._outlived(supervised=False)
 
-    def _without_folder(self, foreign: str | None = None) -> Observation:
-        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away.
-
-        ``foreign`` says whose folder is in its place.
-        """
+    def _without_folder(self) -> Observation:
+        """Never deployed, or deployed for sure (the database knows its uid) and somebody took its folder away."""
         if self._folder.task.uid is None:
-            seen = self._seen(Phase.ABSENT, reason=foreign)
-        else:
-            supervisors, crawlers = self._folder.named()
-            phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
-            told = self._told_beside() if phase is Phase.GONE else {}
-            started = self._folder.time(told, "started_at", files.STARTED)
-            if told.get("finished_at") and foreign is None:
-                return replace(self._ended(told), started_at=started)
-            reason = foreign or "its folder was removed"
-            seen = self._seen(phase, node=self._node, reason=reason, started_at=started)
-        return seen if foreign is None else replace(seen, name=None, uid=None)
+            return self._seen(Phase.ABSENT)
+        supervisors, crawlers = self._folder.named()
+        phase = Phase.EXECUTING if crawlers else Phase.WAITING if supervisors else Phase.GONE
+        told = self._told_beside() if phase is Phase.GONE else {}
+        started = self._folder.time(told, "started_at", files.STARTED)
+        if told.get("finished_at"):
+            return replace(self._ended(told), started_at=started)
+        return self._seen(phase, node=self._node, reason="its folder was removed", started_at=started)
 
     def _told_beside(self) -> dict[str, object]:
         """Return what its supervisor told outside of the folder, of this very object; empty where it told nothing."""
-        told = files.told_beside(str(self._folder.path.parents[3]), self._name)
+        told = self._beside()
         return told if told.get("uid") == self._folder.task.uid else {}
+
+    def _beside(self) -> dict[str, object]:
+        return files.told_beside(str(self._folder.path.parents[3]), self._folder.name)
 
     def _end_appears(self) -> bool:
         """Give a living supervisor the moment it needs to reap and write the end."""
@@ -99,8 +103,7 @@ class _Reading:
 
     def _executes_unseen(self) -> bool:
         """Tell whether it left the queue and executes, although the file that says so is gone."""
-        waiting = Held(str(self._folder.path.parents[3] / "waiting"))
-        return not waiting.has(self._name) and bool(members(None, self._folder.marks()))
+        return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
         waiting = self._folder.read(files.WAITING) or {}
@@ -123,10 +126,11 @@ class _Reading:
             summary = self._folder.read(files.SUMMARY) or {}
             if summary or not supervised:
                 return self._ended_by_summary(summary)
-        if stat is not None and stat.exit_status:
+        status = stat.exit_status if stat is not None else 0
+        oom = self._oom() if status or not supervised else None
+        if status or oom:
             # A zombie that nobody reaps. A status of 0 proves nothing: the kernel shows 0 to whom it trusts not.
-            code = os.waitstatus_to_exitcode(stat.exit_status)
-            oom = self._oom()
+            code = os.waitstatus_to_exitcode(status) if status else -signal.SIGKILL
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
@@ -134,10 +138,6 @@ class _Reading:
                 message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else '; this is what the kernel kept'}"),
                 memory_limit=self._memory_limit(),
             )
-            return self._with_end(end)
-        if not supervised and (oom := self._oom()):
-            message = self._message(f"{NOT_WRITTEN}. {oom}")
-            end = End(exit_code=137, signal=9, reason="OOMKilled", message=message, memory_limit=self._memory_limit())
             return self._with_end(end)
         if supervised:
             # Hidden by garbage in process.json, or the end cannot be written yet (a full disk): it will be.
@@ -169,25 +169,26 @@ class _Reading:
             return None
         return max(self._now - wrote_at, timedelta(0))
 
-    def _ended(self, told: Mapping[str, object] | None = None) -> Observation:
+    def _ended(self, told: Mapping[str, object] | None = None, source: str = files.END) -> Observation:
+        """It ended as its supervisor told: on file, or beside it; or as ``source`` says in the same words."""
         data = told or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
-        code = self._folder.count(data, "exit_code", files.END, bounds.exit_code)
-        number = self._folder.count(data, "signal", files.END, bounds.exit_signal)
+        code = self._folder.count(data, "exit_code", source, bounds.exit_code)
+        number = self._folder.count(data, "signal", source, bounds.exit_signal)
         finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
         own = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
-        reason = self._folder.text(data, "reason", files.END) or "Error"
-        if number == 9 and finish is not None and own is not None and reason == "Error":
+        reason = self._folder.text(data, "reason", source) or "Error"
+        if source == files.END and number == 9 and finish is not None and own is not None and reason == "Error":
             # The runner was killed in the instant between its last word and its exit: its word is the better evidence.
             code, number, reason = own, None, "Error" if own else "Completed"
         end = End(
-            exit_code=self._own_exit(code, finish, summary),
+            exit_code=own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code)),
             signal=number,
             reason=reason,
             message=self._message(
-                self._folder.text(data, "message", files.END) or self._folder.text(summary, "message", files.SUMMARY)
+                self._folder.text(data, "message", source) or self._folder.text(summary, "message", files.SUMMARY)
             ),
-            finished_at=self._folder.time(data, "finished_at", files.END) or self._folder.modified(files.END),
+            finished_at=self._folder.time(data, "finished_at", source) or self._folder.modified(source),
             finish_reason=finish,
             memory_limit=self._memory_limit(),
         )
@@ -197,22 +198,14 @@ class _Reading:
         code = self._folder.count(summary, "exit", files.SUMMARY, bounds.exit_code)
         number = self._folder.count(summary, "signal", files.SUMMARY, bounds.exit_signal)
         oom = None if code == 0 else self._oom() or self._failed_at_limit(summary)
-        reason = "Completed" if code == 0 else "OOMKilled" if oom else "Error"
-        finish = self._folder.text(summary, "finish_reason", files.SUMMARY)
-        end = End(
-            exit_code=self._own_exit(code, finish, summary),
-            signal=number if number is not None and code == 128 + number else None,
-            reason=reason,
-            message=self._message(f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}"),
-            finished_at=self._folder.time(summary, "finished_at", files.SUMMARY)
-            or self._folder.modified(files.SUMMARY),
-            finish_reason=finish,
-            memory_limit=self._memory_limit(),
-        )
-        return self._with_end(end)
-
-    def _own_exit(self, code: int | None, finish: str | None, summary: Mapping[str, object]) -> int | None:
-        return own_exit(code, finish, self._folder.count(summary, "own_exit", files.SUMMARY, bounds.exit_code))
+        told = {
+            "exit_code": code,
+            "signal": number if number is not None and code == 128 + number else None,
+            "reason": "Completed" if code == 0 else "OOMKilled" if oom else "Error",
+            "message": f"{NOT_WRITTEN}{f'. {oom}' if oom else ONLY_SUMMARY}",
+            "finished_at": summary.get("finished_at"),
+        }
+        return self._ended(told, files.SUMMARY)
 
     def _with_end(self, end: End) -> Observation:
         counters, progress = self._folder.counters(final=True)
@@ -270,40 +263,3 @@ class _Reading:
         parts = [text] if text else []
         parts += [f"set aside: {trouble}" for trouble in self._folder.troubles]
         return "; ".join(parts)[:2000] or None
-
-    def _seen(
-        self,
-        phase: Phase,
-        *,
-        node: str | None = None,
-        reason: str | None = None,
-        changed_at: datetime | None = None,
-        started_at: datetime | None = None,
-        counters: Counters | None = None,
-        progress_at: datetime | None = None,
-        quiet: timedelta | None = None,
-        peak_memory: int | None = None,
-        end: End | None = None,
-    ) -> Observation:
-        resumed, note = self._resumption(final=end is not None) if started_at is not None else (None, None)
-        uid = self._folder.uid()
-        there = self._folder.exists()  # asked last: see ``observe``
-        return Observation(
-            index=self._folder.task.index,
-            attempt=self._folder.task.attempt,
-            phase=phase,
-            observed_at=self._now,
-            name=self._name if there else None,
-            uid=uid if there else None,
-            node=node,
-            reason=self._message(reason),
-            changed_at=changed_at,
-            started_at=started_at,
-            counters=counters or Counters(),
-            progress_at=progress_at,
-            quiet=quiet,
-            peak_memory=peak_memory,
-            resumed=resumed,
-            resume_note=note,
-            end=end,
-        )

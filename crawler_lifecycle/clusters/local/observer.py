@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.background import Loop
-from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_of, task_path
 from crawler_lifecycle.clusters.local.processes.identity import Identity, still_alive
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
@@ -94,28 +93,16 @@ class LocalObserver:
                     found.append(one)
         return found
 
-    def _counted(self, run_id: int, index: int, attempt: int) -> Counted | None:
-        tasks = self._state / "tasks"
-        run = RunRef(run_id, files.owner(str(tasks), run_id))
-        path = tasks / str(run_id) / str(index) / str(attempt)
-        counters, at = TaskFolder(path, run, TaskRef(0, index, attempt)).counters()
-        return Counted(run, attempt, index, counters, at) if run.uid and counters != Counters() else None
-
-
-_NAME = re.compile(r"crawl-([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII)
-
-
-def task_of(name: str) -> tuple[int, int, int] | None:
-    """Run, index and attempt of a task's name; ``None`` for any other name."""
-    found = _NAME.fullmatch(name)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    def _counted(self, run: RunRef, index: int, attempt: int) -> Counted | None:
+        counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
+        return Counted(run, attempt, index, counters, at) if counters != Counters() else None
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
     """One task that is not over, as far as this observer knows."""
 
-    key: tuple[int, int, int]
+    key: tuple[RunRef, int, int]
     path: str
     since: float
     check_at: float = 0.0
@@ -137,7 +124,7 @@ class _Watch:
         self._odd: set[str] = set()
         """Tasks whose folder could not be read, which was said once."""
         self._tidy_at = 0.0
-        for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED):
+        for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._first = os.open(state / "observer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -155,22 +142,22 @@ class _Watch:
         """Read the marks, and check what is due."""
         now = time.monotonic()
         # The ended last of all, so that what moves meanwhile is in both or comes next time, never in none.
-        live, waiting, ended = (
-            set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, "waiting", liveness_marks.ENDED)
+        live, started, ended = (
+            set(os.listdir(self._state / name)) for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
         for name in live - self.tasks.keys() - ended:
             if (key := task_of(name)) is not None:
-                self.tasks[name] = _Task(key, str(self._state.joinpath("tasks", *map(str, key))), now)
+                self.tasks[name] = _Task(key, str(task_path(self._state, *key)), now)
         due = {}
         for name, task in self.tasks.items():
-            waits = name in waiting
+            waits = name not in started
             if waits != task.waiting or name not in live or now >= task.check_at:
                 task.waiting, task.check_at = waits, now + CHECK_S
                 due[name] = task
         self._check(due, live, now)
         for name in ended - self._ended - self.tasks.keys() - due.keys():
             if (key := task_of(name)) is not None:  # it came and went between two readings
-                self._tell(key[0], self._time_of(str(self._state / liveness_marks.ENDED / name)))
+                self._tell(key[0].run_id, self._time_of(str(self._state / liveness_marks.ENDED / name)))
         self._ended = ended
         if now >= self._tidy_at:
             self._tidy_at = now + TIDY_S
@@ -195,12 +182,10 @@ class _Watch:
         for name, seen in found.items():
             self._note(name, due[name], seen, now)
 
-    @staticmethod
-    def _found(task: _Task) -> str:
+    def _found(self, task: _Task) -> str:
         """Words for what is there of the task, of which only a change matters. Raises ``OSError``."""
-        run_id, index, attempt = task.key
-        # Whoever's it is: what a look makes of it is its own business.
-        folder = TaskFolder(Path(task.path), RunRef(run_id, ""), TaskRef(0, index, attempt))
+        run, index, attempt = task.key
+        folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
         # Asked before anybody is looked for: what begins meanwhile is not over.
         began = task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
@@ -214,7 +199,7 @@ class _Watch:
 
     def _note(self, name: str, task: _Task, seen: str, now: float) -> None:
         before, task.seen = task.seen, seen
-        run_id = task.key[0]
+        run_id = task.key[0].run_id
         mark = str(self._state / liveness_marks.LIVE / name)
         if seen == OVER:
             del self.tasks[name]

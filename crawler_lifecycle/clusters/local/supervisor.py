@@ -37,10 +37,10 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
     prepare_signals,
     try_lock,
 )
+from crawler_lifecycle.runner.child import become_subreaper, hide_environment
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from .folders import folder as files
-from .processes import controls as process_controls
 from .processes import liveness_marks
 
 TOOK_CHARGE = 0
@@ -119,13 +119,11 @@ class Supervisor:
 
     def run(self) -> None:
         """From the queue to the end."""
-        self._adopts = process_controls.adopt_orphans()
-        self._mark(
-            liveness_marks.begin
-        )  # again: who waited long for us may have dropped the mark of a task that never began
+        self._adopts = become_subreaper()
+        # Again: who waited long for us may have dropped the mark of a task that never began.
+        self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
         if slot is None:
-            self._leave_queue()
             self._write_end(None, "Cancelled", "It was stopped while it waited and never executed")
             return
         self._execute(slot)
@@ -169,10 +167,6 @@ class Supervisor:
         os.close(slot)
         return True
 
-    def _leave_queue(self) -> None:
-        with contextlib.suppress(OSError):  # somebody tidied up; it is only a mark
-            os.unlink(str(self._spec["waiting_mark"]))
-
     # --- the crawler
 
     def _execute(self, slot: int) -> None:
@@ -180,11 +174,9 @@ class Supervisor:
         try:
             pid = self._start(slot)
         except (_Unstartable, OSError, KeyError, TypeError, ValueError) as error:
-            self._leave_queue()
             self._kernel.remove()
             self._write_end(None, "ContainerCannotRun", f"The crawler could not be started: {error}")
             return
-        self._leave_queue()
         if pid is None:
             self._kernel.remove()
             self._write_end(None, "Cancelled", "It was stopped before its crawler executed")
@@ -467,8 +459,7 @@ class Supervisor:
             if told is None:
                 Held(folder).unlink(name)
             else:
-                whose = {"uid": self._spec.get("uid"), "run_uid": self._spec.get("run_uid")}
-                files.replace(Held(folder), name, {**told, **whose})
+                files.replace(Held(folder), name, {**told, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")
@@ -482,7 +473,7 @@ def _whole(value: object) -> int | None:
 
 def main(argv: list[str]) -> None:
     """Detach, take charge, tell the waiting starter how that went, and see the task to its end."""
-    process_controls.hide()  # before the fork: the environment holds the crawler's secrets
+    hide_environment()  # before the fork: the environment holds the crawler's secrets
     folder, expires_at = argv[0], float(argv[1])
     answer_out, answer_in = os.pipe()
     if os.fork():

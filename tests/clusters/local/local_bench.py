@@ -18,6 +18,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.local.processes.identity import Identity, all_processes
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRef
 from tests.support.run_refs import run_ref
@@ -115,9 +116,7 @@ class Bench:
 
     def own(self) -> None:
         """The folder of the run, as its first deployment makes it."""
-        top = self.folder().parents[1]
-        top.mkdir(parents=True)
-        (top / "run.json").write_text(json.dumps({"run_id": RUN, "run_uid": run_ref(RUN).uid}))
+        self.folder().parents[1].mkdir(parents=True)
 
     def crawler(self, code: str, **options: Any) -> CrawlerDefinition:
         command = [sys.executable, "-I", "-S", "-c", code]
@@ -151,7 +150,7 @@ class Bench:
         return TaskRef(1000 + index, index, 1)
 
     def folder(self, index: int = 0) -> Path:
-        return self.state / "tasks" / str(RUN) / str(index) / "1"
+        return self.state / "tasks" / str(run_ref(RUN)) / str(index) / "1"
 
     def look(self, index: int = 0) -> Observation:
         return self.cluster.look(run_ref(RUN), [self.ref(index)]).observations[0]
@@ -183,7 +182,7 @@ class Bench:
 
     def _is_head(self) -> bool:
         """Whether the one task that waits holds the turnstile; with more, the first of them does."""
-        if len(os.listdir(self.state / "waiting")) > 1:
+        if len(os.listdir(self.state / "live")) > len(os.listdir(self.state / "started")) + 1:
             return False
         with open(self.state / "slots/turnstile", "a") as turnstile:
             try:
@@ -268,6 +267,8 @@ class Bench:
         """End everything; fail when something survives."""
         if self.state.exists():
             for path in self.state.glob("tasks/*/*/*/spec.json"):
-                run, index, attempt = (int(part) for part in path.parent.parts[-3:])
-                self.cluster.kill(run_ref(run), TaskRef(1000 + index, index, attempt))
+                name, index, attempt = path.parent.parts[-3:]
+                run = RunRef.named(name)
+                assert run is not None
+                self.cluster.kill(run, TaskRef(1000 + int(index), int(index), int(attempt)))
         wait_until(lambda: not self.running())

@@ -97,9 +97,7 @@ class Place:
         fence = world.deployed(tasks=3)
         world.execute(fence)
         cluster = LocalCluster(folder / "local", 1)
-        own = folder / "local" / "tasks" / str(fence.run_id)
-        (own / "0" / "1").mkdir(parents=True)
-        (own / "run.json").write_text(json.dumps({"run_id": fence.run_id, "run_uid": fence.run_uid}))
+        (folder / "local" / "tasks" / str(fence.run) / "0" / "1").mkdir(parents=True)
         first = world.store.looks.found_state(fence).tasks[0]
         return cls(cluster, folder / "local", world, fence, TaskRef(first.task_id, 0, 1, first.uid))
 
@@ -135,8 +133,8 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(empty: Path, left: Mapping[s
     try:
         run, task = place.fence.run, place.task
         for name, thing in left.items():
-            put(place.state / "tasks" / str(run.run_id) / "0" / "1" / name, thing)
-        (place.state / "live" / f"crawl-{run.run_id}-0-1").touch()
+            put(place.state / "tasks" / str(run) / "0" / "1" / name, thing)
+        (place.state / "live" / f"crawl-{run}-0-1").touch()
         look = place.cluster.look(run, [task])
         details = place.cluster.details(run, [task])
         LocalLogs(place.state).read(run, task, None, 1000)

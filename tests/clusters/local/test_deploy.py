@@ -111,9 +111,9 @@ def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: st
     folder = bench.folder(1)
     (folder / "files").mkdir(parents=True)
     if upto != "folder":
-        (bench.state / "waiting" / f"crawl-{RUN}-1-1").touch()
+        (bench.state / "live" / f"crawl-{run_ref(RUN)}-1-1").touch()
     if upto in ("spec", "lock"):
-        (folder / "spec.json").write_text(spec.replace("/5/0/1", "/5/1/1").replace(str(first.uid), "theirs"))
+        (folder / "spec.json").write_text(spec.replace("/0/1", "/1/1").replace(str(first.uid), "theirs"))
     if upto == "lock":
         (folder / "lock").touch()
     assert bench.look(1).phase is Phase.ABSENT
@@ -149,7 +149,7 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
     starts(bench)
     spec = (bench.folder() / "spec.json").read_text()
     (bench.folder(1) / "files").mkdir(parents=True)
-    (bench.folder(1) / "spec.json").write_text(spec.replace("/5/0/1", "/5/1/1"))
+    (bench.folder(1) / "spec.json").write_text(spec.replace("/0/1", "/1/1"))
     root = str(Path(__file__).parents[3])
     code = (
         f"import sys; sys.path.insert(0, {root!r});"
@@ -187,7 +187,7 @@ def test_what_cannot_be_executed_ends_as_such(bench: Bench, tmp_path: Path) -> N
     (bench.folder(1) / "files").mkdir(parents=True)
     spec = json.loads((bench.folder() / "spec.json").read_text())
     spec["argv"][0] = str(tmp_path / "gone")
-    (bench.folder(1) / "spec.json").write_text(json.dumps(spec).replace("/5/0/1", "/5/1/1"))
+    (bench.folder(1) / "spec.json").write_text(json.dumps(spec).replace("/0/1", "/1/1"))
     bench.deploy(SLEEP, range(1, 2))
     seen = bench.until(Phase.ENDED, 1)
     assert seen.end is not None

@@ -262,13 +262,15 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
 ) -> None:
     tasks, deep = bench.state / "tasks", b"d" * 255
     for number, kind in enumerate(KINDS[1:], 900):
-        for path in (tasks / str(number), tasks / str(number + 20) / "0", tasks / str(number + 40) / "0" / "1"):
+        alone, inside, within = (tasks / str(run_ref(number + more)) for more in (0, 20, 40))
+        for path in (alone, inside / "0", within / "0" / "1"):
             path.mkdir(parents=True)
             put(path, kind)
-            (bench.state / "live" / f"crawl-{number}-0-1").touch()
+            (bench.state / "live" / f"crawl-{run_ref(number)}-0-1").touch()
     (tasks / ("9" * 255)).mkdir()
     (bench.state / "live" / f"crawl-{'9' * 200}-0-1").touch()
-    inner = os.open(tasks / "905.away" if (tasks / "905.away").exists() else tasks, os.O_RDONLY)
+    away = tasks / f"{run_ref(905)}.away"
+    inner = os.open(away if away.exists() else tasks, os.O_RDONLY)
     for _ in range(100):
         os.mkdir(deep, dir_fd=inner)
         outer, inner = inner, os.open(deep, os.O_RDONLY, dir_fd=inner)
@@ -276,7 +278,7 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
     os.close(inner)
     bench.start(POLITE)
     for name in ("end.json", "supervisor.json", "spec.json"):
-        os.mkfifo(tasks / "900.away" / name)
+        os.mkfifo(tasks / f"{run_ref(900)}.away" / name)
     wait_until(lambda: RUN in watched())
     told = watched().count(RUN)
     bench.cluster.stop(run_ref(RUN), bench.ref())

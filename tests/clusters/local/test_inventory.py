@@ -16,7 +16,7 @@ import pytest
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.clusters.local.local_bench import wait_until
-from tests.support.run_refs import owned, run_ref
+from tests.support.run_refs import run_ref
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def cluster(state: Path) -> LocalCluster:
 
 
 def folder_of(state: Path, run_id: int, index: int = 0, attempt: int = 1) -> Path:
-    return state / "tasks" / str(run_id) / str(index) / str(attempt)
+    return state / "tasks" / str(run_ref(run_id)) / str(index) / str(attempt)
 
 
 @pytest.fixture
@@ -38,7 +38,6 @@ def straggler(state: Path, cluster: LocalCluster) -> Iterator[subprocess.Popen[b
     """A process that carries the marks of task 41 (run 7, index 3, attempt 2)."""
     files = folder_of(state, 7, 3, 2) / "files"
     files.mkdir(parents=True)
-    owned(state / "tasks" / "7", 7)
     marks = {"CRAWL_RUN_ID": "7", "CRAWL_RUN_UID": run_ref(7).uid, "CRAWL_TASK_ID": "41", "CRAWL_FILES_DIR": str(files)}
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={**os.environ, **marks})
     try:
@@ -66,7 +65,7 @@ def test_a_process_that_outlived_its_recorded_end_is_found_and_killed(
 def test_a_process_whose_folder_was_taken_away_is_named_by_pid_and_start(
     state: Path, cluster: LocalCluster, straggler: subprocess.Popen[bytes]
 ) -> None:
-    shutil.rmtree(state / "tasks" / "7")
+    shutil.rmtree(state / "tasks" / str(run_ref(7)))
     (task,) = cluster.inventory(run_id=7)
     assert (task.key, task.task_id) == ((7, 3, 2), 41)
     assert (task.uid or "").startswith(f"{straggler.pid}@")
@@ -82,9 +81,10 @@ def test_folders_of_ended_tasks_and_strangers_are_no_tasks(state: Path, cluster:
     (ended / "spec.json").write_text(json.dumps({"uid": "u", "task_id": 1}))
     (ended / "end.json").write_text(json.dumps({"exit_code": 0}))
     (state / "tasks" / "lost+found").mkdir()
-    (state / "tasks" / "6").mkdir()
-    (state / "tasks" / "6" / "removed.json").write_text("{}")
-    (state / "tasks" / "8").write_text("a file")
+    removed = state / "tasks" / str(run_ref(6))
+    removed.mkdir()
+    (removed / "removed.json").write_text("{}")
+    (state / "tasks" / str(run_ref(8))).write_text("a file")
     never = folder_of(state, 9)
     never.mkdir(parents=True)
     (never / "spec.json").write_text(json.dumps({"uid": "u", "task_id": 2}))

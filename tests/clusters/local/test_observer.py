@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.local import observer
-from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
+from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_name
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import liveness_marks
-from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.local.local_bench import DOUBLE_FORK, FORGER, POLITE, RUN, SLEEP, Bench, wait_until
 from tests.contracts.observer.observer_harness import Told
 from tests.support.run_refs import run_ref
 
-NAME = cluster_name(RUN, 0, 1)
+NAME = task_name(run_ref(RUN), 0, 1)
 
 
 @pytest.fixture
@@ -169,13 +168,13 @@ def test_an_end_that_nobody_watched_is_told_while_its_mark_is_kept(bench: Bench)
 
 def test_foreign_names_and_marks_without_a_task_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "STALE_S", 0.3)
-    for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", cluster_name(77, 0, 1)):
+    for name in ("crawl-x-1-1", "notes.txt", "crawl-01-0-1", "crawl-1-0-1-1", task_name(run_ref(77), 0, 1)):
         (bench.state / liveness_marks.LIVE / name).touch()
     (bench.state / liveness_marks.ENDED / "crawl--1-0").touch()
     (bench.state / "tasks" / "notes").mkdir()
     told = Told(LocalObserver(bench.state))
     with told.watching():
-        wait_until(lambda: cluster_name(77, 0, 1) not in marks(bench, liveness_marks.LIVE))
+        wait_until(lambda: task_name(run_ref(77), 0, 1) not in marks(bench, liveness_marks.LIVE))
         told.after(lambda: (bench.deploy(SLEEP), bench.until(Phase.EXECUTING)))
         assert {run for run, _ in told.calls} <= {RUN, 77}
 
@@ -270,7 +269,7 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
 def test_watching_is_cheap(bench: Bench) -> None:
     """No work that grows with ended runs: their folders are never opened."""
     for run in range(100, 300):
-        (bench.state / liveness_marks.ENDED / cluster_name(run, 0, 1)).touch()
+        (bench.state / liveness_marks.ENDED / task_name(run_ref(run), 0, 1)).touch()
     (bench.state / "tasks").rmdir()
     (bench.state / "tasks").write_text("unreadable as a folder")
     told = Told(LocalObserver(bench.state))

@@ -93,7 +93,7 @@ def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(be
     (first,) = bench.deploy(HOME + WAYS["its run"])
     wait_until(lambda: not bench.running())
     (told,) = (bench.state / "started").iterdir()
-    told.write_text(json.dumps({**json.loads(told.read_text()), "run_uid": "another"}))
+    told.rename(told.with_name(told.name.replace(run_ref(RUN).uid, "f" * 32)))
     (again,) = bench.deploy("pass")
     assert again.state == "created"
     assert again.uid != first.uid
@@ -156,7 +156,7 @@ def test_nothing_is_kept_of_an_end_on_file_and_the_rest_goes_with_old_runs(bench
     bench.deploy(HOME + WAYS["removed"], range(1, 2))
     wait_until(lambda: not bench.running())
     bench.cluster.remove_old(3600)
-    assert [path.name for path in started.iterdir()] == [f"crawl-{RUN}-1-1"]
+    assert [path.name for path in started.iterdir()] == [f"crawl-{run_ref(RUN)}-1-1"]
     bench.cluster.remove_old(-1)
     assert list(started.iterdir()) == []
 

@@ -90,7 +90,7 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
     try:
         (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid).to_json()))
         monkeypatch.setattr(identity, "read_stat", read_at_its_end)
-        folder = TaskFolder(bench.folder(), run_ref(RUN), bench.ref())
+        folder = TaskFolder(bench.state, run_ref(RUN), bench.ref())
         assert folder.exists()
         found = folder.identity(file)
     finally:

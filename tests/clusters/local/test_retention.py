@@ -137,7 +137,7 @@ def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
         with pytest.raises(Killed):
             ended.cluster.remove_old(DAY)
     ended.cluster.remove_old(DAY)
-    assert sorted(os.listdir(ended.state / "tasks" / str(RUN))) == ["removed.json", "run.json"]
+    assert sorted(os.listdir(ended.state / "tasks" / str(run_ref(RUN)))) == ["removed.json"]
     assert os.listdir(ended.state / "state") == []
     assert os.listdir(ended.state / "trash") == []
 
@@ -215,12 +215,13 @@ def test_what_is_not_ours_stays(bench: Bench, tmp_path: Path) -> None:
     outside.mkdir(parents=True)
     (outside / "end.json").write_text("{}")
     os.utime(outside / "end.json", (1, 1))
-    (bench.state / "tasks" / "7").symlink_to(tmp_path / "outside")
-    (bench.state / "tasks" / "8").mkdir()
+    linked, empty = str(run_ref(7)), str(run_ref(8))
+    (bench.state / "tasks" / linked).symlink_to(tmp_path / "outside")
+    (bench.state / "tasks" / empty).mkdir()
     (bench.state / "tasks" / "notes").mkdir()
     bench.cluster.remove_old(0)
     assert (outside / "end.json").exists()
-    assert sorted(os.listdir(bench.state / "tasks")) == ["7", "8", "notes"]
+    assert sorted(os.listdir(bench.state / "tasks")) == [linked, empty, "notes"]
 
 
 def test_a_state_folder_that_is_gone_is_an_outage(bench: Bench) -> None:

@@ -51,7 +51,7 @@ def test_never_more_than_slots_execute_and_the_first_come_are_first(make_bench: 
         bench.until_on_file(index)
         wait_until(lambda index=index: len(words()) == min(8, index + 3) + index + 1)
     assert words() == [*"01", *" ".join(f"done {index}" for index in range(2, 8)).split(), "done", "done"]
-    assert not list((bench.state / "waiting").iterdir())
+    assert not list((bench.state / "live").iterdir())
 
 
 def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(make_bench: Callable[..., Bench]) -> None:

@@ -120,7 +120,7 @@ def test_a_forged_supervisor_leads_to_nobody_elses_processes(bench: Bench) -> No
         (bench.folder() / "supervisor.json").write_text(forged)
         wait_until(lambda: below(stranger.pid))
         child = below(stranger.pid)[0]
-        folder = TaskFolder(bench.folder(), run_ref(RUN), bench.ref())
+        folder = TaskFolder(bench.state, run_ref(RUN), bench.ref())
         assert not folder.supervisor_alive()
         assert child.pid not in [found.pid for found in folder.processes(None)]
     finally:
@@ -174,7 +174,7 @@ def test_a_stop_reaches_a_task_whose_start_was_interrupted(bench: Bench) -> None
     spec = (bench.folder() / "spec.json").read_text()
     folder = bench.folder(1)
     (folder / "files").mkdir(parents=True)
-    (folder / "spec.json").write_text(spec.replace("/5/0/1", "/5/1/1"))
+    (folder / "spec.json").write_text(spec.replace("/0/1", "/1/1"))
     bench.cluster.stop(run_ref(RUN), bench.ref(1))
     bench.deploy(SLEEP, range(1, 2))
     seen = bench.until(Phase.ENDED, 1)

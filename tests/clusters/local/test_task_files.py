@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -22,9 +21,8 @@ TASK = TaskRef(70, 0, 1, None)
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """The folder of the task's files."""
-    run = tmp_path / "tasks" / "7"
+    run = tmp_path / "tasks" / str(RUN)
     (run / "0" / "1" / "files").mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"run_uid": "u7"}))
     (tmp_path / "secret").write_text("secret")
     return run / "0" / "1" / "files"
 
@@ -87,14 +85,13 @@ def test_a_folder_that_leads_elsewhere_is_none(home: Path, here: LocalFiles, lev
     assert here.read(RUN, TASK, "items.jsonl", 0, 10) is None
 
 
-@pytest.mark.parametrize("said", ['{"run_uid": "another"}', "[]", "no JSON", "[" * 100_000])
-def test_files_of_another_run_are_not_this_ones(home: Path, here: LocalFiles, said: str) -> None:
+def test_files_of_another_run_are_not_this_ones(home: Path, here: LocalFiles) -> None:
     (home / "items.jsonl").write_text("of the run whose number came again")
     (home.parent / files.LOG).write_text("a line of it")
-    (home.parents[2] / "run.json").write_text(said)
-    assert here.list(RUN, TASK, 10) is None
-    assert [source.folder for source in here.files(RUN, [TASK])] == [None], "nothing of it goes into an archive"
-    assert LocalLogs(home.parents[4]).read(RUN, TASK, None, 10) is None
+    later = RunRef(RUN.run_id, "u8")
+    assert here.list(later, TASK, 10) is None
+    assert here.files(later, [TASK]) == [], "nothing of it goes into an archive"
+    assert LocalLogs(home.parents[4]).read(later, TASK, None, 10) is None
 
 
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from crawler_lifecycle.clusters.local import launch
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
-from crawler_lifecycle.clusters.local.processes import controls as process_controls
 from crawler_lifecycle.clusters.local.processes import crawl_user
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.task import Phase
+from crawler_lifecycle.runner import child
 from tests.clusters.local.local_bench import RUN, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -163,11 +163,11 @@ def test_what_cannot_be_is_refused_with_the_cure(tmp_path: Path, monkeypatch: py
 @needs_root
 def test_a_hidden_process_is_not_read_by_its_own_user(public: Path) -> None:
     """Environment, memory and files: what the kernel opens to a debugger of the same user."""
-    shutil.copy(process_controls.__file__, public / "own.py")
+    shutil.copy(child.__file__, public / "own.py")
     (public / "own.py").chmod(0o644)
-    code = f"import sys, time; sys.path.insert(0, {str(public)!r}); import own; print(own.hide(), flush=True); input()"
+    code = f"import sys; sys.path.insert(0, {str(public)!r}); import own; print(own.hide_environment(), flush=True)"
     ask = "import sys; open(sys.argv[1], 'rb').read(1)"
-    command = [PYTHON, "-I", "-S", "-c", code]
+    command = [PYTHON, "-I", "-S", "-c", f"{code}; input()"]
     other: dict[str, object] = {"user": "nobody", "group": NOBODY.pw_gid, "extra_groups": [], "cwd": "/"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env={"KEY": "secret"}, **other, **pipes) as service:  # type: ignore[call-overload]
@@ -199,7 +199,7 @@ def test_every_service_is_hidden_before_it_reads_its_settings(
         done.append("hidden")
         return True
 
-    monkeypatch.setattr(process_controls, "hide", hide)
+    monkeypatch.setattr(child, "hide_environment", hide)
     monkeypatch.setattr(services, "load_settings", settings)
     function: Callable[[], int] = getattr(services, verb)
     with pytest.raises(Enough):

@@ -75,6 +75,8 @@ class Harness:
     logs = True
     """Whether running tasks have logs, and so counters."""
     counts_signals = True
+    uid_in_names = False
+    """Whether two runs of one number are there beside each other: their uids are in the names of all that is theirs."""
 
     def crawler(self, seconds: float) -> CrawlerDefinition:
         raise NotImplementedError
@@ -170,6 +172,7 @@ class LocalHarness(Harness):
     """Real processes. This crawler is a command and ends with 0, which is told where its own runner told it."""
 
     stopped = 0
+    uid_in_names = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -190,14 +193,14 @@ class LocalHarness(Harness):
         (self.folder / "state").rename(self.folder / "elsewhere")
 
     def finish(self, index: int = 0) -> None:
-        (self.folder / "state/tasks" / str(RUN) / str(index) / "1/files/end").touch()
+        (self.folder / "state/tasks" / str(run_ref(RUN)) / str(index) / "1/files/end").touch()
 
     def mend(self) -> None:
         if (self.folder / "elsewhere").exists():
             (self.folder / "elsewhere").rename(self.folder / "state")
 
     def signals(self, index: int = 0) -> int:
-        path = self.folder / "state/tasks" / str(RUN) / str(index) / "1/files/signals"
+        path = self.folder / "state/tasks" / str(run_ref(RUN)) / str(index) / "1/files/signals"
         return len(path.read_text()) if path.exists() else 0
 
     def close(self) -> None:

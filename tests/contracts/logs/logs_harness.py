@@ -17,7 +17,7 @@ from examples.spool.cluster import Spool
 from tests.support.fakes.logs import FakeLogs
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
-from tests.support.run_refs import owned, run_ref
+from tests.support.run_refs import run_ref
 
 RUN = 7
 
@@ -61,9 +61,8 @@ class LocalHarness(Harness):
     """The files as a supervisor and its crawler leave them."""
 
     def __init__(self, state: Path) -> None:
-        self.folder = state / "tasks" / str(RUN) / "0" / "1"
+        self.folder = state / "tasks" / str(run_ref(RUN)) / "0" / "1"
         self.folder.mkdir(parents=True)
-        owned(self.folder.parents[1], RUN)
         self.logs = LocalLogs(state)
 
     def write(self, data: bytes) -> None:

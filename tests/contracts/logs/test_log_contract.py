@@ -131,14 +131,14 @@ def test_no_folder_on_the_way_may_lead_elsewhere(tmp_path: Path, level: str) -> 
     state = tmp_path / "state"
     elsewhere = LocalHarness(tmp_path / "elsewhere")
     elsewhere.write(b"of another cluster")
-    run = state / "tasks" / str(RUN)
+    run = state / "tasks" / str(run_ref(RUN))
     (run / level).parent.mkdir(parents=True)
-    (run / level).symlink_to(tmp_path / "elsewhere" / "tasks" / str(RUN) / level)
+    (run / level).symlink_to(tmp_path / "elsewhere" / "tasks" / str(run_ref(RUN)) / level)
     assert LocalLogs(state).read(run_ref(RUN), TaskRef(100, 0, 1), None, 100) is None
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
-    run = tmp_path / "state" / "tasks" / str(RUN)
+    run = tmp_path / "state" / "tasks" / str(run_ref(RUN))
     run.mkdir(parents=True)
     (run / "0").write_text("x")
     assert LocalLogs(tmp_path / "state").read(run_ref(RUN), TaskRef(100, 0, 1), None, 100) is None

@@ -236,7 +236,7 @@ class SpoolHarness(Harness):
         self.cluster = self._spool = Spool(self._state, 1)
 
     def _folder(self, index: int) -> Path:
-        return self._state / "tasks" / str(RUN) / str(index) / "1"
+        return self._state / "tasks" / str(run_ref(RUN)) / str(index) / "1"
 
     def observer(self) -> Observer:
         return Spool(self._state, 1)

@@ -212,15 +212,3 @@ def test_a_storage_that_cannot_be_read_now_fails_the_export_and_leaves_the_forme
     with pytest.raises(NotDelivered, match="not there now"):
         archive.store(KEY, [FileSource("task-0", bundle=down)], {}, lambda *_: None)
     assert _opened(archive, first.url).read("b.txt") == b"bbb"
-
-
-def test_the_highest_number_of_a_run_is_known(archive: FileArchive, folder: Path) -> None:
-    """By numbers and not by texts; what is no run's number is nobody's."""
-    assert archive.highest_run() == 0
-    assert archive.highest_run(5) == 5
-    source = [FileSource("task-0", folder)]
-    for name in ("9", "10", "2", "099", "x77", "1234x", "99999999999999999999", "1000000000001"):
-        archive.store(f"{name}/1/supporting-files.zip", source, {}, lambda *_: None)
-    assert archive.highest_run() == 10
-    assert archive.highest_run(9) == 10
-    assert archive.highest_run(11) == 11

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -24,10 +23,9 @@ from tests.support.fakes.services import FakeArchive
 def _run(world: World, state: Path) -> tuple[int, list[int], Path]:
     request = RunRequest(crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(2)])
     handle = world.store.initiation.create_run(request, "files", Owner("w", "chain"))
-    home = state / "tasks" / str(handle.run_id)
+    home = state / "tasks" / f"{handle.run_id}-{handle.run_uid}"
     for index in range(2):
         (home / str(index) / "1" / "files").mkdir(parents=True)
-    (home / "run.json").write_text(json.dumps({"run_uid": handle.run_uid}))
     return handle.run_id, [row.task_id for row in world.store.tasks.list_tasks(handle.run_id)], home
 
 

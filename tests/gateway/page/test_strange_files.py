@@ -27,10 +27,9 @@ def left(world: World, tmp_path: Path) -> Iterator[tuple[TestClient, str, Path]]
         run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
         row = world.store.runs.get_run(run_id)
         assert row is not None
-        home = tmp_path / "tasks" / str(run_id)
+        home = tmp_path / "tasks" / str(row.ref)
         files = home / "0" / "1" / "files"
         files.mkdir(parents=True)
-        (home / "run.json").write_text(json.dumps({"run_uid": row.run_uid}))
         yield browser, f"/runs/{run_id}", files
 
 

@@ -336,7 +336,7 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
 
 def test_a_link_in_the_place_of_a_log_opens_nothing(world: World, task: Task, tmp_path: Path) -> None:
     task.running()
-    folder = tmp_path / "tasks" / str(task.run_id) / "0" / "1"
+    folder = tmp_path / "tasks" / str(task.fence.run) / "0" / "1"
     folder.mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
     os.symlink(tmp_path / "secret", folder / "log")

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import (
     SchedulerUnavailable,
     TemporalUnavailable,
 )
-from crawler_lifecycle.domain.names import cluster_name, run_number
+from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run import ExportResult, RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.webhooks.definition import WebhookSpec
@@ -404,10 +404,6 @@ class FakeArchive:
     def part(self, url: str, place: int, limit: int) -> FilePart:
         content = b"".join(self.open(url))
         return FilePart(content[place : place + limit], len(content))
-
-    def highest_run(self, above: int = 0) -> int:
-        self.faults.strike()
-        return max([above, *(run_number(url.removeprefix("memory:///").partition("/")[0]) for url in self.stored)])
 
     def check(self) -> str:
         self.faults.strike()

@@ -8,27 +8,20 @@ from __future__ import annotations
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crawler_lifecycle.adapters.archive.limits import BYTES_MAX, FILES_MAX, ArchiveLimits, checked_key
 from crawler_lifecycle.adapters.archive.zip.packing import Pace, Progress, pack
 from crawler_lifecycle.domain.errors import NotDelivered
-from crawler_lifecycle.domain.names import run_number
 from crawler_lifecycle.domain.retention import UPLOADS
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FilePart, FileSource
 
 from .bucket import Bucket
 
-if TYPE_CHECKING:
-    pass
-
 SETTING = "LIFECYCLE_ARCHIVE__URL"
 #: Silence after which an unfinished upload is taken as left behind, in seconds.
 QUIET_S = UPLOADS.default_s
-#: Runs whose archives are listed to find the highest number: 2,000 calls, a cent and some minutes.
-NAMES_MAX = 2_000_000
 CONTENT_TYPE = "application/zip"
 _READING = "the archive cannot be read"
 
@@ -98,19 +91,6 @@ class S3Archive:
         if not url.startswith(self.bucket.root):
             raise NotDelivered(f"{url}: {_READING}: it is not below {self.bucket.root}")
         return url.removeprefix(self.bucket.url(""))
-
-    def highest_run(self, above: int = 0) -> int:
-        """The highest number that a key begins with, by their first parts alone: one call for a thousand runs.
-
-        S3 lists names as texts (``10`` before ``9``), so all of them have to be read. Raises ``NotDelivered``, also
-        when they are more than ``NAMES_MAX``.
-        """
-        names = self.bucket.runs("listing the archives of runs")
-        above = max([above, *map(run_number, islice(names, NAMES_MAX))])
-        if next(names, None) is not None:
-            root = self.bucket.root
-            raise NotDelivered(f"{root} holds archives of more than {NAMES_MAX:,} runs: they were not all read")
-        return above
 
     def check(self) -> str:
         """Do with a probe all that an export does. Raises ``NotDelivered`` that names what failed and the cure."""

@@ -76,14 +76,8 @@ class Bucket:
 
     def pages(self, what: str, **options: str) -> Iterator[dict[str, Any]]:
         """The names in the bucket, page by page. Raises ``NotDelivered``."""
-        more: dict[str, str] = {}
-        while True:
-            with self.telling(what):
-                page = self.client.list_objects_v2(Bucket=self.name, **options, **more)
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+        with self.telling(what):
+            yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
 
     def runs(self, what: str) -> Iterator[str]:
         """The names directly below the prefix, whatever they are: of runs, if only we write here."""

@@ -2,16 +2,17 @@
 
 A bundle comes from a crawler's pod and is therefore hostile. Nothing is unpacked to a disk: each file is handed on
 while the stream is read, so that links, absolute names and devices lead nowhere, and memory stays the same whatever
-the headers claim. Python's own ``tarfile`` keeps headers of any size in memory, which is why the few that a bundle
-needs are read here. Plain tar, with GNU's long names; everything else is left out by name.
+the headers claim. Python's own ``tarfile`` reads one header; it would keep names of any size in memory, which is why
+what follows a header is read here. Plain tar, with GNU's long names; everything else is left out by name.
 """
 
 from __future__ import annotations
 
+import tarfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
@@ -19,9 +20,7 @@ from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from .walk import Found, Names, safe_component
 
 _BLOCK = 512
-_REGULAR = (b"0", b"\0")
-_FOLDER = b"5"
-_LONG_NAME = b"L"
+_REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _OTHERS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a named pipe"}
 #: Of compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
@@ -60,24 +59,24 @@ class Unbundled:
     def _members(self, stream: _Stream, top: str) -> Generator[Found, None, None]:
         folders = _Folders(self.names, top)
         looked_at = 0
-        for member in _headers(stream, self.limits.bytes_max):
+        for name, header, body in _headers(stream, self.limits.bytes_max):
             looked_at += 1
             if looked_at > self.limits.names_max:
                 self.skip(top, f"not all of it: over the limit of {self.limits.names_max} names")
                 return
-            parts = [part for part in member.name.split(b"/") if part not in (b"", b".", b"..")]
-            if member.kind == _FOLDER or not parts:
+            parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..")]
+            if header.isdir() or not parts:
                 continue
             here = "/".join(safe_component(part) for part in parts)
-            if reason := self._refused(member, parts, f"{top}/{here}"):
+            if reason := self._refused(header, parts, f"{top}/{here}"):
                 self.skip(f"{top}/{here}"[:200], reason)
                 continue
             path = f"{folders.of(parts[:-1])}/{safe_component(parts[-1])}"
-            yield Found(path, cast(IO[bytes], member.body), member.size, member.modified)
+            yield Found(path, cast(IO[bytes], body), header.size, float(header.mtime))
 
-    def _refused(self, member: _Member, parts: list[bytes], path: str) -> str | None:
-        if member.kind not in _REGULAR:
-            return _OTHERS.get(member.kind, "not a regular file")
+    def _refused(self, header: tarfile.TarInfo, parts: list[bytes], path: str) -> str | None:
+        if header.type not in _REGULAR:
+            return _OTHERS.get(header.type, "not a regular file")
         if len(parts) > self.limits.depth_max + 1:
             return f"deeper than {self.limits.depth_max} folders"
         if len(path.encode()) > self.limits.path_max:
@@ -194,16 +193,7 @@ class _Body:
         return unread
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    name: bytes
-    kind: bytes
-    size: int
-    modified: float
-    body: _Body
-
-
-def _headers(stream: _Stream, bytes_max: int) -> Iterator[_Member]:
+def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.TarInfo, _Body]]:
     """The members up to the end mark. Raises ``FilesMissing`` when what comes is no tar."""
     long_name: bytes | None = None
     may_skip = bytes_max
@@ -212,37 +202,27 @@ def _headers(stream: _Stream, bytes_max: int) -> Iterator[_Member]:
         if not any(block):
             return  # the end: a block of zeros
         header = _parsed(block)
-        size, padding = header["size"], -header["size"] % _BLOCK
-        if header["kind"] == _LONG_NAME:
+        size, padding = header.size, -header.size % _BLOCK
+        if header.type == tarfile.GNUTYPE_LONGNAME:
             if size > _NAME_MAX:
                 raise FilesMissing("its bundle is damaged: a name is too long")
             long_name = stream.exactly(size).rstrip(b"\0")
             stream.skip(padding)
             continue
         body = _Body(stream, size)
-        yield _Member(long_name or header["name"], header["kind"], size, header["modified"], body)
+        yield long_name or header.name.encode("utf-8", "surrogateescape"), header, body
         long_name = None
         may_skip -= body.finish(may_skip)
         stream.skip(padding)
 
 
-def _parsed(block: bytes) -> dict[str, Any]:
+def _parsed(block: bytes) -> tarfile.TarInfo:
+    """The header of one member, read by the standard library. It reads no more than this block: what follows is hostile
+    and of any size. Raises ``FilesMissing``."""
     try:
-        stated = int(block[148:156].strip(b" \0") or b"0", 8)
-        if stated != sum(block) - sum(block[148:156]) + 8 * 32:
-            raise ValueError("checksum")
-        return {
-            "name": block[:100].split(b"\0", 1)[0],
-            "kind": block[156:157],
-            "size": _number(block[124:136]),
-            "modified": float(_number(block[136:148])),
-        }
-    except ValueError:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        if header.size < 0:
+            raise tarfile.HeaderError("size")
+    except tarfile.HeaderError:
         raise FilesMissing("its bundle is damaged: only the beginning is here") from None
-
-
-def _number(field: bytes) -> int:
-    """Octal digits, or GNU's base 256 where those are too few."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    return int(field.strip(b" \0") or b"0", 8)
+    return header

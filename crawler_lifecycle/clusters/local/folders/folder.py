@@ -37,9 +37,6 @@ SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
-#: In the folder of a run: the uid of the run whose folder it is, written before anything else is put there.
-RUN = "run.json"
-
 #: Beside the folder of all tasks, a file for each that executes: what its crawler cannot take away with its folder.
 STARTED = "started"
 
@@ -100,16 +97,6 @@ def told_beside(state: str, name: str) -> dict[str, object]:
         return read(Held(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
         return {}
-
-
-def owner(tasks: str, run_id: int) -> str:
-    """The uid of the run whose folder has this number; ``""`` where nothing says so. Raises ``OSError``."""
-    try:
-        found = read(Held(tasks, str(run_id)), RUN)
-    except (FileNotFoundError, NotOurs, Garbage):
-        return ""
-    uid = found.get("run_uid") if found else None
-    return uid if isinstance(uid, str) else ""
 
 
 def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[bytes]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
 
-from crawler_lifecycle.clusters.local.processes.identity import Stat, all_processes
+from crawler_lifecycle.clusters.local.processes.identity import Stat, all_processes, read_stat
 from crawler_lifecycle.clusters.local.processes.liveness_marks import LIVE
 from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
@@ -25,78 +25,60 @@ from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
 from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
-from .reader import reading
+from .reader import reading, task_path
 
 Key = tuple[int, int, int]
+#: The same with the uid of the run: two runs may have one number, of this database and of one before it.
+Place = tuple[int, int, int, str]
 #: How a look sees one task.
 Observe = Callable[[RunRef, TaskRef], Observation]
 
 
 def inventory(
-    tasks: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
+    state: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
 ) -> list[ClusterTask]:
-    """One page, in the order of run, index and attempt. Raises ``OSError`` when anything cannot be read."""
+    """One page, in the order of run, index and attempt; what has the same key is in the same page, which may be longer
+    for it. Raises ``OSError`` when anything cannot be read."""
     begin = after or (0, -1, 0)
-    processes = _processes(tasks)
-    keys = sorted(key for key in processes if key > begin and run_id in (None, key[0]))
+    processes = _processes(state / "tasks")
+    alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
     found: list[ClusterTask] = []
-    for key, _ in groupby(merge(keys, _unended(tasks, run_id, begin))):  # no more folders are read than are wanted
-        found += _tasks_of(key, tasks, observe, processes.get(key, {}), node)
+    merged = merge(alive, _unended(state, run_id, begin))
+    for _, places in groupby(merged, key=lambda place: place[:3]):  # no more folders are read than are wanted
+        seen = (_task_of(place, state, observe, processes.get(place), node) for place in dict.fromkeys(places))
+        found += [task for task in seen if task is not None]
         if len(found) >= limit:
             break
     return found
 
 
-def _tasks_of(
-    key: Key, tasks: Path, observe: Observe, processes: Mapping[str, Stat], node: str
-) -> Iterator[ClusterTask]:
-    """Yield what lies and executes under one key: the task of the folder, and the rest of others whose folder is gone.
-
-    Each is told with the uid of the run that it says it is of.
-    """
-    run_id, index, attempt = key
-    folder = _folder(tasks, key)
-    owner, spec = files.owner(str(tasks), run_id), _spec(folder)
-    uid = spec.get("uid")
-    mine = processes.get(owner)
-    environment = _environment(mine.pid) if mine is not None else {}
+def _task_of(place: Place, state: Path, observe: Observe, process: Stat | None, node: str) -> ClusterTask | None:
+    """Return what waits or executes: by its folder, or else the rest of a task that ended or whose folder is gone."""
+    run_id, index, attempt, run_uid = place
+    run = RunRef(run_id, run_uid)
+    spec = _spec(task_path(state, run, index, attempt))
+    environment = _environment(process.pid) if process is not None else {}
     task_id = _number(environment.get("CRAWL_TASK_ID")) or _number(spec.get("task_id"))
-    seen = observe(RunRef(run_id, owner), TaskRef(task_id or 0, index, attempt))
-    if seen.phase in (Phase.WAITING, Phase.EXECUTING):
-        executing, stray = seen.phase is Phase.EXECUTING, not isinstance(uid, str)
-        named = _name(mine) if stray else str(uid)
-        yield ClusterTask(
-            run_id, index, attempt, executing, task_id, named, seen.started_at, node, owner or None, stray
-        )
-        processes = {run_uid: process for run_uid, process in processes.items() if run_uid != owner}
-    for run_uid, process in sorted(processes.items()):
-        if not _lives(process):
-            continue
-        # Where its folder is gone, hidden by garbage, or another run's: what names it now is the process.
-        stray = run_uid != owner or not isinstance(uid, str)
-        named = _name(process) if stray else str(uid)
-        number, began = _number(_environment(process.pid).get("CRAWL_TASK_ID")), _modified(process.pid)
-        yield ClusterTask(run_id, index, attempt, True, number, named, began, node, run_uid or None, stray)
+    seen = observe(run, TaskRef(task_id or 0, index, attempt))
+    executing, began = seen.phase is Phase.EXECUTING, seen.started_at
+    if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
+        if process is None or not _lives(process):
+            return None
+        executing, began = True, _modified(process.pid)
+    uid = spec.get("uid")
+    stray = not isinstance(uid, str)  # its folder is gone, or hidden by garbage: what names it now is the process
+    named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
+    return ClusterTask(run_id, index, attempt, executing, task_id, named, began, node, run_uid, stray)
 
 
-def _name(process: Stat | None) -> str | None:
-    return f"{process.pid}@{process.start}" if process is not None else None
-
-
-def _processes(tasks: Path) -> dict[Key, dict[str, Stat]]:
-    """One living process of each task that has any, by key and uid of the run, as its environment says.
-
-    Raises ``OSError``.
-    """
-    found: dict[Key, dict[str, Stat]] = {}
+def _processes(tasks: Path) -> dict[Place, Stat]:
+    """One living process of each task that has any, as its environment says. Raises ``OSError``."""
+    found: dict[Place, Stat] = {}
     for stat in all_processes():
-        if stat.ended:
-            continue
-        environment = _environment(stat.pid)
-        place = environment.get("CRAWL_FILES_DIR")
-        key = _key_of(tasks, place) if place else None
-        if key is not None:
-            found.setdefault(key, {}).setdefault(environment.get("CRAWL_RUN_UID", ""), stat)
+        files_dir = None if stat.ended else _environment(stat.pid).get("CRAWL_FILES_DIR")
+        place = _place_of(tasks, files_dir) if files_dir else None
+        if place is not None:
+            found.setdefault(place, stat)
     return found
 
 
@@ -135,20 +117,20 @@ def _environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
 
-def _key_of(tasks: Path, files_dir: str) -> Key | None:
+def _place_of(tasks: Path, files_dir: str) -> Place | None:
     try:
-        parts = Path(files_dir).relative_to(tasks).parts
+        run, *rest = Path(files_dir).relative_to(tasks).parts
+        index, attempt, name = rest
     except ValueError:
         return None
-    numbers = [_number(part) for part in parts[:3]]
-    if len(parts) != 4 or parts[3] != files.FILES:
-        return None
-    run_id, index, attempt = numbers
-    return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+    named = RunRef.named(run) if name == files.FILES else None
+    numbers = _number(index), _number(attempt)
+    return None if named is None or None in numbers else (named.run_id, numbers[0] or 0, numbers[1] or 0, named.uid)
 
 
 def _lives(process: Stat) -> bool:
-    return any(stat.start == process.start and not stat.ended for stat in all_processes() if stat.pid == process.pid)
+    now = read_stat(process.pid)
+    return now is not None and now.start == process.start and not now.ended
 
 
 def _modified(pid: int) -> datetime | None:
@@ -158,17 +140,20 @@ def _modified(pid: int) -> datetime | None:
         return None
 
 
-def _unended(tasks: Path, run_id: int | None, begin: Key) -> Iterator[Key]:
+def _unended(state: Path, run_id: int | None, begin: Key) -> Iterator[Place]:
     """The tasks whose folder has a spec and no end. Raises ``OSError``."""
-    runs = numbers(tasks) if run_id is None else [run_id]
-    for run in runs:
-        if run < begin[0]:
-            continue
-        for index in numbers(tasks / str(run)):
-            for attempt in numbers(tasks / str(run) / str(index)):
-                key = (run, index, attempt)
-                if key > begin and _is_open(_folder(tasks, key)):
-                    yield key
+    named = (RunRef.named(name) for name in _folders(state / "tasks"))
+    runs = [run for run in named if run is not None and run_id in (None, run.run_id) and run.run_id >= begin[0]]
+    for _, same in groupby(sorted(runs, key=lambda run: (run.run_id, run.uid)), key=lambda run: run.run_id):
+        yield from merge(*(_unended_of(state, run, begin) for run in same))
+
+
+def _unended_of(state: Path, run: RunRef, begin: Key) -> Iterator[Place]:
+    top = state / "tasks" / str(run)
+    for index in _numbers(top):
+        for attempt in _numbers(top / str(index)):
+            if (run.run_id, index, attempt) > begin and _is_open(task_path(state, run, index, attempt)):
+                yield run.run_id, index, attempt, run.uid
 
 
 def _is_open(path: Path) -> bool:
@@ -180,18 +165,18 @@ def _is_open(path: Path) -> bool:
     return not folder.has(files.END) and folder.has(files.SPEC)
 
 
-def _folder(tasks: Path, key: Key) -> Path:
-    return tasks / str(key[0]) / str(key[1]) / str(key[2])
-
-
-def numbers(folder: Path) -> list[int]:
-    """The folders in it whose names are numbers, in order; nothing else there is ours."""
+def _folders(folder: Path) -> list[str]:
+    """The names of the folders in it."""
     try:
         with os.scandir(folder) as entries:
-            named = [_number(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(number for number in named if number is not None)
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The folders in it whose names are numbers, in order; nothing else there is ours."""
+    return sorted(number for name in _folders(folder) if (number := _number(name)) is not None)
 
 
 def _number(text: object) -> int | None:
@@ -211,14 +196,13 @@ def _spec(folder: Path) -> dict[str, object]:
 # --- records
 
 
-def task_records(tasks: Path, run: RunRef) -> list[TaskRecord]:
+def task_records(state: Path, run: RunRef) -> list[TaskRecord]:
     """The latest attempt of each index of this very run. Raises ``OSError``."""
-    if not run.owns(files.owner(str(tasks), run.run_id)):
-        return []
-    top = tasks / str(run.run_id)
+    top = state / "tasks" / str(run)
     found = []
-    for index in numbers(top):
-        records = (_record(top / str(index) / str(attempt)) for attempt in reversed(numbers(top / str(index))))
+    for index in _numbers(top):
+        attempts = reversed(_numbers(top / str(index)))
+        records = (_record(task_path(state, run, index, attempt)) for attempt in attempts)
         latest = next((one for one in records if one is not None), None)
         if latest is not None:
             found.append(latest)

@@ -27,14 +27,13 @@ class LocalLogs:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._tasks = Path(state_dir).absolute() / "tasks"
+        self._state = Path(state_dir).absolute()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """At most ``limit`` bytes from ``after`` on, or the last ones. Raises ``ClusterUnavailable``."""
         try:
-            path = self._tasks / str(run.run_id) / str(task.index) / str(task.attempt)
-            folder = TaskFolder(path, run, task, doubted=True)
-            if not self._is_ours(folder):
+            folder = TaskFolder(self._state, run, task, doubted=True)
+            if not self._is_there(folder):
                 return None
             # Asked first: what is written between the two questions is then still read. It is dear, and of no use
             # where more follows.
@@ -52,10 +51,9 @@ class LocalLogs:
         return LogPart(data, end, ended and end >= size)
 
     @staticmethod
-    def _is_ours(folder: TaskFolder) -> bool:
-        """Tell whether the folder is there, and of this run. Another run's log is not shown as this one's."""
+    def _is_there(folder: TaskFolder) -> bool:
         try:
-            return folder.exists() and folder.foreign() is None
+            return folder.exists()
         except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
             return False
 

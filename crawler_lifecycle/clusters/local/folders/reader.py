@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,13 +38,33 @@ from crawler_lifecycle.runner.held import Held, NotOurs
 from . import folder as files
 from .limits import settle
 
+_NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII)
+
+
+def task_name(run: RunRef, index: int, attempt: int) -> str:
+    """The name of a task here: no other run has it, of this or any other database."""
+    return f"crawl-{run}-{index}-{attempt}"
+
+
+def task_of(name: str) -> tuple[RunRef, int, int] | None:
+    """Run, index and attempt of a task's name; ``None`` for any other name."""
+    found = _NAME.fullmatch(name)
+    run = RunRef.named(found[1]) if found else None
+    return (run, int(found[2]), int(found[3])) if found and run else None
+
+
+def task_path(state: Path, run: RunRef, index: int, attempt: int) -> Path:
+    """The folder of a task."""
+    return state / "tasks" / str(run) / str(index) / str(attempt)
+
 
 class TaskFolder:
     """One task's folder at the moment of a look."""
 
-    def __init__(self, path: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
+    def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
         """``doubted``: the files that name its processes may be forged; an end counts only where none is found."""
-        self.path = path
+        self.path = task_path(state, run, task.index, task.attempt)
+        self.name = task_name(run, task.index, task.attempt)
         self._doubted = doubted
         self.run = run
         self.task = task
@@ -88,16 +109,6 @@ class TaskFolder:
     def create(self, name: str, data: object) -> bool:
         """Write the file if nothing has its name; whether it was us. Raises ``OSError``."""
         return files.create(self._here(), name, data)
-
-    def foreign(self) -> str | None:
-        """Return the words about a folder that is another run's; ``None`` where it is ours, or not there.
-
-        Raises ``OSError``.
-        """
-        if not self.exists():
-            return None
-        uid = files.owner(str(self.path.parents[2]), self.run.run_id)
-        return None if self.run.owns(uid) else self.run.foreign(f"the folder {self.path}", uid)
 
     def has(self, name: str) -> bool:
         return self.held is not None and self.held.has(name)

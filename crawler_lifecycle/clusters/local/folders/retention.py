@@ -17,6 +17,7 @@ from pathlib import Path
 
 from crawler_lifecycle.clusters.local.processes.identity import Identity
 from crawler_lifecycle.domain.retention import folders_go
+from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
@@ -51,20 +52,16 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
     with os.scandir(state / "tasks") as entries:
         runs = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     for run in sorted(runs):
-        if not (run.name.isascii() and run.name.isdecimal()) or not _is_over(run, before):
+        ref = RunRef.named(run.name)
+        if ref is None or not _is_over(run, before):
             continue
         with exclusive(state):
             if not _is_over(run, before):  # it was resumed meanwhile
                 continue
             _put_aside(state, run)
-        removed.append(int(run.name))
+        removed.append(ref.run_id)
         _empty_trash(state)
     return removed
-
-
-def holds_tasks(run: Path) -> bool:
-    """Tell whether the folder of a run holds any task. Raises ``OSError``."""
-    return any(_folders(index) for index in _folders(run))
 
 
 def _is_over(run: Path, before: float) -> bool:
@@ -101,7 +98,7 @@ def _put_aside(state: Path, run: Path) -> None:
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
     files.replace(Held(str(run.parent), run.name), REMOVED, {"at": files.utc(time.time())})
-    saved = state / "state" / f"{run.name}-{files.owner(str(run.parent), int(run.name))}"
+    saved = state / "state" / run.name
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")
     for index in _folders(run):

@@ -75,26 +75,22 @@ class LocalFiles:
 
     def _files_of(self, run: RunRef, task: TaskRef) -> Iterator[FileSource]:
         """The folder with files of one task, or why there is none. Raises ``OSError``."""
-        path = self._tasks / str(run.run_id) / str(task.index) / str(task.attempt)
-        folder, prefix = TaskFolder(path, run, task), files_prefix(task.index, task.attempt)
+        folder, prefix = TaskFolder(self._state, run, task), files_prefix(task.index, task.attempt)
         if not folder.exists():
             if folder.troubles:
                 yield FileSource(prefix, missing="; ".join(folder.troubles))
         elif folder.has(files.FILES):
-            foreign = folder.foreign()
-            ours = FileSource(prefix, path / files.FILES, root=self._tasks)
-            yield ours if foreign is None else FileSource(prefix, missing=foreign)
+            yield FileSource(prefix, folder.path / files.FILES, root=self._tasks)
 
     def _removed(self, run: RunRef) -> bool:
         """Tell whether the tasks of this run were removed because they are old. Raises ``OSError``."""
-        tasks = str(self._tasks)
         try:
-            return Held(tasks, str(run.run_id)).has(REMOVED) and run.owns(files.owner(tasks, run.run_id))
+            return Held(str(self._tasks), str(run)).has(REMOVED)
         except (FileNotFoundError, NotOurs):
             return False
 
     def _home(self, run: RunRef, task: TaskRef) -> Held | None:
-        """The folder of the task's supporting files; ``None`` when it is not there, or another run's."""
+        """The folder of the task's supporting files; ``None`` when it is not there."""
         try:
             tasks = Held(str(self._tasks))
         except FileNotFoundError:
@@ -102,11 +98,8 @@ class LocalFiles:
         except OSError as error:
             raise ClusterUnavailable(f"the files of task {task.task_id} cannot be read: {error.strerror}") from error
         try:
-            folder = tasks.below(str(run.run_id))
-            said = files.read(folder, files.RUN)
-            ours = said is not None and said.get("run_uid") == run.uid
-            return folder.below(str(task.index), str(task.attempt), files.FILES) if ours else None
-        except (OSError, NotOurs, files.Garbage):
+            return tasks.below(str(run), str(task.index), str(task.attempt), files.FILES)
+        except (OSError, NotOurs):
             return None
 
 

@@ -13,6 +13,8 @@ import os
 import signal
 from collections.abc import Iterator
 
+from crawler_lifecycle.runner import signs
+
 _GONE = (errno.ENOENT, errno.ESRCH)
 #: What a supervisor executes: an argument that no other process has.
 BOOT = (
@@ -274,17 +276,7 @@ def descendants(pid: int) -> list[int]:
     """The process and all its descendants. Orphans are among them when the process is a child subreaper."""
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         return _descendants_by_parent(pid)  # a kernel without that file
-    found, todo = [], [pid]
-    while todo:
-        current = todo.pop()
-        found.append(current)
-        try:
-            for thread in os.listdir(f"/proc/{current}/task"):
-                with open(f"/proc/{current}/task/{thread}/children", "rb") as file:
-                    todo.extend(int(child) for child in file.read().split())
-        except OSError:  # it ended meanwhile
-            continue
-    return found
+    return [pid, *signs.below(pid)]
 
 
 def _descendants_by_parent(pid: int) -> list[int]:
