@@ -171,7 +171,7 @@ def test_a_late_answer_is_one(api: Api, server: FakeApiServer) -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7.0), ("0", None), ("-3", None), ("900", 60.0), ("soon", None), ("nan", None), ("inf", 60.0), ("1e3", 60.0)],
+    [("7", 7.0), ("0", None), ("-3", None), ("900", 60.0), ("soon", None), ("nan", None), ("inf", None), ("1e3", None)],
 )
 def test_a_wish_to_wait_is_bounded(api: Api, server: FakeApiServer, header: str, seconds: float | None) -> None:
     server.faults.add("GET", r"/pods\?", throttled(header))
