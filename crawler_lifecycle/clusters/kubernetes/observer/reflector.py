@@ -19,12 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from crawler_lifecycle.background import CHANCE
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NoAnswer, Throttled
 from crawler_lifecycle.clusters.kubernetes.client.objects import decode
 from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+from .changes import KEPT, Kept
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -77,36 +79,29 @@ class _TooShort(ApiError):
     """A watch ended in order, and much too soon."""
 
 
-class Sink(Protocol[T]):
-    """The receiver of what the server says. Called in the reflector's thread, and must return at once."""
-
-    kind: type[T]
-
-    def keep(self, item: T) -> object:
-        """Return what to remember of one object of a list that may not become complete."""
-        ...
-
-    def complete(self, kept: Sequence[Any]) -> None:
-        """A list is complete: what was kept of all the objects there are."""
-        ...
-
-    def changed(self, item: T) -> None:
-        """An object was added or changed."""
-        ...
-
-    def deleted(self, item: T) -> None:
-        """An object is gone or fits the selector no more."""
-        ...
-
-
 class Reflector(Generic[T]):
-    """Keeps a ``Sink`` level with the objects under ``path`` that ``labels`` selects."""
+    """Tells what there is of one kind of object under ``path`` that ``labels`` selects, and what changes.
 
-    def __init__(self, api: Api, path: str, labels: str, sink: Sink[T], pace: Pace) -> None:
+    ``complete`` gets all of them, as one list has them; ``changed`` each one that was added or changed, or is gone.
+    Both are called in the reflector's thread, and must return at once.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind: type[T],
+        path: str,
+        labels: str,
+        complete: Callable[[type, Sequence[Kept]], None],
+        changed: Callable[[type, Kept], None],
+        pace: Pace,
+    ) -> None:
         self._api = api
+        self._kind = kind
         self._path = path
         self._labels = labels
-        self._sink = sink
+        self._complete = complete
+        self._changed = changed
         self._pace = pace
         self._backoff = Backoff(pace)
         self._lock = threading.Lock()
@@ -175,8 +170,8 @@ class Reflector(Generic[T]):
     def _list(self) -> None:
         self._version = None
         self.lists += 1
-        found = self._api.listing(self._path, self._sink.kind, labels=self._labels, keep=self._sink.keep)
-        self._sink.complete(found.items)
+        found = self._api.listing(self._path, self._kind, labels=self._labels, keep=KEPT[self._kind])
+        self._complete(self._kind, found.items)
         self._version, self._listed_at = found.resource_version, time.monotonic()
 
     def _watching(self, over: threading.Event) -> Generator[WatchEvent, None, None]:
@@ -208,11 +203,8 @@ class Reflector(Generic[T]):
 
     def _take(self, event: WatchEvent) -> None:
         if event.type != "BOOKMARK":
-            item = decode(self._sink.kind, event.object)
-            if event.type == "DELETED":
-                self._sink.deleted(item)
-            else:
-                self._sink.changed(item)
+            found = KEPT[self._kind](decode(self._kind, event.object))
+            self._changed(self._kind, Kept(found.uid) if event.type == "DELETED" else found)
         self._version = event.resource_version
         if self._said is not None:
             log.info("%s is watched again", self._path)

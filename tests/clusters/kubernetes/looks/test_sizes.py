@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,34 +38,18 @@ def heavy(world: World) -> World:
     return world
 
 
-class _Told:
-    kind = Job
-
-    def __init__(self) -> None:
-        self.names: list[str] | None = None
-
-    def keep(self, job: Job) -> str:
-        return job.metadata.name
-
-    def complete(self, kept: Sequence[Any]) -> None:
-        self.names = list(kept)
-
-    def changed(self, item: Job) -> None: ...
-
-    def deleted(self, item: Job) -> None: ...
-
-
 def _observed(world: World) -> int:
-    told, over = _Told(), threading.Event()
-    reflector = Reflector(world.api, world.api.jobs_path(), labels.ours(), told, Pace())
+    told, over = list[Any](), threading.Event()
+    complete = lambda _, kept: told.append(kept)  # noqa: E731
+    reflector = Reflector(world.api, Job, world.api.jobs_path(), labels.ours(), complete, complete, Pace())
     thread = threading.Thread(target=reflector.run, args=(over,))
     thread.start()
     try:
-        wait_until(lambda: told.names is not None)
+        wait_until(lambda: told)
     finally:
         over.set()
         wait_until(lambda: (reflector.leave(), thread.is_alive())[1] is False)
-    return len(told.names or [])
+    return len(told[0])
 
 
 def _released(world: World) -> int:
