@@ -13,8 +13,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.pipeline import Looks
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRecord
 
-from .looks.details.log_tails import LogTails
-from .looks.details.reader import DetailReader
+from .looks.details import DetailReader, LogTails
 
 
 def _now() -> datetime:

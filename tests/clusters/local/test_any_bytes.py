@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest

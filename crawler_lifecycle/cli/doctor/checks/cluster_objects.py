@@ -207,6 +207,7 @@ def left_over(api: Api) -> list[Line]:
     """Check whether pods wait for our finalizer for longer than anything of ours takes."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
+    from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
 
     try:
         found = finalizers.list_held(api)
@@ -218,7 +219,7 @@ def left_over(api: Api) -> list[Line]:
     if not old:
         number = counted(len(found), "pod")
         return [ok("finalizers", f"no pod waits for ours longer than it should ({number} with it)")]
-    runs = sorted({pod.run_id for pod in old if pod.run_id is not None})
+    runs = sorted({run for pod in old if (run := numbers_of(pod.metadata)[0]) is not None})
     named = f" (runs {', '.join(map(str, runs[:5]))}{' …' if len(runs) > 5 else ''})" if runs else ""
     cure = (
         "look whether workers of the roles cluster and control are ready; when nobody will record them: "

@@ -14,10 +14,10 @@ from typing import Any
 from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, Refused, TooLate
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode_job
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
-from crawler_lifecycle.clusters.kubernetes.looks.listing import run_uid_of
+from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of
 from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
@@ -194,7 +194,7 @@ class KubernetesDeployer:
                 if not error.effect_unknown:
                     raise
                 unanswered = error
-            found = self._find(ours.name)
+            found = find_job(self._api, ours.name)
             if found is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
@@ -202,17 +202,11 @@ class KubernetesDeployer:
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
         """The Job that an earlier try created, perhaps of another replica. Raises ``otherwise`` if there is none."""
-        found = self._find(ours.name)
+        found = find_job(self._api, ours.name)
         if found is None:
             raise otherwise
         self._check_ours(found, ours)
         return found
-
-    def _find(self, name: str) -> Job | None:
-        try:
-            return decode_job(self._api.get(self._api.jobs_path(name)))
-        except NotFound:
-            return None
 
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raises ``_Answered`` for a Job that is none of this deployment's.

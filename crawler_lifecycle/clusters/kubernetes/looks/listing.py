@@ -16,7 +16,8 @@ from msgspec.structs import force_setattr
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus
+from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus, decode_job
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
@@ -119,6 +120,14 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
     return found
 
 
+def find_job(api: Api, name: str) -> Job | None:
+    """The Job under this name, whosever it is. Raises ``ApiError``."""
+    try:
+        return decode_job(api.get(api.jobs_path(name)))
+    except NotFound:
+        return None
+
+
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
     """All pods under the selectors. Raises ``ApiError``."""
     return api.listing(api.pods_path(), Pod, labels=selector, fields=fields, keep=Interner().pod).items
@@ -155,9 +164,17 @@ def name_of(run_id: int, task: TaskRef) -> str:
 
 def key_of(meta: ObjectMeta) -> Key | None:
     """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
-    numbers = [number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
-    run_id, index, attempt = numbers
+    run_id, index, attempt = numbers_of(meta)
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
+    """Run, index and attempt, each as far as the object's labels tell it."""
+    return (
+        number(meta.labels.get(labels.RUN)),
+        number(meta.labels.get(labels.TASK)),
+        number(meta.labels.get(labels.ATTEMPT)),
+    )
 
 
 def key_by_name(pod: Pod) -> Key | None:

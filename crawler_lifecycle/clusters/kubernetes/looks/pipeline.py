@@ -20,13 +20,13 @@ from crawler_lifecycle.ports.looks import Look
 from crawler_lifecycle.ports.runs import TaskRef
 
 from . import proof_of_absence
-from .details.log_tails import LogTails
-from .details.termination_message import with_progress
+from .details import LogTails
 from .explanations import Events, read_events, with_namespace
 from .listing import Objects, TaskObjects, is_of, name_of, read_objects, run_uid_of, task_id_of
 from .namespace_identity import CurrentNamespace
 from .predicates import deciding_pod
 from .reading import read_task
+from .termination_message import with_progress
 
 
 class Looks:

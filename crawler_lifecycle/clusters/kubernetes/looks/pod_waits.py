@@ -15,9 +15,9 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import clean
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
 from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
+from .termination_message import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
 TAKEN_UP = timedelta(seconds=60)

@@ -16,12 +16,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .listing import TaskObjects, listed_by_us, name_of, pods_of_jobs
+from .listing import TaskObjects, find_job, listed_by_us, name_of, pods_of_jobs
 
 #: Seconds between the two looks that prove together that a task is gone.
 PROOF_S = 30.0
@@ -54,11 +54,8 @@ def ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor)
 
 
 def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
-    try:
-        job = decode_job(api.get(api.jobs_path(name_of(run_id, task))))
-    except NotFound:
-        return None
-    if job.metadata.uid == task.uid and listed_by_us(job.metadata, run_id):
+    job = find_job(api, name_of(run_id, task))
+    if job is not None and job.metadata.uid == task.uid and listed_by_us(job.metadata, run_id):
         # It was there before the list was asked for: an API server that is behind, and whatever else it left out.
         raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
     return job

@@ -16,7 +16,6 @@ from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import Summary
 from .endings import end_of_job, end_of_pod
 from .pod_waits import job_words, pod_words, warning_words
 from .predicates import (
@@ -30,6 +29,7 @@ from .predicates import (
     suspended_before_scheduling,
     verdict,
 )
+from .termination_message import Summary
 
 #: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
 GONE_AFTER = timedelta(seconds=30)

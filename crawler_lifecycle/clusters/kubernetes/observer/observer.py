@@ -7,30 +7,26 @@ observers may watch; each of them costs the API server two watches and a list of
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details.log_tails import LOOK_BYTES, LOOK_LINES
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress
+from crawler_lifecycle.clusters.kubernetes.looks.details import LOOK_BYTES, LOOK_LINES, LogTails, in_turn
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
 from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod
 from .reflector import Pace, Reflector
 
-logger = logging.getLogger(__name__)
-
-#: Seconds between two checks for silence and for what waits for long.
+#: Seconds between two checks for what waits for long.
 CHECK_S = 0.25
 #: What is found at the first list had begun before; looks of so much later have seen it. More than clocks differ by.
 SLACK = timedelta(seconds=60)
@@ -92,7 +88,7 @@ class _Session:
         ]
         for thread in threads:
             thread.start()
-        Loop("the check for silence and long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
+        Loop("the check for long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
         for reflector in self._reflectors:
             reflector.leave()
         until = time.monotonic() + LEAVE_S
@@ -100,8 +96,6 @@ class _Session:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _check(self) -> None:
-        for reflector in self._reflectors:
-            reflector.check()
         self.tell(lambda changes, now: changes.slow(now))
         with self._lock:
             self._watched = self._changes.watched
@@ -173,39 +167,20 @@ class Counting:
     """
 
     def __init__(self, api: Api) -> None:
-        self._api = api
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pod-counters")
+        self._tails = LogTails(api, THREADS)
         self._last = ""
-        self._trouble: str | None = None
 
     def counted(self, pods: Mapping[str, RunningPod]) -> Sequence[Counted]:
         """Of the pods whose turn it is, by uid; those that say nothing, or not in time, are left out."""
-        calls = [self._threads.submit(self._read, pod) for pod in self._turn(pods)]
-        done, late = wait(calls, TURN_S)
-        for call in late:
-            call.cancel()
-        return [one for call in calls if call in done and (one := call.result()) is not None]
-
-    def _turn(self, pods: Mapping[str, RunningPod]) -> list[RunningPod]:
         uids = sorted(pods)
         if len(uids) > PODS_A_TURN:
-            after = [uid for uid in uids if uid > self._last]
-            uids = (after + uids)[:PODS_A_TURN]
+            uids = in_turn(uids, bisect_right(uids, self._last), PODS_A_TURN)
             self._last = uids[-1]
-        return [pods[uid] for uid in uids]
-
-    def _read(self, pod: RunningPod) -> Counted | None:
-        path = self._api.pods_path(pod.name, "log")
-        try:
-            tail = self._api.read(path, container=labels.CONTAINER, tailLines=LOOK_LINES, limitBytes=LOOK_BYTES)
-        except ApiError as error:
-            kind = f"{type(error).__name__} {error.status}"
-            if kind != self._trouble:  # once, not for every pod: whole nodes go away at a time
-                self._trouble = kind
-                logger.info("the counters of pod %s are not read: %s", pod.name, error)
-            return None
-        self._trouble = None
-        said = last_progress(tail)
-        if said is None or said.counters == Counters():
-            return None
-        return Counted(pod.run, pod.attempt, pod.index, said.counters, said.at)
+        turn = [pods[uid] for uid in uids]
+        tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
+        said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
+        return [
+            Counted(pod.run, pod.attempt, pod.index, one.counters, one.at)
+            for pod, one in said
+            if one is not None and one.counters != Counters()
+        ]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import Summary, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import Summary, read_summary
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.runner import contract
 
