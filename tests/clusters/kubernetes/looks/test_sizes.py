@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import cluster, labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import TooLarge
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
-from crawler_lifecycle.clusters.kubernetes.looks import proof_of_absence
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.kubernetes.looks.world import RUN, World
@@ -107,8 +106,8 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
 
 def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
-    world.uids = {index: f"gone-{index}" for index in range(proof_of_absence.THREADS)}
-    together, get = threading.Barrier(proof_of_absence.THREADS, timeout=20), world.api.get
+    world.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
+    together, get = threading.Barrier(cluster.THREADS, timeout=20), world.api.get
 
     def at_once(path: str, **query: object) -> bytes:
         if "/jobs/crawl-" in path:
