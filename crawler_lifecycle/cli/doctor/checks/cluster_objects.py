@@ -180,14 +180,14 @@ def _referred(
 
 def queues(api: Api, settings: Settings) -> list[Line]:
     """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
+    from crawler_lifecycle.clusters.kubernetes import labels
     from crawler_lifecycle.clusters.kubernetes.jobs.deployer import given_away
-    from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
     for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
-        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {QUEUE_NAME: queue}}})
+        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
         if told is not None:
             lines.append(of_error("queue", told))
     return lines

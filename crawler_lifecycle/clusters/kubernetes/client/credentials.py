@@ -100,7 +100,7 @@ class Access:
         return self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
-        """Whom to speak as, and the ``Authorization`` header. Renews what is known to have expired.
+        """The identity to speak as, and the ``Authorization`` header. Renews what is known to have expired.
 
         Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
         """

@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
 from crawler_lifecycle.clusters.kubernetes.looks.listing import (
     Key,
     find_job,
@@ -39,7 +39,6 @@ from crawler_lifecycle.clusters.kubernetes.looks.listing import (
     pods_of_tasks,
     run_uid_of,
 )
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     JOB_NAME,
     deleted_before_scheduling,
@@ -135,7 +134,7 @@ class Finalizers:
         mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
             answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
-            job = decode_job(answer) if answer is not None else None
+            job = decode(Job, answer) if answer is not None else None
             if job is not None and job.spec.suspend and not job_is_over(job):
                 self._finish(name, uid)
         for pod in pods:
@@ -154,7 +153,7 @@ class Finalizers:
 
     def _finish(self, name: str, uid: str) -> None:
         """Have a suspended Job end by itself without a pod. Out of its queue first: that is fixed once it goes on."""
-        alone = {"metadata": {"uid": uid, "labels": {QUEUE_NAME: None}}, "spec": {"parallelism": 0}}
+        alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
         self._patch(self._api.jobs_path(name), alone)
         over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
         self._patch(self._api.jobs_path(name), over)

@@ -165,7 +165,7 @@ class LogTails:
         return None if is_no_log(tail) else tail
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:
-        """What each of them gives, in their order; ``None`` for what did not come in time."""
+        """The answer of each of them, in their order; ``None`` for what did not come in time."""
         calls: list[Future[B | None]] = [self._threads.submit(read, one) for one in wanted]
         done, late = wait(calls, seconds)
         for call in late:
@@ -226,8 +226,8 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
     main, peak = crawler_container(pod), None
     if main is not None and main.state.terminated is not None:
         summary = read_summary(main.state.terminated.message)
-        if summary.counters != Counters():
-            return summary.counters, summary.peak_memory
+        if summary.progress.counters != Counters():
+            return summary.progress.counters, summary.peak_memory
         peak = summary.peak_memory
     said = last_progress(tail.encode()) if tail else None
     return (said.counters if said else Counters()), peak

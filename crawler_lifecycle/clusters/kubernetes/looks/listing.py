@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus, decode
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
@@ -39,13 +39,9 @@ class Objects:
     jobs: dict[str, Job]
     pods: dict[str, list[Pod]]
 
-    def pods_of(self, uid: str | None) -> list[Pod]:
-        """The pods of the Job with this uid, whether it is still there or not."""
-        return self.pods.get(uid, []) if uid else []
-
     def of(self, run_id: int, task: TaskRef) -> TaskObjects:
         """Return what these lists have of the task."""
-        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods_of(task.uid))
+        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods.get(task.uid or "", []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +95,10 @@ def _had_pods(job: Job) -> bool:
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
     """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
     wanted, found = set(uids), dict[str, list[Pod]]()
-    pages = [of_jobs(uids[begin : begin + IN_MAX]) for begin in range(0, len(uids), IN_MAX)]
+    pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
+    selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
     # Whatever is selected, the server goes through all pods of the namespace.
-    for selector in pages if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
+    for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}
 
@@ -123,7 +120,7 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 def find_job(api: Api, name: str) -> Job | None:
     """The Job under this name, whosever it is. Raises ``ApiError``."""
     try:
-        return decode_job(api.get(api.jobs_path(name)))
+        return decode(Job, api.get(api.jobs_path(name)))
     except NotFound:
         return None
 
@@ -150,11 +147,6 @@ def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = Fa
     if len(indexes) > IN_MAX:
         return selector
     return f"{selector},{labels.TASK} in ({','.join(map(str, indexes))})"
-
-
-def of_jobs(uids: Sequence[str]) -> str:
-    """The selector of all pods that ever belonged to these Jobs, whatever became of our own labels."""
-    return f"{CONTROLLER_UID} in ({','.join(sorted(uids))})"
 
 
 def name_of(run_id: int, task: TaskRef) -> str:

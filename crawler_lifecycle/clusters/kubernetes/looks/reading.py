@@ -29,7 +29,7 @@ from .predicates import (
     suspended_before_scheduling,
     verdict,
 )
-from .termination_message import Summary
+from .termination_message import Summary, with_progress
 
 #: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
 GONE_AFTER = timedelta(seconds=30)
@@ -123,18 +123,13 @@ def _foreign(seen: Observation, task: TaskRef, other: Job) -> Observation:
 
 
 def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> Observation:
-    later = seen.attempt > 1
     return replace(
-        seen,
+        with_progress(seen, summary.progress),
         phase=Phase.ENDED,
         # The other phases held at some time since the look began; an end was read later, after it had happened.
         observed_at=read_at,
         changed_at=end.finished_at,
-        counters=summary.counters,
-        progress_at=summary.progress_at,
         peak_memory=summary.peak_memory,
-        resumed=summary.resumed if later else None,
-        resume_note=summary.resume_note if later else None,
         end=end,
     )
 

@@ -20,7 +20,6 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import (
     Pod,
     decode,
     decode_event,
-    decode_job,
     decode_kind,
     decode_page,
 )
@@ -74,7 +73,7 @@ def test_what_is_read_of_a_pod() -> None:
 
 def test_only_a_true_condition_of_a_job_counts() -> None:
     conditions = [{"type": "Failed", "status": "False"}, {"type": "Complete", "status": "True", "reason": "R"}]
-    job = decode_job(_json({"kind": "Job", "metadata": META, "status": {"conditions": conditions}}))
+    job = decode(Job, _json({"kind": "Job", "metadata": META, "status": {"conditions": conditions}}))
     assert job.condition("Failed") is None
     complete = job.condition("Complete")
     assert complete is not None

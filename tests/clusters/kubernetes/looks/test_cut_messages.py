@@ -39,6 +39,8 @@ SAID: dict[str, Any] = {
 
 def flat(summary: Summary) -> dict[str, Any]:
     told = dataclasses.asdict(summary)
+    told |= told.pop("progress")
+    told.pop("quiet")  # of a line in a log alone
     return told | told.pop("counters")
 
 

@@ -18,7 +18,6 @@ from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
 from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.clusters.kubernetes.looks.details import to_bytes
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.clusters.kubernetes.looks.termination_message import split_statistics
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
@@ -345,7 +344,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
     def suspend(job: Any) -> None:
         job["spec"].update(suspend=True)
-        job["metadata"]["labels"][QUEUE_NAME] = "night"
+        job["metadata"]["labels"][labels.QUEUE] = "night"
 
     world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
@@ -353,7 +352,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
     job = world.server.job(world.name())
     spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
     assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
-    assert QUEUE_NAME not in job["metadata"]["labels"]
+    assert labels.QUEUE not in job["metadata"]["labels"]
     assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
 
