@@ -23,8 +23,8 @@ from .container import Given, escaped, resources_of, scratch_of, variables
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
 NAME_MAX = 52
-#: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that the
-#: server writes into them itself. Each pod repeats its Job's template.
+#: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that
+#: the server writes into them itself. Each pod repeats its Job's template.
 MANIFEST_MAX = 112 * 1024
 #: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
 BACKSTOP_S = 3600
