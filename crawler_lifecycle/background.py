@@ -74,7 +74,8 @@ class Loop:
     """One turn after another, in a thread (``run_in_thread``) or in an event loop (``run``).
 
     A turn returns the seconds to the next one; ``None`` for ``every_s``, ``DONE`` to end the loop. After a turn that
-    raised the next one comes after ``retry_s``: the first figure, doubled with each further failure up to the second.
+    raised the next one comes after ``retry_s``: the first figure, doubled with each further failure up to the second;
+    not before the time that the other side asked for.
     Without ``retry_s`` failures never make a loop slower than it is. ``first_s`` is the pause before the first turn.
     """
 
@@ -118,7 +119,8 @@ class Loop:
 
     def _failed(self, error: Exception) -> float:
         self.failures.failed(error)
-        return min(self._retry_s * 2.0 ** min(self.failures.count - 1, 30), self._retry_max_s)
+        asked = getattr(error, "retry_after_s", None) or 0.0
+        return max(min(self._retry_s * 2.0 ** min(self.failures.count - 1, 30), self._retry_max_s), asked / JITTER)
 
 
 def _jittered(pause: float) -> float:

@@ -244,3 +244,16 @@ async def test_what_is_beside_ends_also_where_a_time_limit_in_it_runs_out_at_tha
         while not task.cancelling():  # noqa: ASYNC110 - the limit has run out, and its task does not know it yet
             await asyncio.sleep(0)
     assert task.cancelled()
+
+
+def test_a_loop_waits_as_long_as_the_other_side_asked_it_to() -> None:
+    time, error = Time(), ClusterUnavailable("slow down")
+    error.retry_after_s = 45.0
+
+    def turn() -> float:
+        if len(time.waits) < 2:
+            raise error
+        return DONE
+
+    Loop("work", 0.0, retry_s=(0.8, 30.0)).run_in_thread(turn, time)
+    assert 45.0 - 1e-6 <= time.waits[1] <= 45.0 / JITTER + 1e-6

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
@@ -72,7 +72,7 @@ def condition_of(said: Mapping[str, Any]) -> Condition:
         name=said["name"],
         row=said["row"],
         source=said["source"],
-        job=decode_job(_bytes(objects["job"], "Job")) if objects["job"] is not None else None,
+        job=decode(Job, _bytes(objects["job"], "Job")) if objects["job"] is not None else None,
         pods=[decode(Pod, _bytes(pod, "Pod")) for pod in objects["pods"]],
         events=None
         if objects["events"] is None

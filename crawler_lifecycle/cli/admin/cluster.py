@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-    from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import HeldPod
+    from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
 #: Patches at once, and how often a pod is tried when the server asks us to wait.
 THREADS, TRIES = 8, 5
@@ -96,7 +96,7 @@ def release(
     emit(
         session,
         document,
-        names=[row.pod.name for row in rows],
+        names=[row.pod.metadata.name for row in rows],
         table=lambda: show_rows(session, documents, PODS, empty=f"no pod in {api.namespace} waits for our finalizer"),
         rows=documents,
     )
@@ -107,23 +107,24 @@ def release(
 class _Row:
     """A pod and what became of it."""
 
-    def __init__(self, pod: HeldPod) -> None:
-        self.pod = pod
+    def __init__(self, pod: Pod, *, waits: bool) -> None:
+        self.pod, self.waits = pod, waits
         self.released: bool | None = None
         self.trouble: str | None = None
         self.status: int | None = None
 
     def document(self) -> Document:
         """For tables and programs."""
-        pod = self.pod
-        times = {"ended_at": pod.ended_at, "deleted_at": pod.deleted_at}
+        from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
+        from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended_at
+
+        pod, meta = self.pod, self.pod.metadata
+        times = {"ended_at": ended_at(pod), "deleted_at": meta.deletion_timestamp}
         return {
-            "pod": pod.name,
-            "run_id": pod.run_id,
-            "task": pod.task_index,
-            "attempt": pod.attempt,
-            "phase": pod.phase,
-            "node": pod.node,
+            "pod": meta.name,
+            **dict(zip(("run_id", "task", "attempt"), numbers_of(meta), strict=True)),
+            "phase": pod.status.phase or "Unknown",
+            "node": pod.spec.node_name,
             **{name: at.isoformat().replace("+00:00", "Z") if at else None for name, at in times.items()},
             "released": self.released,
             "trouble": self.trouble,
@@ -137,7 +138,8 @@ def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
         found = finalizers.list_held(api, run_id=run)
     except ClusterUnavailable as error:
         raise cluster_access.failed(error) from None
-    return [_Row(pod) for pod in found if run is not None or everything or pod.waits]
+    rows = [_Row(pod, waits=finalizers.waits(pod)) for pod in found]
+    return [row for row in rows if run is not None or everything or row.waits]
 
 
 def _release(session: Session, api: Api, rows: Sequence[_Row]) -> None:
@@ -179,7 +181,7 @@ def _tell(session: Session, api: Api, rows: Sequence[_Row], *, yes: bool, again:
         return
     if not yes:
         count = "1 pod" if len(rows) == 1 else f"{len(rows):,} pods"
-        running = sum(not row.pod.waits for row in rows)
+        running = sum(not row.waits for row in rows)
         if running:
             session.say(f"{running:,} of them still execute: how they end may then never be known")
         session.say(f"{count} in {api.namespace} on {api.host}; nothing was changed")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
 from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders.logs import LocalLogs
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
@@ -167,10 +167,14 @@ def test_whatever_a_pod_prints_is_read_and_kept(
         first, now = place.world.store.looks.found_state(place.fence).tasks[0], place.world.clock.now
         told = [] if progress is None else [Details(first.task_id, "log", progress.counters, own.peak_memory)]
         for last in (word, own):
-            end = End(last.exit, last.signal, "Error", last.message, last.progress_at, last.finish_reason)
-            fields = {"uid": first.uid, "counters": last.counters, "progress_at": last.progress_at, "end": end}
-            fields |= {"resume_note": last.resume_note, "resumed": last.resumed, "peak_memory": last.peak_memory}
-            place.keep([seen(first, Phase.ENDED, now, changed_at=last.progress_at, **fields)], told)
+            end = End(last.exit, last.signal, "Error", last.message, last.progress.at, last.finish_reason)
+            fields = {"uid": first.uid, "counters": last.progress.counters, "progress_at": last.progress.at, "end": end}
+            fields |= {
+                "resume_note": last.progress.resume_note,
+                "resumed": last.progress.resumed,
+                "peak_memory": last.peak_memory,
+            }
+            place.keep([seen(first, Phase.ENDED, now, changed_at=last.progress.at, **fields)], told)
     finally:
         place.close()
 

@@ -71,10 +71,10 @@ class KubernetesHarness(Harness):
         self._heal()
 
     def post(self, index: int, annotations: dict[str, str], **spec: Any) -> None:
-        from crawler_lifecycle.clusters.kubernetes.client.objects import decode_job
+        from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 
         body = job_of(RUN, index, annotations, **spec)
-        self._uids[index] = decode_job(self.api.post(self.api.jobs_path(), body)).metadata.uid
+        self._uids[index] = decode(Job, self.api.post(self.api.jobs_path(), body)).metadata.uid
 
     def pods(self, index: int) -> list[str]:
         from crawler_lifecycle.clusters.kubernetes.client.objects import Pod

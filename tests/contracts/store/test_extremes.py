@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress, read_summary
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
@@ -62,18 +62,18 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
         line = json.dumps({"crawl_progress": {**said(n), "updated_at": TIMES[n % len(TIMES)]}}).encode()
         progress = last_progress(line)
         assert progress is not None
-        end = End(word.exit, word.signal, "Error", word.message, word.progress_at, word.finish_reason)
+        end = End(word.exit, word.signal, "Error", word.message, word.progress.at, word.finish_reason)
         ends.append(
             seen(
                 task,
                 Phase.ENDED,
                 world.clock.now,
                 uid=task.uid,
-                counters=word.counters,
-                progress_at=word.progress_at,
+                counters=word.progress.counters,
+                progress_at=word.progress.at,
                 peak_memory=word.peak_memory,
-                resume_note=word.resume_note,
-                changed_at=word.progress_at,
+                resume_note=word.progress.resume_note,
+                changed_at=word.progress.at,
                 end=end,
             )
         )

@@ -180,14 +180,14 @@ def _referred(
 
 def queues(api: Api, settings: Settings) -> list[Line]:
     """Queues that give Jobs to other clusters, as far as we may try to make a Job. None is made."""
+    from crawler_lifecycle.clusters.kubernetes import labels
     from crawler_lifecycle.clusters.kubernetes.jobs.deployer import given_away
-    from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"suspend": True, "template": template}}
     lines = []
     for queue in sorted({name for crawler in _crawlers(settings) if (name := crawler.kubernetes.queue) is not None}):
-        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {QUEUE_NAME: queue}}})
+        told = given_away(api, {**job, "metadata": {"name": "doctor-probe", "labels": {labels.QUEUE: queue}}})
         if told is not None:
             lines.append(of_error("queue", told))
     return lines
@@ -207,6 +207,7 @@ def left_over(api: Api) -> list[Line]:
     """Check whether pods wait for our finalizer for longer than anything of ours takes."""
     from crawler_lifecycle.clusters.kubernetes.client.errors import Refused
     from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
+    from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
 
     try:
         found = finalizers.list_held(api)
@@ -218,7 +219,7 @@ def left_over(api: Api) -> list[Line]:
     if not old:
         number = counted(len(found), "pod")
         return [ok("finalizers", f"no pod waits for ours longer than it should ({number} with it)")]
-    runs = sorted({pod.run_id for pod in old if pod.run_id is not None})
+    runs = sorted({run for pod in old if (run := numbers_of(pod.metadata)[0]) is not None})
     named = f" (runs {', '.join(map(str, runs[:5]))}{' …' if len(runs) > 5 else ''})" if runs else ""
     cure = (
         "look whether workers of the roles cluster and control are ready; when nobody will record them: "

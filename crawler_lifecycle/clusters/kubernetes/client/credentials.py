@@ -74,31 +74,6 @@ def find(kubeconfig: Path | None, context: str | None) -> Source:
     )
 
 
-class TokenFile:
-    """A token in a file that others replace while we run: bound tokens live for an hour. Not thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.token = ""
-        self.trouble: str | None = None
-        self._seen: tuple[int, int, int] | None = None
-
-    def current(self) -> str:
-        """The token; read anew when the file changed. When it cannot be read the last one stays, until it expires."""
-        try:
-            stat = self.path.stat()
-            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            if seen != self._seen:
-                token = self.path.read_text().strip()
-                if not token:
-                    raise ValueError("it is empty")
-                self.token, self._seen = token, seen
-            self.trouble = None
-        except (OSError, ValueError) as error:
-            self.trouble = f"token file {self.path} cannot be read: {error}"
-        return self.token
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Our identity to the server, and the connections that belong to it."""
@@ -107,7 +82,6 @@ class Identity:
     pools: urllib3.PoolManager
     configuration: Any
     certificates: tuple[bytes, ...]
-    token_file: TokenFile | None
 
 
 class Access:
@@ -126,7 +100,7 @@ class Access:
         return self._identity.host
 
     def current(self) -> tuple[Identity, str | None]:
-        """Whom to speak as, and the ``Authorization`` header. Renews what is known to have expired.
+        """The identity to speak as, and the ``Authorization`` header. Renews what is known to have expired.
 
         Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
         """
@@ -151,20 +125,13 @@ class Access:
                 self._identity, self._renewed_at = found, time.monotonic()
             return self._identity.certificates != who.certificates or _authorization(self._identity) != refused
 
-    def trouble(self) -> str | None:
-        """Return the reason why the credentials may be old."""
-        file = self._identity.token_file
-        return file.trouble if file else None
-
     def close(self) -> None:
         with self._lock:
             self._identity.pools.clear()
 
 
 def _authorization(identity: Identity) -> str | None:
-    if identity.token_file is not None:
-        token = identity.token_file.current()
-        return f"Bearer {token}" if token else None
+    """The header, by the client's own rules: in a pod it reads the token's file again each minute."""
     found = identity.configuration.auth_settings().get("BearerToken")
     return str(found["value"]).strip() if found and found["value"] else None
 
@@ -175,13 +142,10 @@ def load(source: Source, connections: int) -> Identity:
     from kubernetes.config.config_exception import ConfigException
 
     configuration = client.Configuration()
-    token_file, proxy = None, None
+    proxy = None
     try:
         if source.kubeconfig is None:
             config.load_incluster_config(client_configuration=configuration)
-            from kubernetes.config import incluster_config
-
-            token_file = TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))
         else:
             config.load_kube_config(
                 config_file=source.kubeconfig,
@@ -189,7 +153,7 @@ def load(source: Source, connections: int) -> Identity:
                 client_configuration=configuration,
                 persist_config=False,
             )
-            token_file, proxy = _more(source)
+            proxy = _proxy(source)
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest(f"{source.words}: cannot be used; {error or type(error).__name__}") from error
     except Exception as error:  # yaml's and a plugin's own: they are what the file says, whatever their class
@@ -204,23 +168,17 @@ def load(source: Source, connections: int) -> Identity:
     host = str(configuration.host).rstrip("/")
     pool = pools.connection_from_url(host)
     pool.ConnectionCls = tracked(pool.ConnectionCls)
-    return Identity(host, pools, configuration, _certificates(configuration), token_file)
+    return Identity(host, pools, configuration, _certificates(configuration))
 
 
-def _more(source: Source) -> tuple[TokenFile | None, str | None]:
-    """Read what the loader does not keep: the file of a token (it reads it once), and the proxy (not in client 36)."""
+def _proxy(source: Source) -> str | None:
+    """The proxy that the kubeconfig names, which its loader (of client 36) does not read."""
     from kubernetes.config.kube_config import KubeConfigMerger
 
     merged: Any = KubeConfigMerger(source.kubeconfig).config
-    name = source.context or merged["current-context"]
-    context = merged["contexts"].get_with_name(name)["context"]
-    proxy = merged["clusters"].get_with_name(context["cluster"])["cluster"].safe_get("proxy-url")
-    user = context.safe_get("user")
-    node: Any = merged["users"].get_with_name(user, safe=True) if user else None
-    file = node["user"].safe_get("tokenFile") if node is not None and node["user"].value else None
-    if not file:
-        return None, proxy
-    return TokenFile(Path(node["user"].path).absolute().parent / file), proxy
+    context = merged["contexts"].get_with_name(source.context or merged["current-context"])["context"]
+    proxy: str | None = merged["clusters"].get_with_name(context["cluster"])["cluster"].safe_get("proxy-url")
+    return proxy
 
 
 def _certificates(configuration: Any) -> tuple[bytes, ...]:

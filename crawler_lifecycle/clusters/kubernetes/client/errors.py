@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
@@ -23,7 +22,7 @@ RETRY_AFTER_MAX_S = 60.0
 WORDS_MAX = 1000
 
 #: How the API server words a missing right (its own texts for quota and the like begin the same and go on differently).
-_NO_RIGHT = re.compile(r'cannot (?P<verb>\S+) (?:resource|path) "(?P<what>[^"]*)"')
+_NO_RIGHT = re.compile(r'cannot \S+ (?:resource|path) "[^"]*"')
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
@@ -86,15 +85,6 @@ class ApiError(ClusterUnavailable):
         self.causes = causes
         self.retry_after_s = retry_after_s
         self.effect_unknown = effect_unknown
-
-    def __reduce__(self) -> Any:  # with its fields, where it crosses from one process to another
-        return _again, (type(self), str(self), self.__dict__)
-
-
-def _again(cls: type[ApiError], text: str, fields: dict[str, Any]) -> ApiError:
-    error = cls(text)
-    error.__dict__.update(fields)
-    return error
 
 
 class NoAnswer(ApiError):
@@ -160,33 +150,19 @@ class Status(msgspec.Struct):
 
 _STATUS = msgspec.json.Decoder(Status)
 
-_CLASSES: dict[int, type[ApiError]] = {
-    400: Refused,
-    401: Unauthorised,
-    403: Refused,
-    404: NotFound,
-    405: Refused,
-    409: Conflict,
-    410: Expired,
-    413: Refused,
-    422: Refused,
-    429: Throttled,
+_REFUSED = (Refused, "the Kubernetes API refuses this: {}")
+#: Status -> the error that it is, and its words.
+_KNOWN: dict[int, tuple[type[ApiError], str]] = {
+    **dict.fromkeys((400, 405, 413, 422), _REFUSED),
+    401: (Unauthorised, "the Kubernetes API does not know us when we {}"),
+    403: (Refused, "the Kubernetes API does not allow us to {}"),
+    404: (NotFound, "nothing there to {}"),
+    409: (Conflict, "the Kubernetes API sees a conflict: {}"),
+    410: (Expired, "the Kubernetes API no longer knows where to go on: {}"),
+    429: (Throttled, "the Kubernetes API asks us to slow down: {}"),
 }
-
-
-_REFUSED = "the Kubernetes API refuses this: {}"
-_SAID = {
-    400: _REFUSED,
-    401: "the Kubernetes API does not know us when we {}",
-    403: "the Kubernetes API does not allow us to {}",
-    404: "nothing there to {}",
-    405: _REFUSED,
-    409: "the Kubernetes API sees a conflict: {}",
-    410: "the Kubernetes API no longer knows where to go on: {}",
-    413: _REFUSED,
-    422: _REFUSED,
-    429: "the Kubernetes API asks us to slow down: {}",
-}
+_FAILED = (ApiError, "the Kubernetes API cannot {} now")
+_UNKNOWN = (ApiError, "the Kubernetes API gives no known answer: {}")
 
 
 def from_answer(asked: Asked, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -209,11 +185,15 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
     details = told.details or _Details()
     if retry_after_s is None and details.retryAfterSeconds:
         retry_after_s = _bounded(details.retryAfterSeconds)
-    kind = _CLASSES.get(status, ApiError)
+    kind, said = _KNOWN.get(status, _FAILED if status >= 500 else _UNKNOWN)
     if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
         kind = Conflict  # to the server a uid is a field like others, which may not change
+    if status == 403 and _NO_RIGHT.search(words):
+        said = "the Kubernetes API refuses us: needs permission to {}"
+    if status == 429 and retry_after_s:
+        said = f"the Kubernetes API asks us to wait {retry_after_s:g} s: {{}}"
     return kind(
-        f"{_human(asked, status, words, retry_after_s)}: {words}",
+        f"{said.format(asked.gesture)} ({status}): {words}",
         status=status,
         reason=told.reason or "",
         words=words,
@@ -221,17 +201,6 @@ def from_status(asked: Asked, status: int, told: Status, retry_after_s: float | 
         retry_after_s=retry_after_s,
         effect_unknown=asked.writes and status >= 500,
     )
-
-
-def _human(asked: Asked, status: int, words: str, retry_after_s: float | None) -> str:
-    said = _SAID.get(
-        status, "the Kubernetes API cannot {} now" if status >= 500 else "the Kubernetes API gives no known answer: {}"
-    )
-    if status == 403 and _NO_RIGHT.search(words):
-        said = "the Kubernetes API refuses us: needs permission to {}"
-    if status == 429 and retry_after_s:
-        said = f"the Kubernetes API asks us to wait {retry_after_s:g} s: {{}}"
-    return f"{said.format(asked.gesture)} ({status})"
 
 
 def no_answer(asked: Asked, what: str, *, effect_unknown: bool) -> NoAnswer:
@@ -253,19 +222,12 @@ def unreadable(asked: Asked | None, what: str, kind: type[Unreadable] = Unreadab
     return kind(text, effect_unknown=asked is not None and asked.writes)
 
 
-def retry_after(value: str | None, now: datetime | None = None) -> float | None:
-    """Seconds to wait by a ``Retry-After``: a number or a date (RFC 9110, 10.2.3). ``None``: nothing sensible."""
-    if not value:
-        return None
+def retry_after(value: str | None) -> float | None:
+    """Seconds to wait by a ``Retry-After``, a number or a date. ``None``: nothing sensible."""
     try:
-        return _bounded(float(value))
-    except ValueError:
-        pass
-    try:
-        at = parsedate_to_datetime(value)
-    except ValueError:
+        return _bounded(Retry().parse_retry_after(value)) if value else None
+    except (InvalidHeader, ValueError, OverflowError):
         return None
-    return _bounded((at.replace(tzinfo=at.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
 
 
 def _bounded(seconds: float) -> float | None:

@@ -30,7 +30,7 @@ class _Struct(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
 
 
 class OwnerReference(_Struct, frozen=True):
-    """Whose object this is."""
+    """The owner of an object."""
 
     uid: str
     controller: bool | None = None
@@ -340,21 +340,16 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
 def decode_page(kind: type[T], data: bytes, asked: Asked | None = None) -> ListPage[T]:
     """One page of a list of them. Raises ``Unreadable``."""
     try:
-        page: ListPage[T] = _decoded_page(kind, data)
+        try:
+            page: ListPage[T] = _PAGE[kind].decode(data)
+        except msgspec.ValidationError:  # of one object: each for itself
+            raw = _RAW_PAGE.decode(data)
+            page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
     except _NO_OBJECT as error:
         raise _not_decoded(kind.__name__, error, data, asked) from error
     expected = f"{_KINDS[kind]}List" if kind in _KINDS else "List"
     if not page.kind.endswith(expected):
         raise unreadable(asked, f"it is a {page.kind[:60]}, not a {expected}")
-    return page
-
-
-def _decoded_page(kind: type[T], data: bytes) -> ListPage[T]:
-    try:
-        page: ListPage[T] = _PAGE[kind].decode(data)
-    except msgspec.ValidationError:
-        raw = _RAW_PAGE.decode(data)
-        page = ListPage(kind=raw.kind, metadata=raw.metadata, items_=[_decoded(kind, item) for item in raw.items])
     return page
 
 
@@ -381,11 +376,6 @@ def decode_kind(data: bytes, asked: Asked | None = None) -> str:
         return _KIND.decode(data).kind
     except _NO_OBJECT as error:
         raise _not_decoded("an object", error, data, asked) from error
-
-
-def decode_job(data: bytes) -> Job:
-    """Raises ``Unreadable``."""
-    return decode(Job, data)
 
 
 def _not_decoded(what: str, error: Exception, data: bytes | msgspec.Raw, asked: Asked | None = None) -> Unreadable:

@@ -62,19 +62,12 @@ def _mend(said: Any, odd: msgspec.ValidationError) -> None:
         del said[last]
 
 
-_UNITS = {
-    **{"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")},
-    **{letter: Decimal(1000**n) for n, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": Decimal(1024**n) for n, letter in enumerate("KMGTPE", 1)},
-}
-
-
 def amount(quantity: str) -> Decimal | None:
     """``500m``, ``2`` or ``64Mi`` as a number; ``None`` for what is no quantity of Kubernetes."""
-    number = quantity.rstrip("numkKMGTPEi")
-    unit = _UNITS.get(quantity[len(number) :])
+    from kubernetes.utils.quantity import parse_quantity  # takes long to load
+
     try:
-        value = Decimal(number) * unit if unit is not None else None
-    except ArithmeticError:  # no number, or one that no Decimal holds
+        value: Decimal = parse_quantity(quantity)
+    except (ValueError, ArithmeticError):  # no number, or one that no Decimal holds
         return None
-    return value if value is not None and value.is_finite() else None
+    return value if value.is_finite() else None

@@ -122,7 +122,8 @@ class Wire:
             if not isinstance(error, Unauthorised):
                 raise error
             if renewed or not self._renewed(error, who, authorization, asked_at):
-                raise self._unknown(error) from None
+                text = f"{error}; the credentials of {self._access.source.words} were read again and are still refused"
+                raise Unauthorised(text, status=401, reason=error.reason, words=error.words) from None
         raise AssertionError("unreachable")
 
     def _who(self, asked: Asked) -> tuple[credentials.Identity, str | None]:
@@ -137,13 +138,6 @@ class Wire:
             return self._access.renew(who, authorization, asked_at)
         except InvalidRequest as trouble:
             raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
-
-    def _unknown(self, error: ApiError) -> Unauthorised:
-        trouble = self._access.trouble()
-        text = f"{error}; the credentials of {self._access.source.words} were read again and are still refused"
-        return Unauthorised(
-            text + (f"; {trouble}" if trouble else ""), status=401, reason=error.reason, words=error.words
-        )
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None

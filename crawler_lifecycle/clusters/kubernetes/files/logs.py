@@ -21,7 +21,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details.log_tails import began, is_no_log
+from crawler_lifecycle.clusters.kubernetes.looks.details import began, is_no_log
 from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
 from crawler_lifecycle.domain.run_ref import RunRef

@@ -145,7 +145,11 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     asked, wished = limits_of(deployment, crawler), crawler.kubernetes.requests
     cpu, memory = _milli(asked.cpu, "resources.cpu"), memory_limit(deployment, crawler)
     disk = (parse_memory(scratch_of(crawler)) or 0) * (1 if shared else 2) + LOGS
-    limits = {"cpu": _cpu_text(asked.cpu), "memory": _memory_text(asked.memory), "ephemeral-storage": str(disk)}
+    limits = {
+        "cpu": None if cpu is None else _processors(cpu),
+        "memory": _memory_text(asked.memory),
+        "ephemeral-storage": str(disk),
+    }
     requests = {
         "cpu": _cpu_request(wished.cpu, cpu),
         "memory": _memory_request(wished.memory, memory, asked.memory),
@@ -168,11 +172,6 @@ def _milli(text: str | None, key: str) -> int | None:
     if not 1 <= milli < 2**53:
         raise InvalidRequest(f"{key}: {text!r:.80} is not allowed; give a quantity such as 500m or 2")
     return milli
-
-
-def _cpu_text(text: str | None) -> str | None:
-    milli = _milli(text, "resources.cpu")
-    return None if milli is None else _processors(milli)
 
 
 def _processors(milli: int) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode_job
-from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, job_is_over, name_of, pods_of_jobs
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
+from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, is_of, job_is_over, name_of, pods_of_jobs
 from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended
 from crawler_lifecycle.domain.run_ref import RunRef
@@ -90,15 +90,12 @@ class Deletion:
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
         """The task's own Job; ``None`` when it is gone, or another object is under its name."""
-        try:
-            job = decode_job(self._api.get(self._api.jobs_path(name_of(run.run_id, task))))
-        except NotFound:
-            return None
-        ours = is_of(run, task, job.metadata.uid, job.metadata)
-        if not ours:
+        job = find_job(self._api, name_of(run.run_id, task))
+        if job is not None and not is_of(run, task, job.metadata.uid, job.metadata):
             meant = task.uid or f"that of task {task.task_id}"
             logger.warning("left alone: Job %s is %s, meant was %s", job.metadata.name, job.metadata.uid, meant)
-        return job if ours else None
+            return None
+        return job
 
     def _delete_job(self, job: Job) -> bool:
         """Delete the Job if it can make pods, and tell whether it could: it was neither over nor being deleted."""

@@ -14,11 +14,10 @@ from typing import Any
 from crawler_lifecycle.clusters.kind import TaskEnvironment
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound, Refused, TooLate
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
-from crawler_lifecycle.clusters.kubernetes.looks.listing import run_uid_of
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
+from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.names import cluster_name
@@ -176,7 +175,7 @@ class KubernetesDeployer:
                     return self._found(ours, unanswered or _Answered("refused", elsewhere)), "existing"
                 # The server gives up when nobody may create any more: a stop takes its absence for proof from then on.
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
-                return decode_job(answer), "created"
+                return decode(Job, answer), "created"
             except TooLate:
                 expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
                 return self._found(ours, expired), "existing"
@@ -194,7 +193,7 @@ class KubernetesDeployer:
                 if not error.effect_unknown:
                     raise
                 unanswered = error
-            found = self._find(ours.name)
+            found = find_job(self._api, ours.name)
             if found is not None:
                 self._check_ours(found, ours)
                 return found, "existing"
@@ -202,17 +201,11 @@ class KubernetesDeployer:
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
         """The Job that an earlier try created, perhaps of another replica. Raises ``otherwise`` if there is none."""
-        found = self._find(ours.name)
+        found = find_job(self._api, ours.name)
         if found is None:
             raise otherwise
         self._check_ours(found, ours)
         return found
-
-    def _find(self, name: str) -> Job | None:
-        try:
-            return decode_job(self._api.get(self._api.jobs_path(name)))
-        except NotFound:
-            return None
 
     def _check_ours(self, found: Job, ours: _Ours) -> None:
         """Raises ``_Answered`` for a Job that is none of this deployment's.
@@ -292,9 +285,10 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
     at all. Raises ``ApiError``.
     """
-    queue = job["metadata"]["labels"].get(QUEUE_NAME)
+    queue = job["metadata"]["labels"].get(labels.QUEUE)
     try:
-        other = decode_job(api.post(api.jobs_path(), job, dry_run=True)).other_controller if queue is not None else None
+        answer = api.post(api.jobs_path(), job, dry_run=True) if queue is not None else None
+        other = decode(Job, answer).other_controller if answer is not None else None
     except Refused:
         return None
     if other is None:

@@ -11,7 +11,7 @@ The crawler's end is the task's, whatever else is left of it, and what is left h
   be over. It is taken out of its queue, made a Job for no pods, and given a deadline as well;
 - a pod that a suspension took back before it had a node: nothing ran, and its Job, which goes on, waits for it to go.
 
-``HeldPod`` is for an administrator, when our services will not remove it any more: they are gone, the namespace shall
+``list_held`` is for an administrator, when our services will not remove it any more: they are gone, the namespace shall
 go, or their right to patch pods went first.
 """
 
@@ -21,30 +21,29 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound
-from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
 from crawler_lifecycle.clusters.kubernetes.looks.listing import (
     Key,
+    find_job,
     job_is_over,
     key_by_name,
     key_of,
     list_pods,
     name_of,
+    numbers_of,
     pods_of_tasks,
     run_uid_of,
 )
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
 from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     JOB_NAME,
     deleted_before_scheduling,
     ended,
     ended_at,
-    number,
     owner_of,
     sidecar_still_runs,
     suspended_before_scheduling,
@@ -110,10 +109,7 @@ class Finalizers:
     def _went_back(self, pod: Pod) -> bool:
         """Let go of a pod whose Job goes on without it; whether it was one."""
         name = pod.metadata.labels.get(JOB_NAME)
-        try:
-            job = decode_job(self._api.get(self._api.jobs_path(name))) if name else None
-        except NotFound:
-            return False
+        job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
             return False
         self._patch(self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
@@ -138,7 +134,7 @@ class Finalizers:
         mark = {labels.SETTLED: "true"}
         for uid in sorted({uid for pod in pods if (uid := owner_of(pod)) is not None}):
             answer = self._patch(self._api.jobs_path(name), {"metadata": {"uid": uid, "labels": mark}})
-            job = decode_job(answer) if answer is not None else None
+            job = decode(Job, answer) if answer is not None else None
             if job is not None and job.spec.suspend and not job_is_over(job):
                 self._finish(name, uid)
         for pod in pods:
@@ -157,7 +153,7 @@ class Finalizers:
 
     def _finish(self, name: str, uid: str) -> None:
         """Have a suspended Job end by itself without a pod. Out of its queue first: that is fixed once it goes on."""
-        alone = {"metadata": {"uid": uid, "labels": {QUEUE_NAME: None}}, "spec": {"parallelism": 0}}
+        alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
         self._patch(self._api.jobs_path(name), alone)
         over = {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
         self._patch(self._api.jobs_path(name), over)
@@ -200,71 +196,32 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class HeldPod:
-    """A pod with our finalizer."""
-
-    name: str
-    uid: str
-    run_id: int | None
-    task_index: int | None
-    attempt: int | None
-    phase: str
-    node: str | None
-    ended_at: datetime | None
-    deleted_at: datetime | None
-    """The time of the request to delete it (with the grace that it got)."""
-    over: bool
-    """True when the crawler in it has ended."""
-    outlived: bool
-    """True when a container beside the crawler runs on all the same."""
-
-    @property
-    def waits(self) -> bool:
-        """True when our finalizer is all that it waits for, or soon will be: it has ended, or is being deleted."""
-        return self.over or self.deleted_at is not None
-
-    def since(self) -> datetime | None:
-        """Since when it waits, as far as the cluster tells."""
-        return self.ended_at or self.deleted_at
-
-
-def list_held(api: Api, *, run_id: int | None = None) -> list[HeldPod]:
+def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
     """Every pod of the namespace that has our finalizer, in the order of run, task and attempt.
 
     Without ``run_id`` no label is asked for: a pod whose labels somebody took away is held all the same. Raises
     ``ApiError``.
     """
     selector = None if run_id is None else labels.of_run(run_id, settled=None)
-    found = [_held(pod) for pod in api.listing(api.pods_path(), Pod, labels=selector).items if _ours_or_none(pod)]
-    return sorted(found, key=lambda h: (h.run_id or 0, h.task_index or 0, h.attempt or 0, h.name))
+    found = api.listing(api.pods_path(), Pod, labels=selector, keep=_ours_or_none).items
+    held = [pod for pod in found if pod is not None]
+    return sorted(held, key=lambda pod: ([one or 0 for one in numbers_of(pod.metadata)], pod.metadata.name))
 
 
-def _held(pod: Pod) -> HeldPod:
-    meta = pod.metadata
-    return HeldPod(
-        name=meta.name,
-        uid=meta.uid,
-        run_id=number(meta.labels.get(labels.RUN)),
-        task_index=number(meta.labels.get(labels.TASK)),
-        attempt=number(meta.labels.get(labels.ATTEMPT)),
-        phase=pod.status.phase or "Unknown",
-        node=pod.spec.node_name,
-        ended_at=ended_at(pod),
-        deleted_at=meta.deletion_timestamp,
-        over=ended(pod),
-        outlived=sidecar_still_runs(pod),
-    )
+def waits(pod: Pod) -> bool:
+    """Tell whether our finalizer is all that a pod waits for, or soon will be: it has ended, or is being deleted."""
+    return ended(pod) or pod.metadata.deletion_timestamp is not None
 
 
-def remove_finalizer(api: Api, pod: HeldPod) -> bool:
+def remove_finalizer(api: Api, pod: Pod) -> bool:
     """Take our finalizer from this pod and leave those of others; whether it was still there. What outlived its crawler
     is ended.
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
     try:
-        api.patch(api.pods_path(pod.name), removal_patch(pod.uid, end=pod.outlived), kind="strategic")
+        patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
+        api.patch(api.pods_path(pod.metadata.name), patch, kind="strategic")
     except (NotFound, Conflict):
         return False
     return True
@@ -279,10 +236,12 @@ def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[st
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}
 
 
-def waiting_longer_than(pods: Sequence[HeldPod], now: datetime, longer_than_s: float) -> list[HeldPod]:
+def waiting_longer_than(pods: Sequence[Pod], now: datetime, longer_than_s: float) -> list[Pod]:
     """Return the pods that wait for longer than this: somebody should have let go of them."""
     return [
         pod
         for pod in pods
-        if pod.waits and (since := pod.since()) is not None and (now - since).total_seconds() > longer_than_s
+        if waits(pod)
+        and (since := ended_at(pod) or pod.metadata.deletion_timestamp) is not None
+        and (now - since).total_seconds() > longer_than_s
     ]

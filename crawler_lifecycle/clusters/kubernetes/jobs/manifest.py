@@ -23,8 +23,8 @@ from .container import Given, escaped, resources_of, scratch_of, variables
 
 #: Kubernetes adds six characters for the pod, whose name is also a label (63 in all).
 NAME_MAX = 52
-#: A page of 500 Jobs fits into the longest answer that we read (``wire.ANSWER_MAX``: 131 KiB each), with all that the
-#: server writes into them itself. Each pod repeats its Job's template.
+#: A page of 500 Jobs fits into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB each), with all that
+#: the server writes into them itself. Each pod repeats its Job's template.
 MANIFEST_MAX = 112 * 1024
 #: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
 BACKSTOP_S = 3600
@@ -34,7 +34,6 @@ _INT32 = 2**31 - 1
 
 #: Annotation: when a scheduled run was due.
 DUE_AT = f"{labels.DOMAIN}/due-at"
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _MAIN_CONTAINER = "kubectl.kubernetes.io/default-container"
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}\Z")
 
@@ -66,7 +65,7 @@ def job_for(
         annotations[labels.RECORD] = json.dumps(deployment.record, sort_keys=True)
     if deployment.due_at is not None:
         annotations[DUE_AT] = deployment.due_at.isoformat()
-    queue = {} if options.queue is None else {_QUEUE: options.queue}
+    queue = {} if options.queue is None else {labels.QUEUE: options.queue}
     template = {
         "metadata": {
             "labels": {**options.labels, **identity},

@@ -17,7 +17,6 @@ from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.domain.task import INIT_FAILED, POD_FAILED, START_FAILURES, End, own_exit
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import Summary, clean, read_summary
 from .outside_causes import PodEnd, also_deleted, deleted_before, disruption, given_up_after_end, lost_container
 from .predicates import (
     crawler_container,
@@ -27,6 +26,7 @@ from .predicates import (
     sidecars,
     verdict,
 )
+from .termination_message import Summary, clean, read_summary
 
 #: Exit codes by which a runner says that it was told to stop.
 _TOLD = (11, 13)

@@ -16,7 +16,8 @@ from msgspec.structs import force_setattr
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus
+from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound
+from crawler_lifecycle.clusters.kubernetes.client.objects import Job, JobStatus, ObjectMeta, Pod, PodStatus, decode
 from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
@@ -38,13 +39,9 @@ class Objects:
     jobs: dict[str, Job]
     pods: dict[str, list[Pod]]
 
-    def pods_of(self, uid: str | None) -> list[Pod]:
-        """The pods of the Job with this uid, whether it is still there or not."""
-        return self.pods.get(uid, []) if uid else []
-
     def of(self, run_id: int, task: TaskRef) -> TaskObjects:
         """Return what these lists have of the task."""
-        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods_of(task.uid))
+        return TaskObjects(task, self.jobs.get(name_of(run_id, task)), self.pods.get(task.uid or "", []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +95,10 @@ def _had_pods(job: Job) -> bool:
 def pods_of_jobs(api: Api, uids: Sequence[str]) -> dict[str, list[Pod]]:
     """All pods that ever belonged to these Jobs, whatever became of our own labels, by the uid. Raises ``ApiError``."""
     wanted, found = set(uids), dict[str, list[Pod]]()
-    pages = [of_jobs(uids[begin : begin + IN_MAX]) for begin in range(0, len(uids), IN_MAX)]
+    pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
+    selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
     # Whatever is selected, the server goes through all pods of the namespace.
-    for selector in pages if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
+    for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}
 
@@ -117,6 +115,14 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
     for uid, pods in pods_of_jobs(api, list(bare)).items():
         found[bare[uid]] = [pod for pod in pods if labels.SETTLED not in pod.metadata.labels]
     return found
+
+
+def find_job(api: Api, name: str) -> Job | None:
+    """The Job under this name, whosever it is. Raises ``ApiError``."""
+    try:
+        return decode(Job, api.get(api.jobs_path(name)))
+    except NotFound:
+        return None
 
 
 def list_pods(api: Api, selector: str, fields: str | None = None) -> list[Pod]:
@@ -143,11 +149,6 @@ def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = Fa
     return f"{selector},{labels.TASK} in ({','.join(map(str, indexes))})"
 
 
-def of_jobs(uids: Sequence[str]) -> str:
-    """The selector of all pods that ever belonged to these Jobs, whatever became of our own labels."""
-    return f"{CONTROLLER_UID} in ({','.join(sorted(uids))})"
-
-
 def name_of(run_id: int, task: TaskRef) -> str:
     """The name of the task's Job."""
     return cluster_name(run_id, task.index, task.attempt)
@@ -155,9 +156,17 @@ def name_of(run_id: int, task: TaskRef) -> str:
 
 def key_of(meta: ObjectMeta) -> Key | None:
     """Run, index and attempt by an object's labels; ``None`` where they are not ours, or were edited."""
-    numbers = [number(meta.labels.get(name)) for name in (labels.RUN, labels.TASK, labels.ATTEMPT)]
-    run_id, index, attempt = numbers
+    run_id, index, attempt = numbers_of(meta)
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
+
+
+def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
+    """Run, index and attempt, each as far as the object's labels tell it."""
+    return (
+        number(meta.labels.get(labels.RUN)),
+        number(meta.labels.get(labels.TASK)),
+        number(meta.labels.get(labels.ATTEMPT)),
+    )
 
 
 def key_by_name(pod: Pod) -> Key | None:

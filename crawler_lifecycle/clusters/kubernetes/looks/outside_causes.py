@@ -14,7 +14,6 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Condition, Job,
 from crawler_lifecycle.domain.clocks import CLOCK_MARGIN, may_be_before, surely_before
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import clean
 from .predicates import (
     asked_by_us,
     counted_at,
@@ -23,6 +22,7 @@ from .predicates import (
     deletion_is_dated,
     never_began,
 )
+from .termination_message import clean
 
 #: A pod that carries on for this long after it was marked for disruption was spared: the cluster forgets such marks.
 STALE_AFTER = timedelta(minutes=2)

@@ -11,24 +11,33 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import clean
 from .outside_causes import STALE_AFTER, disruption_mark, disruption_words, who_deleted
 from .predicates import asked_by_us, clock, crawler_container, deletion_asked, kept_until, newest_warning, sidecars
+from .termination_message import clean
 
 #: Seconds after which it is told that nobody has taken up a Job or a pod.
 TAKEN_UP = timedelta(seconds=60)
 #: Seconds beyond its grace after which a pod counts as one that will not die.
 OVERDUE = timedelta(seconds=30)
-QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 
 _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
 PULLS = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
 _CANNOT = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError")
 _GOES_ON = "; it goes on when that is mended"
+#: Of the server's words about a pod that it does not create: what they mean, and when it goes on.
+_REFUSALS = (
+    ("exceeded quota", "The cluster's quota is used up", "; it goes on when there is room"),
+    (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
+    ("violates PodSecurity", "The namespace's Pod Security level refuses the pod", _GOES_ON),
+    ("being terminated", "The namespace is being deleted", ""),
+    ("admission webhook", "An admission webhook refuses the pod", _GOES_ON),
+    (r"(?:minimum|maximum) (?:cpu|memory|\S+) usage per", "A limit range refuses the pod", _GOES_ON),
+)
 
 
 # --- a Job without a pod
@@ -42,7 +51,7 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
         held = f", held by {', '.join(sorted(job.metadata.finalizers))}" if job.metadata.finalizers else ""
         return f"The Job is being deleted since {clock(job.metadata.deletion_timestamp, now)}{held}; it has no pod"
     if job.spec.suspend:
-        queue = job.metadata.labels.get(QUEUE_NAME)
+        queue = job.metadata.labels.get(labels.QUEUE)
         return f"Held in queue {queue}" if queue else "The Job is suspended; it goes on when somebody resumes it"
     refused = newest_warning(events or (), job.metadata.uid, "FailedCreate")
     if refused is not None and not job.status.active:
@@ -68,19 +77,9 @@ def _refusal(message: str) -> str:
     said = re.sub(r"^Error creating: ", "", said)
     said = re.sub(r'^pods "[^"]*" is forbidden: ', "", said)
     said = re.sub(r'pods? "[^"]*"', "the pod", said)
-    if "exceeded quota" in said:
-        return f"The cluster's quota is used up: {said}; it goes on when there is room"
-    account = re.search(r'service ?account "?([^" ]+)"? not found', said)
-    if account is not None:
-        return f"The service account {account[1]} is missing: {said}{_GOES_ON}"
-    if "violates PodSecurity" in said:
-        return f"The namespace's Pod Security level refuses the pod: {said}{_GOES_ON}"
-    if "being terminated" in said:
-        return f"The namespace is being deleted: {said}"
-    if "admission webhook" in said:
-        return f"An admission webhook refuses the pod: {said}{_GOES_ON}"
-    if re.search(r"(minimum|maximum) (cpu|memory|\S+) usage per", said):
-        return f"A limit range refuses the pod: {said}{_GOES_ON}"
+    for pattern, words, cure in _REFUSALS:
+        if (found := re.search(pattern, said)) is not None:
+            return f"{words.format(*found.groups())}: {said}{cure}"
     return f"The pod cannot be created: {said}{_GOES_ON}"
 
 

@@ -8,15 +8,14 @@ was ours is asked of the task. Nothing is ever taken for a success because nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
-from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
+from crawler_lifecycle.domain.task import End, Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .details.termination_message import Summary
 from .endings import end_of_job, end_of_pod
 from .pod_waits import job_words, pod_words, warning_words
 from .predicates import (
@@ -30,6 +29,7 @@ from .predicates import (
     suspended_before_scheduling,
     verdict,
 )
+from .termination_message import Summary, with_progress
 
 #: A Job that is being deleted for so long and has no pod will never have one again, even if its record stays.
 GONE_AFTER = timedelta(seconds=30)
@@ -50,150 +50,88 @@ def read_task(
 
     ``now``: when the look began; ``read_at``: when it had read the objects, by default the same.
     """
-    return _Reading(task, job, pods, events, now, read_at or now).observe()
+    uid = _uid(task, job, pods)
+    own = job if job is not None and job.metadata.uid == uid else None
+    mine = [
+        pod for pod in pods if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(own, pod)
+    ]
+    pod = deciding_pod(mine)
+    name = own.metadata.name if own is not None else None
+    if pod is not None:
+        name, node = name or pod.metadata.labels.get(JOB_NAME), pod.spec.node_name
+        seen = Observation(task.index, task.attempt, Phase.WAITING, now, name, uid, node, started_at=_started(pod))
+        return _of_pod(seen, task, own, pod, _ended_beside(pod, mine), events, read_at or now)
+    seen = Observation(task.index, task.attempt, Phase.ABSENT, now, name, uid)
+    if own is not None:
+        return _of_job(seen, own, events, read_at or now)
+    return _foreign(seen, task, job) if job is not None else seen
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    task: TaskRef
-    job: Job | None
-    """Under the task's name, whoever made it."""
-    pods: Sequence[Pod]
-    events: Sequence[Event] | None
-    now: datetime
-    read_at: datetime
+def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
+    """The uid of our Job: on record, or else that of what is there."""
+    if task.uid is not None:
+        return task.uid
+    if job is not None:
+        return job.metadata.uid
+    orphan = deciding_pod(pods)
+    return owner_of(orphan) if orphan is not None else None
 
-    def observe(self) -> Observation:
-        uid = self._uid()
-        job = self.job if self.job is not None and self.job.metadata.uid == uid else None
-        pods = [
-            pod
-            for pod in self.pods
-            if uid is not None and owner_of(pod) == uid and not suspended_before_scheduling(job, pod)
-        ]
-        pod = deciding_pod(pods)
-        if pod is not None:
-            return self._of_pod(job, pod, uid, _ended_beside(pod, pods))
-        if job is not None:
-            return self._of_job(job)
-        if self.job is not None:
-            return self._foreign(self.job)
-        return self._seen(Phase.ABSENT, uid=self.task.uid)
 
-    def _uid(self) -> str | None:
-        """The uid of our Job: on record, or else that of what is there."""
-        if self.task.uid is not None:
-            return self.task.uid
-        if self.job is not None:
-            return self.job.metadata.uid
-        orphan = deciding_pod(self.pods)
-        return owner_of(orphan) if orphan is not None else None
+def _of_pod(
+    seen: Observation,
+    task: TaskRef,
+    job: Job | None,
+    pod: Pod,
+    beside: str | None,
+    events: Sequence[Event] | None,
+    read_at: datetime,
+) -> Observation:
+    now = seen.observed_at
+    if ended(pod):
+        end, summary = end_of_pod(task, job, pod)
+        return _ended(seen, replace(end, message=_joined(end.message, beside)) if beside else end, summary, read_at)
+    if executing(pod):
+        words = _joined(warning_words(task, job, pod, now), beside)
+        return replace(seen, phase=Phase.EXECUTING, reason=words, changed_at=seen.started_at)
+    words = _joined(pod_words(task, job, pod, events, now), beside)
+    created = known_time(pod.metadata.creation_timestamp)
+    return replace(seen, reason=words, changed_at=created)
 
-    def _of_pod(self, job: Job | None, pod: Pod, uid: str | None, beside: str | None) -> Observation:
-        name = job.metadata.name if job is not None else pod.metadata.labels.get(JOB_NAME)
-        node = pod.spec.node_name
-        if ended(pod):
-            end, summary = end_of_pod(self.task, job, pod)
-            end = replace(end, message=_joined(end.message, beside)) if beside else end
-            return self._ended(end, summary, uid=uid, name=name, node=node, started_at=_started(pod))
-        if executing(pod):
-            started = _started(pod)
-            return self._seen(
-                Phase.EXECUTING,
-                uid=uid,
-                name=name,
-                node=node,
-                reason=_joined(warning_words(self.task, job, pod, self.now), beside),
-                changed_at=started,
-                started_at=started,
-            )
-        return self._seen(
-            Phase.WAITING,
-            uid=uid,
-            name=name,
-            node=node,
-            reason=_joined(pod_words(self.task, job, pod, self.events, self.now), beside),
-            changed_at=known_time(pod.metadata.creation_timestamp),
-        )
 
-    def _of_job(self, job: Job) -> Observation:
-        uid, name = job.metadata.uid, job.metadata.name
-        over, deleted = verdict(job), job.metadata.deletion_timestamp
-        if over is not None:
-            return self._ended(end_of_job(job, over), Summary(), uid=uid, name=name)
-        words = job_words(job, self.events, self.now)
-        if job.other_controller is not None:  # that it has no pod here says nothing
-            started = known_time(job.status.start_time)
-            phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
-            return self._seen(phase, uid=uid, name=name, reason=words, changed_at=started, started_at=started)
-        if deleted is not None and self.now - deleted >= GONE_AFTER:
-            # It makes no pods any more and has none: whatever still holds the record, nothing runs.
-            return self._seen(Phase.GONE, uid=uid, name=name, reason=words, changed_at=known_time(deleted))
-        return self._seen(
-            Phase.WAITING, uid=uid, name=name, reason=words, changed_at=known_time(job.metadata.creation_timestamp)
-        )
+def _of_job(seen: Observation, job: Job, events: Sequence[Event] | None, read_at: datetime) -> Observation:
+    """A Job without a pod."""
+    over, deleted = verdict(job), job.metadata.deletion_timestamp
+    if over is not None:
+        return _ended(seen, end_of_job(job, over), Summary(), read_at)
+    seen = replace(seen, phase=Phase.WAITING, reason=job_words(job, events, seen.observed_at))
+    if job.other_controller is not None:  # that it has no pod here says nothing
+        started = known_time(job.status.start_time)
+        phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
+        return replace(seen, phase=phase, changed_at=started, started_at=started)
+    if deleted is not None and seen.observed_at - deleted >= GONE_AFTER:
+        # It makes no pods any more and has none: whatever still holds the record, nothing runs.
+        return replace(seen, phase=Phase.GONE, changed_at=known_time(deleted))
+    return replace(seen, changed_at=known_time(job.metadata.creation_timestamp))
 
-    def _foreign(self, other: Job) -> Observation:
-        """Another Job is under the name, so ours is gone, and no pod of ours is left."""
-        words = f"Our Job ({self.task.uid}) is gone; another one ({other.metadata.uid}) is under its name"
-        if self.task.stopping:
-            return self._seen(Phase.GONE, uid=self.task.uid, reason=words)
-        return self._seen(Phase.WAITING, uid=other.metadata.uid, name=other.metadata.name, reason=words)
 
-    def _ended(
-        self,
-        end: End,
-        summary: Summary,
-        *,
-        uid: str | None,
-        name: str | None,
-        node: str | None = None,
-        started_at: datetime | None = None,
-    ) -> Observation:
-        later = self.task.attempt > 1
-        return Observation(
-            index=self.task.index,
-            attempt=self.task.attempt,
-            phase=Phase.ENDED,
-            # The other phases held at some time since the look began; an end was read later, after it had happened.
-            observed_at=self.read_at,
-            name=name,
-            uid=uid,
-            node=node,
-            changed_at=end.finished_at,
-            started_at=started_at,
-            counters=summary.counters,
-            progress_at=summary.progress_at,
-            peak_memory=summary.peak_memory,
-            resumed=summary.resumed if later else None,
-            resume_note=summary.resume_note if later else None,
-            end=end,
-        )
+def _foreign(seen: Observation, task: TaskRef, other: Job) -> Observation:
+    """Another Job is under the name, so ours is gone, and no pod of ours is left."""
+    words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) is under its name"
+    if task.stopping:
+        return replace(seen, phase=Phase.GONE, reason=words)
+    return replace(seen, phase=Phase.WAITING, uid=other.metadata.uid, name=other.metadata.name, reason=words)
 
-    def _seen(
-        self,
-        phase: Phase,
-        *,
-        uid: str | None,
-        name: str | None = None,
-        node: str | None = None,
-        reason: str | None = None,
-        changed_at: datetime | None = None,
-        started_at: datetime | None = None,
-    ) -> Observation:
-        return Observation(
-            index=self.task.index,
-            attempt=self.task.attempt,
-            phase=phase,
-            observed_at=self.now,
-            name=name,
-            uid=uid,
-            node=node,
-            reason=reason,
-            changed_at=changed_at,
-            started_at=started_at,
-            counters=Counters(),
-        )
+
+def _ended(seen: Observation, end: End, summary: Summary, read_at: datetime) -> Observation:
+    return replace(
+        with_progress(seen, summary.progress),
+        phase=Phase.ENDED,
+        # The other phases held at some time since the look began; an end was read later, after it had happened.
+        observed_at=read_at,
+        changed_at=end.finished_at,
+        peak_memory=summary.peak_memory,
+        end=end,
+    )
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:

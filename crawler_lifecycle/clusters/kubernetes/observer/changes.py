@@ -11,8 +11,17 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes.client.objects import ContainerStatus, Job, Pod
+from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
+from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended, executing, number, verdict
+from crawler_lifecycle.domain.run_ref import RunRef
 
 #: What waits for longer than this without a reason is told: nobody made a pod of the Job, or nobody starts the pod.
 LONG_S = 3.0
@@ -61,33 +70,23 @@ class Changes:
     def __len__(self) -> int:
         return len(self._pods) + len(self._jobs)
 
-    # --- complete lists
-
     def pods(self, listed: Mapping[str, Seen], now: float) -> set[int]:
         """All pods there are. What is remembered and not among them is gone."""
-        runs = set()
-        for uid in [uid for uid in self._pods if uid not in listed]:
-            runs |= self.pod_gone(uid)
-        for uid, pod in listed.items():
-            runs |= self.pod(uid, pod, now)
-        return runs
+        gone = dict.fromkeys(self._pods.keys() - listed.keys())
+        return {run for uid, pod in (gone | {**listed}).items() for run in self.pod(uid, pod, now)}
 
     def jobs(self, listed: Mapping[str, Seen], now: float) -> set[int]:
         """All Jobs there are. What is remembered and not among them is gone."""
-        runs = set()
-        for uid in [uid for uid in self._jobs if uid not in listed]:
-            runs |= self.job_gone(uid)
-        for uid, job in listed.items():
-            runs |= self.job(uid, job, now)
-        return runs
+        gone = dict.fromkeys(self._jobs.keys() - listed.keys())
+        return {run for uid, job in (gone | {**listed}).items() for run in self.job(uid, job, now)}
 
-    # --- single objects
-
-    def pod(self, uid: str, pod: Seen, now: float) -> set[int]:
-        """A pod as it is now."""
+    def pod(self, uid: str, pod: Seen | None, now: float) -> set[int]:
+        """A pod as it is now; ``None``: it is there no more."""
         before = self._pods.get(uid)
         if before == pod:
             return set()
+        if pod is None:
+            return self._pod_gone(uid)
         owner = before.job if before is not None and before.job == pod.job else pod.job
         self._pods[uid] = pod._replace(job=owner)
         if owner:
@@ -96,11 +95,8 @@ class Changes:
                 self._ended.add(owner)
         return self._told(uid, before, pod, now)
 
-    def pod_gone(self, uid: str) -> set[int]:
-        """A pod that is there no more."""
-        pod = self._pods.pop(uid, None)
-        if pod is None:
-            return set()
+    def _pod_gone(self, uid: str) -> set[int]:
+        pod = self._pods.pop(uid)
         siblings = self._owners.get(pod.job, set())
         siblings.discard(uid)
         if not siblings:
@@ -109,23 +105,18 @@ class Changes:
                 self._ended.discard(pod.job)
         return set() if pod.stage == OVER else {pod.run_id}
 
-    def job(self, uid: str, job: Seen, now: float) -> set[int]:
-        """A Job as it is now."""
-        before = self._jobs.get(uid)
+    def job(self, uid: str, job: Seen | None, now: float) -> set[int]:
+        """A Job as it is now; ``None``: it is there no more. Pods that outlive it speak for themselves."""
+        before, ended = self._jobs.get(uid), uid in self._ended
         if before == job:
             return set()
-        self._jobs[uid] = job
-        if uid in self._ended:
-            return set()
-        return self._told(uid, before, job, now)
-
-    def job_gone(self, uid: str) -> set[int]:
-        """A Job that is there no more. Pods that outlive it speak for themselves."""
-        job = self._jobs.pop(uid, None)
-        ended = uid in self._ended
+        if job is not None:
+            self._jobs[uid] = job
+            return set() if ended else self._told(uid, before, job, now)
+        del self._jobs[uid]
         if uid not in self._owners:
             self._ended.discard(uid)
-        return set() if job is None or job.stage == OVER or ended else {job.run_id}
+        return set() if before is None or before.stage == OVER or ended else {before.run_id}
 
     def slow(self, now: float) -> set[int]:
         """Return the runs of what has been waiting for long, each object told once."""
@@ -146,3 +137,118 @@ class Changes:
             heapq.heappush(self._slow, (now + self._long_s, uid))
         # A pod that began to execute does not wait again; a mark that went away is no news for which to look.
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.run_id}
+
+
+# --- the words for an object ------------------------------------------------------------------------------------
+# What they leave out changes nothing that a person or a look would be early for: counters, heartbeats, addresses, and
+# everything that follows after the pod's own end.
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPod:
+    """As little of a pod as it takes to read its log and to know whose counters are in it."""
+
+    name: str
+    run: RunRef
+    index: int
+    attempt: int
+
+
+class Kept(NamedTuple):
+    """The words that are remembered of an object."""
+
+    uid: str
+    seen: Seen | None = None
+    """``None``: it is gone, or belongs to no run."""
+    began: datetime | None = None
+    """Since when a crawler executes in this pod, by the clock of its node."""
+    running: RunningPod | None = None
+
+
+#: The ordinary way of a pod that starts.
+_STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+def kept_of_pod(pod: Pod) -> Kept:
+    main = crawler_container(pod)
+    began = known_time(main.state.running.started_at) if main is not None and main.state.running is not None else None
+    return Kept(pod.metadata.uid, pod_seen(pod), began, running(pod))
+
+
+def kept_of_job(job: Job) -> Kept:
+    return Kept(job.metadata.uid, job_seen(job))
+
+
+def running(pod: Pod) -> RunningPod | None:
+    """The pod, while a crawler of ours executes in it."""
+    told = pod.metadata.labels
+    run_id, uid = number(told.get(labels.RUN)), told.get(labels.RUN_UID)
+    index, attempt = number(told.get(labels.TASK)), number(told.get(labels.ATTEMPT))
+    main = pod.container(labels.CONTAINER)
+    if run_id is None or not uid or index is None or attempt is None or not executing(pod):
+        return None
+    # One that is being started again has no log of its own yet.
+    if main is None or main.state.running is None:
+        return None
+    return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
+
+
+def pod_seen(pod: Pod) -> Seen | None:
+    """Return where a pod stands; ``None`` for one that belongs to no run."""
+    run_id = number(pod.metadata.labels.get(labels.RUN))
+    if run_id is None:
+        return None
+    job = pod.metadata.controller_uid or ""
+    if ended(pod):
+        return seen(run_id, OVER, job=job)
+    crawler = crawler_container(pod)
+    stage, marks = PENDING, []
+    if executing(pod):
+        stage = RUNNING
+    elif marks := sorted(set(_reasons(pod, crawler))):
+        stage = WAITING
+    return seen(run_id, stage, " ".join([*marks, *_troubles(pod, stage)]), job)
+
+
+def job_seen(job: Job) -> Seen | None:
+    """Return where a Job stands, as far as its pods do not say it; ``None`` for one that belongs to no run."""
+    run_id = number(job.metadata.labels.get(labels.RUN))
+    if run_id is None:
+        return None
+    deleting = "deleted" if job.metadata.deletion_timestamp else ""
+    if verdict(job):
+        return seen(run_id, OVER)
+    if verdict(job, final=False):
+        return seen(run_id, ENDING, deleting)
+    if job.spec.suspend:
+        return seen(run_id, WAITING, f"suspended {deleting}".rstrip())
+    return seen(run_id, PENDING, deleting)
+
+
+def _reasons(pod: Pod, crawler: ContainerStatus | None) -> Iterator[str]:
+    """Yield why the crawler does not execute yet, where somebody has said so."""
+    scheduled = pod.denied("PodScheduled")
+    if scheduled is not None:
+        yield scheduled.reason or "Unscheduled"
+    statuses = [*pod.status.init_container_statuses, *([crawler] if crawler is not None else [])]
+    for status in statuses:
+        waiting, over = status.state.waiting, status.state.terminated
+        if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
+            # Those of an image follow each other in turns: one state, not a change a minute.
+            yield "image" if waiting.reason in PULLS else waiting.reason
+        if status is not crawler and over is not None and over.exit_code != 0:
+            yield "init"
+
+
+def _troubles(pod: Pod, stage: str) -> Iterator[str]:
+    """Yield what happens to a pod from outside."""
+    if pod.metadata.deletion_timestamp is not None:
+        yield "deleted"
+    if pod.condition("DisruptionTarget") is not None:
+        yield "disrupted"
+    if stage == RUNNING and pod.denied("Ready") is not None and pod.metadata.deletion_timestamp is None:
+        yield "unready"  # nobody probes a crawler: its node does not answer
+
+
+#: Kind of an object -> what is remembered of one.
+KEPT: Mapping[type, Callable[[Any], Kept]] = {Pod: kept_of_pod, Job: kept_of_job}

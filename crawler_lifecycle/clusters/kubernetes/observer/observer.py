@@ -7,34 +7,26 @@ observers may watch; each of them costs the API server two watches and a list of
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details.log_tails import LOOK_BYTES, LOOK_LINES
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import last_progress
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import executing, number
-from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.clusters.kubernetes.looks.details import LOOK_BYTES, LOOK_LINES, LogTails, in_turn
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.looks import Counted, ObserverHealth
 
-from .changes import LONG_S, RUNNING, Changes, Seen
+from .changes import LONG_S, RUNNING, Changes, Kept, RunningPod
 from .reflector import Pace, Reflector
-from .snapshots import job_seen, pod_seen, since
 
-logger = logging.getLogger(__name__)
-
-#: Seconds between two checks for silence and for what waits for long.
+#: Seconds between two checks for what waits for long.
 CHECK_S = 0.25
 #: What is found at the first list had begun before; looks of so much later have seen it. More than clocks differ by.
 SLACK = timedelta(seconds=60)
@@ -82,10 +74,11 @@ class _Session:
         self._lock = threading.Lock()
         self._watched = 0
         self._running: dict[str, RunningPod] = {}
+        self._first = True
         selector = f"{labels.ours()},{labels.RUN}"
         self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(api, api.pods_path(), selector, _Pods(self), pace),
-            Reflector(api, api.jobs_path(), selector, _Jobs(self), pace),
+            Reflector(api, Pod, api.pods_path(), selector, self._complete, self._one, pace),
+            Reflector(api, Job, api.jobs_path(), selector, self._complete, self._one, pace),
         )
 
     def run(self, over: threading.Event) -> None:
@@ -95,7 +88,7 @@ class _Session:
         ]
         for thread in threads:
             thread.start()
-        Loop("the check for silence and long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
+        Loop("the check for long waits", CHECK_S, first_s=CHECK_S).run_in_thread(self._check, over)
         for reflector in self._reflectors:
             reflector.leave()
         until = time.monotonic() + LEAVE_S
@@ -103,8 +96,6 @@ class _Session:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _check(self) -> None:
-        for reflector in self._reflectors:
-            reflector.check()
         self.tell(lambda changes, now: changes.slow(now))
         with self._lock:
             self._watched = self._changes.watched
@@ -118,16 +109,29 @@ class _Session:
         with self._lock:
             return dict(self._running)
 
-    def pods(self, listed: Mapping[str, RunningPod | None], *, complete: bool = False) -> None:
-        """Pods as they are now: those that execute, and ``None`` for any other."""
+    def _complete(self, kind: type, kept: Sequence[Kept]) -> None:
+        """All objects of this kind that there are."""
+        listed = {one.uid: one.seen for one in kept if one.seen is not None}
+        if kind is Job:
+            self.tell(lambda changes, now: changes.jobs(listed, now))
+            return
+        old = _steady(kept) if self._first else None
+        self._first = False
         with self._lock:
-            if complete:
-                self._running.clear()
-            for uid, pod in listed.items():
-                if pod is None:
-                    self._running.pop(uid, None)
-                else:
-                    self._running[uid] = pod
+            self._running = {one.uid: one.running for one in kept if one.running is not None}
+        self.tell(lambda changes, now: changes.pods(listed, now), old)
+
+    def _one(self, kind: type, one: Kept) -> None:
+        """One object that was added or changed, or is gone."""
+        if kind is Job:
+            self.tell(lambda changes, now: changes.job(one.uid, one.seen, now))
+            return
+        with self._lock:
+            if one.running is not None:
+                self._running[one.uid] = one.running
+            else:
+                self._running.pop(one.uid, None)
+        self.tell(lambda changes, now: changes.pod(one.uid, one.seen, now))
 
     def tell(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
         """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
@@ -138,71 +142,13 @@ class _Session:
             self._changed(run_id, min(now, old[run_id]) if old and run_id in old else now)
 
 
-class _Pods:
-    """The receiver of pods. Implements ``Sink``."""
-
-    kind = Pod
-
-    def __init__(self, session: _Session) -> None:
-        self._session = session
-        self._first = True
-
-    def keep(self, item: Pod) -> tuple[str, Seen | None, datetime | None, RunningPod | None]:
-        return item.metadata.uid, pod_seen(item), since(item) if self._first else None, running(item)
-
-    def complete(self, kept: Sequence[tuple[str, Seen | None, datetime | None, RunningPod | None]]) -> None:
-        listed = {uid: found for uid, found, _, _ in kept if found is not None}
-        old = _steady((found, at) for _, found, at, _ in kept if found is not None) if self._first else None
-        self._session.pods({uid: pod for uid, _, _, pod in kept}, complete=True)
-        self._first = False
-        self._session.tell(lambda changes, now: changes.pods(listed, now), old)
-
-    def changed(self, item: Pod) -> None:
-        found = pod_seen(item)
-        if found is None:
-            self.deleted(item)
-        else:
-            self._session.pods({item.metadata.uid: running(item)})
-            self._session.tell(lambda changes, now: changes.pod(item.metadata.uid, found, now))
-
-    def deleted(self, item: Pod) -> None:
-        self._session.pods({item.metadata.uid: None})
-        self._session.tell(lambda changes, _: changes.pod_gone(item.metadata.uid))
-
-
-class _Jobs:
-    """The receiver of Jobs. Implements ``Sink``."""
-
-    kind = Job
-
-    def __init__(self, session: _Session) -> None:
-        self._session = session
-
-    def keep(self, item: Job) -> tuple[str, Seen | None]:
-        return item.metadata.uid, job_seen(item)
-
-    def complete(self, kept: Sequence[tuple[str, Seen | None]]) -> None:
-        listed = {uid: found for uid, found in kept if found is not None}
-        self._session.tell(lambda changes, now: changes.jobs(listed, now))
-
-    def changed(self, item: Job) -> None:
-        found = job_seen(item)
-        if found is None:
-            self.deleted(item)
-        else:
-            self._session.tell(lambda changes, now: changes.job(item.metadata.uid, found, now))
-
-    def deleted(self, item: Job) -> None:
-        self._session.tell(lambda changes, _: changes.job_gone(item.metadata.uid))
-
-
-def _steady(pods: Iterable[tuple[Seen, datetime | None]]) -> dict[int, datetime]:
+def _steady(pods: Iterable[Kept]) -> dict[int, datetime]:
     """Of runs whose pods all just execute: the moment by which they surely did.
 
     It saves each of them a look when an observer begins: the last one on record has seen as much.
     """
     found: dict[int, datetime | None] = {}
-    for pod, at in pods:
+    for pod, at in ((one.seen, one.began) for one in pods if one.seen is not None):
         known = found.get(pod.run_id, at)
         steady = pod.stage == RUNNING and not pod.marks
         found[pod.run_id] = max(known, at) if steady and known is not None and at is not None else None
@@ -213,30 +159,6 @@ def _steady(pods: Iterable[tuple[Seen, datetime | None]]) -> dict[int, datetime]
 PODS_A_TURN, THREADS, TURN_S = 200, 4, 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPod:
-    """As little of a pod as it takes to read its log and to know whose counters are in it."""
-
-    name: str
-    run: RunRef
-    index: int
-    attempt: int
-
-
-def running(pod: Pod) -> RunningPod | None:
-    """The pod, while a crawler of ours executes in it."""
-    told = pod.metadata.labels
-    run_id, uid = number(told.get(labels.RUN)), told.get(labels.RUN_UID)
-    index, attempt = number(told.get(labels.TASK)), number(told.get(labels.ATTEMPT))
-    main = pod.container(labels.CONTAINER)
-    if run_id is None or not uid or index is None or attempt is None or not executing(pod):
-        return None
-    # One that is being started again has no log of its own yet.
-    if main is None or main.state.running is None:
-        return None
-    return RunningPod(pod.metadata.name, RunRef(run_id, uid), index, attempt)
-
-
 class Counting:
     """Reads counters in turn, from the last lines of logs. ``counted`` is for one thread at a time.
 
@@ -245,39 +167,20 @@ class Counting:
     """
 
     def __init__(self, api: Api) -> None:
-        self._api = api
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pod-counters")
+        self._tails = LogTails(api, THREADS)
         self._last = ""
-        self._trouble: str | None = None
 
     def counted(self, pods: Mapping[str, RunningPod]) -> Sequence[Counted]:
         """Of the pods whose turn it is, by uid; those that say nothing, or not in time, are left out."""
-        calls = [self._threads.submit(self._read, pod) for pod in self._turn(pods)]
-        done, late = wait(calls, TURN_S)
-        for call in late:
-            call.cancel()
-        return [one for call in calls if call in done and (one := call.result()) is not None]
-
-    def _turn(self, pods: Mapping[str, RunningPod]) -> list[RunningPod]:
         uids = sorted(pods)
         if len(uids) > PODS_A_TURN:
-            after = [uid for uid in uids if uid > self._last]
-            uids = (after + uids)[:PODS_A_TURN]
+            uids = in_turn(uids, bisect_right(uids, self._last), PODS_A_TURN)
             self._last = uids[-1]
-        return [pods[uid] for uid in uids]
-
-    def _read(self, pod: RunningPod) -> Counted | None:
-        path = self._api.pods_path(pod.name, "log")
-        try:
-            tail = self._api.read(path, container=labels.CONTAINER, tailLines=LOOK_LINES, limitBytes=LOOK_BYTES)
-        except ApiError as error:
-            kind = f"{type(error).__name__} {error.status}"
-            if kind != self._trouble:  # once, not for every pod: whole nodes go away at a time
-                self._trouble = kind
-                logger.info("the counters of pod %s are not read: %s", pod.name, error)
-            return None
-        self._trouble = None
-        said = last_progress(tail)
-        if said is None or said.counters == Counters():
-            return None
-        return Counted(pod.run, pod.attempt, pod.index, said.counters, said.at)
+        turn = [pods[uid] for uid in uids]
+        tails = self._tails.all(lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S)
+        said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
+        return [
+            Counted(pod.run, pod.attempt, pod.index, one.counters, one.at)
+            for pod, one in said
+            if one is not None and one.counters != Counters()
+        ]

@@ -13,24 +13,21 @@ ends at once without an event is a failure too, or a broken proxy would be asked
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from crawler_lifecycle.background import CHANCE
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, NoAnswer, Throttled
+from crawler_lifecycle.background import CHANCE, Loop
+from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.clusters.kubernetes.client.objects import decode
-from crawler_lifecycle.domain.errors import ClusterUnavailable
+
+from .changes import KEPT, Kept
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.client.watches import Watch, WatchEvent
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -52,185 +49,104 @@ class Pace:
     """A watch that ends before this without an event has failed."""
 
 
-class Backoff:
-    """The wait after a failure: doubling, with jitter, short again after a time of health."""
-
-    def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pace = pace
-        self._clock = clock
-        self._failures = 0
-        self._last = clock()
-
-    def failed(self, at_least: float = 0.0) -> float:
-        """Seconds to wait now. ``at_least`` is what the server asked for."""
-        now = self._clock()
-        if now - self._last >= self._pace.healthy_s:
-            self._failures = 0
-        pause = min(self._pace.most_s, self._pace.first_s * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        pause = max(at_least, pause * CHANCE.uniform(0.5, 1.0))
-        self._last = now + pause
-        return pause
-
-
 class _TooShort(ApiError):
     """A watch ended in order, and much too soon."""
 
 
-class Sink(Protocol[T]):
-    """The receiver of what the server says. Called in the reflector's thread, and must return at once."""
-
-    kind: type[T]
-
-    def keep(self, item: T) -> object:
-        """Return what to remember of one object of a list that may not become complete."""
-        ...
-
-    def complete(self, kept: Sequence[Any]) -> None:
-        """A list is complete: what was kept of all the objects there are."""
-        ...
-
-    def changed(self, item: T) -> None:
-        """An object was added or changed."""
-        ...
-
-    def deleted(self, item: T) -> None:
-        """An object is gone or fits the selector no more."""
-        ...
-
-
 class Reflector(Generic[T]):
-    """Keeps a ``Sink`` level with the objects under ``path`` that ``labels`` selects."""
+    """Tells what there is of one kind of object under ``path`` that ``labels`` selects, and what changes.
 
-    def __init__(self, api: Api, path: str, labels: str, sink: Sink[T], pace: Pace) -> None:
+    ``complete`` gets all of them, as one list has them; ``changed`` each one that was added or changed, or is gone.
+    Both are called in the reflector's thread, and must return at once.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind: type[T],
+        path: str,
+        labels: str,
+        complete: Callable[[type, Sequence[Kept]], None],
+        changed: Callable[[type, Kept], None],
+        pace: Pace,
+    ) -> None:
         self._api = api
+        self._kind = kind
         self._path = path
         self._labels = labels
-        self._sink = sink
+        self._complete = complete
+        self._changed = changed
         self._pace = pace
-        self._backoff = Backoff(pace)
-        self._lock = threading.Lock()
+        self._loop = Loop(
+            f"the watch of {path}",
+            0.0,
+            meanwhile="changes are found by the looks that are due",
+            retry_s=(pace.first_s, pace.most_s),
+        )
         self._stream: Watch | None = None
         self._version: str | None = None
         """The version where the next watch begins; ``None``: with a list."""
         self._listed_at = -float("inf")
-        self._heard_at = time.monotonic()
-        self._silent = False
-        self._said: str | None = None
         self.problem: str | None = "it has only begun"
         """The reason why it sees nothing now; may be read from any thread."""
         self.lists = self.watches = 0
 
-    # --- from other threads
-
-    def check(self) -> None:
-        """Leave a watch that has been silent for too long."""
-        with self._lock:
-            if self._stream is not None and time.monotonic() - self._heard_at >= self._pace.silence_s:
-                self._silent = True
-                self._stream.close()
-
     def leave(self) -> None:
-        """End the watch that is under way, whatever it waits for."""
-        with self._lock:
-            if self._stream is not None:
-                self._stream.close()
-
-    # --- in a thread of its own
+        """End the watch that is under way, whatever it waits for. From any thread."""
+        if self._stream is not None:
+            self._stream.close()
 
     def run(self, over: threading.Event) -> None:
         """Until ``over`` is set (call ``leave`` then). Raises nothing."""
-        # Not a ``Loop``: a turn lasts for minutes and is well long before it ends, the server may ask for a pause, and
-        # what failed decides where the next turn begins.
-        while not over.is_set():
-            try:
-                pause = self._turn(over)
-            except ClusterUnavailable as error:
-                pause = self._failed(error)
-            except Exception as error:  # a flaw of ours may cost time and never the observer
-                log.exception("the observer failed and begins again")
-                self._version = None
-                pause = self._failed(error)
-            if pause:
-                over.wait(pause)
+        self._loop.run_in_thread(lambda: self._turn(over), over)
 
     def _turn(self, over: threading.Event) -> float:
         """One list if it is due, and one watch; the seconds to wait after it."""
-        if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
-            self._list()
-        began, heard = time.monotonic(), False
-        with contextlib.closing(self._watching(over)) as events:
-            for event in events:
-                heard = heard or event.type != "BOOKMARK"
-                self._take(event)
-        lasted = time.monotonic() - began
-        if over.is_set():
-            return 0.0
-        if self._silent:
-            raise NoAnswer(f"the Kubernetes API was silent for {self._pace.silence_s:g} s: watch {self._path}")
-        if not heard and lasted < self._pace.short_s:
-            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self._path}")
-        return max(0.0, self._pace.short_s - lasted)
+        try:
+            if self._version is None or time.monotonic() - self._listed_at >= self._pace.list_s:
+                self._list()
+            return self._watch(over)
+        except Exception as error:
+            if over.is_set():
+                return 0.0
+            self.problem = str(error) or type(error).__name__
+            if not isinstance(error, Throttled | _TooShort):
+                self._version = None
+            raise
 
     def _list(self) -> None:
         self._version = None
         self.lists += 1
-        found = self._api.listing(self._path, self._sink.kind, labels=self._labels, keep=self._sink.keep)
-        self._sink.complete(found.items)
+        found = self._api.listing(self._path, self._kind, labels=self._labels, keep=KEPT[self._kind])
+        self._complete(self._kind, found.items)
         self._version, self._listed_at = found.resource_version, time.monotonic()
 
-    def _watching(self, over: threading.Event) -> Generator[WatchEvent, None, None]:
-        """The events of one watch until it ends, is silent or is left. Raises ``ApiError``."""
+    def _watch(self, over: threading.Event) -> float:
+        """One watch until it ends or is left; the seconds to wait after it. Raises ``ApiError``."""
         self.watches += 1
-        self._silent = False
-        stream = self._api.watch(
+        began, heard = time.monotonic(), False
+        with self._api.watch(
             self._path,
             labels=self._labels,
             resource_version=self._version or "",
             timeout_s=round(CHANCE.uniform(*self._pace.watch_s)),
             silence_s=self._pace.silence_s,
-        )
-        with stream:
-            self._heard_at = time.monotonic()
-            with self._lock:
-                self._stream = stream
-            try:
-                self._well(over)
-                for event in stream:
-                    self._heard_at = time.monotonic()
-                    yield event
-            except ApiError:
-                if not over.is_set():
-                    raise
-            finally:
-                with self._lock:
-                    self._stream = None
+        ) as self._stream:
+            self.problem = None
+            if over.is_set():  # set before anybody could close this one
+                self.leave()
+            for event in self._stream:
+                heard = heard or event.type != "BOOKMARK"
+                self._take(event)
+                if time.monotonic() - began >= self._pace.healthy_s:
+                    self._loop.failures.worked()
+        lasted = time.monotonic() - began
+        if not heard and lasted < self._pace.short_s and not over.is_set():
+            raise _TooShort(f"the Kubernetes API ends each watch at once: watch {self._path}")
+        return max(0.0, self._pace.short_s - lasted)
 
     def _take(self, event: WatchEvent) -> None:
         if event.type != "BOOKMARK":
-            item = decode(self._sink.kind, event.object)
-            if event.type == "DELETED":
-                self._sink.deleted(item)
-            else:
-                self._sink.changed(item)
+            found = KEPT[self._kind](decode(self._kind, event.object))
+            self._changed(self._kind, Kept(found.uid) if event.type == "DELETED" else found)
         self._version = event.resource_version
-        if self._said is not None:
-            log.info("%s is watched again", self._path)
-            self._said = None
-
-    # --- how it stands
-
-    def _well(self, over: threading.Event) -> None:
-        self.problem = None
-        if over.is_set():  # set before anybody could close this one
-            self.leave()
-
-    def _failed(self, error: Exception) -> float:
-        """Say it, and decide where to go on; the seconds to wait."""
-        self.problem = str(error) or type(error).__name__
-        if self._said != self.problem:
-            log.warning("%s; changes are found by the looks that are due", self.problem)
-            self._said = self.problem
-        if not isinstance(error, Throttled | _TooShort):
-            self._version = None
-        return self._backoff.failed(getattr(error, "retry_after_s", None) or 0.0)

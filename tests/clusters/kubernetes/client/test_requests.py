@@ -7,13 +7,13 @@ from urllib3.connection import HTTPConnection
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound, Refused, TooLate
-from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode, decode_job
+from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_objects import job
 
 
 def test_each_gesture_is_one_request(api: Api, server: FakeApiServer) -> None:
-    made = decode_job(api.post(api.jobs_path(), job("a", {"run": "1"})))
+    made = decode(Job, api.post(api.jobs_path(), job("a", {"run": "1"})))
     pod = server.pod_starts("a")["metadata"]["name"]
     server.pod_prints("a", b"hello\n")
     api.get(api.jobs_path("a"))
@@ -123,7 +123,7 @@ def test_options_of_a_deletion_arrive(api: Api, server: FakeApiServer) -> None:
         **{"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"},
         "preconditions": {"uid": "another"},
     }
-    assert decode_job(api.get(api.jobs_path("a"))).metadata.deletion_timestamp is None
+    assert decode(Job, api.get(api.jobs_path("a"))).metadata.deletion_timestamp is None
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_both_kinds_of_patch(api: Api, server: FakeApiServer, kind: str, body: o
 
 
 def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server: FakeApiServer) -> None:
-    made = decode_job(api.post(api.jobs_path(), job("a")))
+    made = decode(Job, api.post(api.jobs_path(), job("a")))
     assert api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "1"}}})
     server.recreate_behind("a")
     with pytest.raises(Conflict, match="field is immutable") as refused:
         api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}})
     assert refused.value.status == 422  # what a real server answers
-    assert decode_job(api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
+    assert decode(Job, api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
 
 
 def test_a_log_that_cannot_be_read_yet_is_told_in_the_servers_words(api: Api, server: FakeApiServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import Summary, read_summary
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import Summary, read_summary
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.runner import contract
 
@@ -39,6 +39,8 @@ SAID: dict[str, Any] = {
 
 def flat(summary: Summary) -> dict[str, Any]:
     told = dataclasses.asdict(summary)
+    told |= told.pop("progress")
+    told.pop("quiet")  # of a line in a log alone
     return told | told.pop("counters")
 
 

@@ -16,10 +16,9 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refuse
 from crawler_lifecycle.clusters.kubernetes.files.logs import PodLogs
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.clusters.kubernetes.looks.details import log_tails
-from crawler_lifecycle.clusters.kubernetes.looks.details.reader import to_bytes
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import split_statistics
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import QUEUE_NAME
+from crawler_lifecycle.clusters.kubernetes.looks import details
+from crawler_lifecycle.clusters.kubernetes.looks.details import to_bytes
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import split_statistics
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
@@ -237,7 +236,7 @@ SAID = [Garbage(words, "text/plain") for words in NO_LOGS]
 @pytest.mark.parametrize("fault", [Answer(500), Answer(404), Silence(30), *SAID], ids=repr)
 def test_a_log_that_is_gone_is_left_out(world: World, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept before the stop must not be replaced by nothing."""
-    monkeypatch.setattr(log_tails, "KEPT_S", 0.2)
+    monkeypatch.setattr(details, "KEPT_S", 0.2)
     world.deploy()
     world.server.pod_prints(world.name(), b"line\n")
     world.server.faults.add("GET", "/log", fault, times=None)
@@ -345,7 +344,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
 
     def suspend(job: Any) -> None:
         job["spec"].update(suspend=True)
-        job["metadata"]["labels"][QUEUE_NAME] = "night"
+        job["metadata"]["labels"][labels.QUEUE] = "night"
 
     world.server.change_job(world.name(), suspend)
     world.server.controllers.end_pod(world.server.pod(world.name()), 143)
@@ -353,7 +352,7 @@ def test_a_job_that_was_suspended_under_its_pod_never_starts_another_one_and_end
     job = world.server.job(world.name())
     spec = {name: job["spec"].get(name) for name in ("suspend", "parallelism", "activeDeadlineSeconds")}
     assert spec == {"suspend": False, "parallelism": 0, "activeDeadlineSeconds": 1}
-    assert QUEUE_NAME not in job["metadata"]["labels"]
+    assert labels.QUEUE not in job["metadata"]["labels"]
     assert (_deletes(world, "jobs"), world.kept()) == ([], []), "who looks may delete nothing"
 
 
@@ -375,8 +374,8 @@ def test_what_outlives_its_crawler_is_kept_until_the_end_is_on_record_and_then_e
     _crawler_ends(world)
     assert world.see().phase is Phase.ENDED
     assert world.kept() == [(RUN, 0, 1)]
-    [held] = [pod for pod in finalizers.list_held(world.api) if pod.waits]
-    assert (held.task_index, held.phase, held.outlived) == (0, "Running", True)
+    [held] = [pod for pod in finalizers.list_held(world.api) if finalizers.waits(pod)]
+    assert (held.metadata.labels[labels.TASK], held.status.phase) == ("0", "Running")
     world.finalizers.release(run_ref(RUN), [world.ref()])
     [pod] = world.server.pods(world.name())
     assert pod["spec"]["activeDeadlineSeconds"] == 1
@@ -564,5 +563,5 @@ def test_a_placeholder_is_no_time_of_an_end_for_anybody(world: World) -> None:
     world.server.store.update(PODS, (world.server.namespace, pod["metadata"]["name"]), forget)
     [kept], [held] = world.finalizers.kept(), finalizers.list_held(world.api)
     assert (kept.ended_at, kept.ran) == (None, False)
-    assert (held.ended_at, held.waits) == (None, True)
+    assert finalizers.waits(held)
     assert finalizers.waiting_longer_than([held], world.now(), 60) == []

@@ -14,7 +14,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Refused, Throttled
-from crawler_lifecycle.clusters.kubernetes.looks.details import log_tails
+from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.kubernetes.looks.world import RUN, World
@@ -368,7 +368,7 @@ def test_jobs_are_listed_before_pods(world: World) -> None:
 
 
 def test_logs_of_at_most_fifty_in_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tails, "PODS_A_LOOK", 2)
+    monkeypatch.setattr(details, "PODS_A_LOOK", 2)
     world.deploy(5)
     for index in range(5):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4, "items": 1}}\n')
@@ -389,7 +389,7 @@ def test_a_log_that_cannot_be_read_is_no_failing_look(
         return wait(calls, 0)
 
     if isinstance(fault, Silence):  # the time is over when only the silent node has not answered
-        monkeypatch.setattr(log_tails, "wait", until_one_is_left)
+        monkeypatch.setattr(details, "wait", until_one_is_left)
     world.deploy(2)
     for index in range(2):
         world.server.pod_prints(world.name(index), b'{"crawl_progress": {"pages": 4}}\n')

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
-from crawler_lifecycle.clusters.kubernetes.looks.details.termination_message import read_summary
 from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
+from crawler_lifecycle.clusters.kubernetes.looks.termination_message import read_summary
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import (
     Observation,

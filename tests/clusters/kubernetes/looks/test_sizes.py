@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes import labels
+from crawler_lifecycle.clusters.kubernetes import cluster, labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import TooLarge
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
-from crawler_lifecycle.clusters.kubernetes.looks import proof_of_absence
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
 from tests.clusters.kubernetes.looks.world import RUN, World
@@ -38,34 +37,18 @@ def heavy(world: World) -> World:
     return world
 
 
-class _Told:
-    kind = Job
-
-    def __init__(self) -> None:
-        self.names: list[str] | None = None
-
-    def keep(self, job: Job) -> str:
-        return job.metadata.name
-
-    def complete(self, kept: Sequence[Any]) -> None:
-        self.names = list(kept)
-
-    def changed(self, item: Job) -> None: ...
-
-    def deleted(self, item: Job) -> None: ...
-
-
 def _observed(world: World) -> int:
-    told, over = _Told(), threading.Event()
-    reflector = Reflector(world.api, world.api.jobs_path(), labels.ours(), told, Pace())
+    told, over = list[Any](), threading.Event()
+    complete = lambda _, kept: told.append(kept)  # noqa: E731
+    reflector = Reflector(world.api, Job, world.api.jobs_path(), labels.ours(), complete, complete, Pace())
     thread = threading.Thread(target=reflector.run, args=(over,))
     thread.start()
     try:
-        wait_until(lambda: told.names is not None)
+        wait_until(lambda: told)
     finally:
         over.set()
         wait_until(lambda: (reflector.leave(), thread.is_alive())[1] is False)
-    return len(told.names or [])
+    return len(told[0])
 
 
 def _released(world: World) -> int:
@@ -123,8 +106,8 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
 
 def test_many_missing_names_are_asked_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, 10,000 of them would not fit into a look. Each still has a 404 of its own."""
-    world.uids = {index: f"gone-{index}" for index in range(proof_of_absence.THREADS)}
-    together, get = threading.Barrier(proof_of_absence.THREADS, timeout=20), world.api.get
+    world.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
+    together, get = threading.Barrier(cluster.THREADS, timeout=20), world.api.get
 
     def at_once(path: str, **query: object) -> bytes:
         if "/jobs/crawl-" in path:

@@ -12,7 +12,7 @@ import pytest
 from crawler_lifecycle.clusters.kubernetes.cluster import KubernetesCluster
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import Finalizers
-from crawler_lifecycle.clusters.kubernetes.looks.details import log_tails
+from crawler_lifecycle.clusters.kubernetes.looks import details
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import Limits, Resources
 from crawler_lifecycle.domain.task import Observation
@@ -33,7 +33,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self._patch = pytest.MonkeyPatch()
         for limit in ("LOOK_S", "KEPT_S"):
-            self._patch.setattr(log_tails, limit, PATIENT_S)
+            self._patch.setattr(details, limit, PATIENT_S)
         self.server = FakeApiServer(folder)
         self.server.controllers.kubelet_stops = None
         self.api = patient(self.server)

@@ -36,8 +36,8 @@ def test_a_usual_life_is_told_twice() -> None:
         *changes.pod("p", DEAD, 20),
         *changes.job("j", seen(RUN, ENDING), 21),
         *changes.job("j", FAILED, 22),
-        *changes.pod_gone("p"),
-        *changes.job_gone("j"),
+        *changes.pod("p", None, 23),
+        *changes.job("j", None, 23),
     ]
     assert told == [RUN, RUN]
     assert len(changes) == changes.watched == 0
@@ -85,9 +85,9 @@ def test_a_job_speaks_where_no_pod_does() -> None:
     assert changes.job("j", seen(RUN, WAITING, "suspended"), 1) == {RUN}
     assert changes.job("j", seen(RUN, ENDING), 2) == {RUN}, "its deadline"
     assert changes.job("j", FAILED, 2) == {RUN}
-    assert changes.job_gone("j") == set(), "nothing that was not told with its end"
+    assert changes.job("j", None, 23) == set(), "nothing that was not told with its end"
     changes.job("k", JOB, 0)
-    assert changes.job_gone("k") == {RUN}
+    assert changes.job("k", None, 23) == {RUN}
 
 
 # --- any life, as a bad watch tells it ----------------------------------------------------------------------------
@@ -138,8 +138,6 @@ class Story:
 
     def _deliver(self, uid: str, state: Seen | None) -> set[int]:
         pod = uid.startswith("pod")
-        if state is None:
-            return self.changes.pod_gone(uid) if pod else self.changes.job_gone(uid)
         return self.changes.pod(uid, state, self.now) if pod else self.changes.job(uid, state, self.now)
 
     def _look(self, runs: set[int]) -> None:

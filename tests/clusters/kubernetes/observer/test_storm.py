@@ -12,10 +12,9 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen
+from crawler_lifecycle.clusters.kubernetes.observer.changes import OVER, Changes, Seen, pod_seen
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
-from crawler_lifecycle.clusters.kubernetes.observer.snapshots import pod_seen
 from tests.clusters.local.local_bench import wait_until
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.support.kube_api import (

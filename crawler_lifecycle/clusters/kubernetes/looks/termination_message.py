@@ -27,6 +27,19 @@ _OURS = re.compile('"crawl_(progress|stats)"')
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """The counts and the state that a runner tells, in a line of a log or in its summary."""
+
+    counters: Counters = field(default_factory=Counters)
+    at: datetime | None = None
+    """The time when the crawler last wrote its counters."""
+    quiet: timedelta | None = None
+    """For how long the crawler had written nothing when the line was printed, if it ever wrote anything."""
+    resumed: bool | None = None
+    resume_note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The content of the message; all ``None`` where it says nothing."""
 
@@ -43,11 +56,8 @@ class Summary:
     """The signal that ended the crawler below the runner."""
     message: str | None = None
     """In words: the runner's, or the last lines of the foreign text."""
-    counters: Counters = field(default_factory=Counters)
-    progress_at: datetime | None = None
+    progress: Progress = field(default_factory=Progress)
     peak_memory: int | None = None
-    resumed: bool | None = None
-    resume_note: str | None = None
 
 
 def read_summary(text: str | None) -> Summary:
@@ -57,7 +67,7 @@ def read_summary(text: str | None) -> Summary:
     said = _object(text)
     if said is None or not isinstance(said.get("runner"), str):
         return _foreign(text)
-    resumed, told = said.get("resumed"), said.get("told_to_stop")
+    told = said.get("told_to_stop")
     return Summary(
         runner=True,
         finish_reason=_text(said, "finish_reason"),
@@ -66,11 +76,8 @@ def read_summary(text: str | None) -> Summary:
         signal=bounds.exit_signal(said.get("signal")),
         told=told if isinstance(told, bool) else None,
         message=_text(said, "message"),
-        counters=Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
-        progress_at=bounds.moment(said.get("finished_at")),
+        progress=_progress(said, "finished_at"),
         peak_memory=bounds.count(said.get("peak_memory")),
-        resumed=resumed if isinstance(resumed, bool) else None,
-        resume_note=(_text(said, "resume_note") or "")[: bounds.NOTE_MAX] or None,
     )
 
 
@@ -90,15 +97,7 @@ def _foreign(text: str) -> Summary:
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean("\n".join(lines)[-FOREIGN_MAX:])
-    if progress is None:
-        return Summary(message=words)
-    return Summary(
-        message=words,
-        counters=progress.counters,
-        progress_at=progress.at,
-        resumed=progress.resumed,
-        resume_note=progress.resume_note,
-    )
+    return Summary(message=words, progress=replace(progress, quiet=None) if progress is not None else Progress())
 
 
 def _object(text: str) -> dict[str, object] | None:
@@ -132,23 +131,10 @@ def _text(said: dict[str, object], name: str) -> str | None:
 _PROGRESS, _STATISTICS = "crawl_progress", "crawl_stats"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The last line of progress in a piece of log."""
-
-    counters: Counters
-    at: datetime | None = None
-    """The time when the crawler last wrote its counters."""
-    quiet: timedelta | None = None
-    """For how long the crawler had written nothing when the line was printed, if it ever wrote anything."""
-    resumed: bool | None = None
-    resume_note: str | None = None
-
-
 def last_progress(log: bytes) -> Progress | None:
     """The newest progress in this piece of log; ``None`` when there is none, which is not zero."""
     found = _last(log, _PROGRESS)
-    return None if found is None else _progress(found[2])
+    return None if found is None else _progress(found[2], "updated_at")
 
 
 def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
@@ -161,7 +147,7 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def with_progress(seen: Observation, progress: Progress) -> Observation:
-    """The observation with what its crawler has counted so far."""
+    """The observation with what its crawler has counted."""
     later = seen.attempt > 1  # a first attempt has nothing to resume
     return replace(
         seen,
@@ -194,11 +180,11 @@ def _body(line: bytes, kind: str) -> dict[str, object] | None:
     return said if isinstance(said, dict) else None
 
 
-def _progress(said: dict[str, object]) -> Progress:
+def _progress(said: dict[str, object], at: str) -> Progress:
     resumed, quiet_s = said.get("resumed"), bounds.count(said.get("quiet_s"))
     return Progress(
         Counters(*(bounds.count(said.get(name)) for name in ("pages", "items", "errors", "bytes"))),
-        bounds.moment(said.get("updated_at")),
+        bounds.moment(said.get(at)),
         None if quiet_s is None else timedelta(seconds=min(quiet_s, bounds.YEAR_S)),
         resumed if isinstance(resumed, bool) else None,
         bounds.words(said.get("resume_note"), bounds.NOTE_MAX),

@@ -1,1 +1,0 @@
-"""Details of a task that objects do not hold: log tail, counters, memory, the runner's summary."""
