@@ -26,15 +26,7 @@ from crawler_lifecycle.gateway.graphs.routes import GraphViews, add_graph_comman
 from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.managers.routes import ManagerViews, add_manager_commands, add_manager_readers
-from crawler_lifecycle.gateway.metrics import (
-    Measured,
-    Metrics,
-    add_metrics,
-    count_graphs,
-    count_managers,
-    count_schedules,
-    count_webhooks,
-)
+from crawler_lifecycle.gateway.metrics import Metrics, add_metrics, ask_the_database
 from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import Behind, add_page
 from crawler_lifecycle.gateway.runs.answers import CrawlerList, Readiness
@@ -141,7 +133,7 @@ def create_app(
     _add_api(app, behind, metrics, bundles)
     if scrapyd is not None:
         add_scrapyd(app, Jobs(scrapyd, behind.commands, behind.crawlers, store.runs), behind.reader, store.tasks)
-    _refresh(behind, metrics)
+    ask_the_database(metrics, store, clock)
     _add_rest(app, needs, behind.health, behind.crawlers, behind.recent, entrance.callers, metrics)
     add_page(app, behind)
     _add_middleware(app, entrance, behind.logins, metrics, clock)
@@ -239,7 +231,7 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_commands(app, behind.commands, clock)
     add_deliveries(app, behind.deliveries, clock)
     add_uploads(app, Uploads(store.tasks, bundles))
-    add_ledger(app, store.corrections, store.overdue, metrics, clock)
+    add_ledger(app, store.corrections, store.overdue, clock)
     add_readers(app, store, behind.views, behind.feed)
     add_logs(app, behind.reader, store.runs, store.tasks)
     add_files(app, behind.files, store.runs, store.tasks)
@@ -251,17 +243,6 @@ def _add_api(app: FastAPI, behind: Behind, metrics: Metrics, bundles: TaskBundle
     add_graph_readers(app, store.graphs, behind.graph_views, behind.feed)
     add_schedules(app, behind.schedule_commands, store.schedules, clock, behind.blocked)
     add_webhooks(app, behind.webhook_commands, store.webhooks, behind.blocked)
-
-
-def _refresh(behind: Behind, metrics: Metrics) -> None:
-    """Let figures be counted when they are asked for."""
-    store = behind.store
-    metrics.refreshed_by += [
-        functools.partial(count_managers, store.managers, metrics),
-        functools.partial(count_graphs, store.graphs, metrics),
-        functools.partial(count_webhooks, store.webhooks, store.events, metrics),
-        functools.partial(count_schedules, store.schedules, metrics, behind.clock),
-    ]
 
 
 def _add_middleware(
@@ -281,7 +262,7 @@ def _add_middleware(
     )
     app.add_middleware(Guard, check=entrance.check)
     app.add_middleware(Pages)
-    app.add_middleware(Measured, metrics=metrics)
+    app.add_middleware(metrics.requests)
 
 
 def _add_rest(

@@ -7,13 +7,14 @@ import hmac
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
+from prometheus_client import Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
-from crawler_lifecycle.observability.metrics import SchedulerMetrics
+from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.web.origins import Check, programs_only
@@ -28,6 +29,17 @@ BODY_MAX = 4 * 1024 * 1024
 
 _ONETIME = JsonBody(OnetimeCall)
 _SCHEDULED = JsonBody(ScheduledCall)
+
+
+class SchedulerMetrics(Figures):
+    """The scheduler service's figures."""
+
+    def __init__(self) -> None:
+        super().__init__("scheduler")
+        about = "Tasks that were offered, by what became of them"
+        self.tasks = Counter(f"{self.prefix}_tasks", about, ["state"], registry=self.registry)
+        for state in ("created", "existing", "deferred", "refused"):
+            self.tasks.labels(state)
 
 
 def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
@@ -151,7 +163,7 @@ class _Service:
         except ClusterUnavailable as error:
             raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:
-            self._metrics.offered(task.state)
+            self._metrics.tasks.labels(task.state).inc()
         return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])
 
     def _unknown(self, name: str) -> Problem:

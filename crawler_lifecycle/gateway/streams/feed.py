@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -26,6 +24,7 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
@@ -79,15 +78,6 @@ def encode(event: Event) -> Frame:
     # ASCII alone: Python's own idea of a line ends at U+2028 too, and so do the lines of clients written in it.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
     return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
-
-
-@cache
-def build() -> str:
-    """The version of what serves."""
-    try:
-        return version("crawler-lifecycle")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Feed:
@@ -267,7 +257,7 @@ class Feed:
         return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
-        data = {"server_time": self._clock(), "version": build(), "seq": place, "reset": reset}
+        data = {"server_time": self._clock(), "version": release(), "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
     async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
