@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
-Begin = Callable[[int, str], None]
+Begin = Callable[[int, str], object]
 #: The kinds, as ``LiveParent.what`` has them.
 OWNED = ("manager", "graph", "due time", "webhook")
 
