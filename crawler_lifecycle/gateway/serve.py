@@ -28,6 +28,7 @@ from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.origins import named_hosts, own_page_only
 
 from .app import create_app
+from .parts import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -73,25 +74,25 @@ def serve(settings: Settings) -> int:
     )
     workflows = Workflows()
     connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
-    app = create_app(
+    gateway = Gateway(
         store,
         workflows,
         scheduler,
         entrance=entrance,
         archive=archive,
         logs=task_logs,
-        files=live_files,
+        live_files=live_files,
         bundles=bundles,
         elsewhere=kind.files_elsewhere(),
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
-        webhooks=settings.webhooks.rules,
+        webhook_rules=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
-        return run("gateway", app, bound)
+        return run("gateway", create_app(gateway), bound)
     finally:
         traces.close()
         scheduler.close()
