@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.schedules.routes import add_schedules
 from crawler_lifecycle.gateway.scrapyd.jobs import Jobs
 from crawler_lifecycle.gateway.scrapyd.routes import Dialect, add_scrapyd
 from crawler_lifecycle.gateway.webhooks.routes import add_webhooks
-from crawler_lifecycle.web.problems import install
+from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
 from .health import HealthStrip
@@ -46,17 +46,9 @@ _UNTOLD = "not available; ask with a token for the reason, or read the log"
 def create_app(gateway: Gateway) -> FastAPI:
     """The app of a gateway, open to whom its entrance lets in."""
     leaving = [gateway.feed.close, gateway.reader.close]
-    app = FastAPI(
-        title="crawler-lifecycle gateway",
-        redirect_slashes=False,
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-        lifespan=_lifespan(gateway, leaving),
-    )
+    app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=_lifespan(gateway, leaving))
     app.state.leaving = leaving
     app.state.metrics = gateway.metrics
-    install(app, describe)
     _add_api(app, gateway)
     store = gateway.store
     if gateway.scrapyd is not None:

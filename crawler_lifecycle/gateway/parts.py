@@ -80,7 +80,7 @@ class Gateway:
             self.metrics,
             every_s=self.blocked_s,
             overdue=self._overdue,
-            note=store.troubles.note_blocked,
+            note=lambda *told: store.troubles.note_blocked(*told),
             lost=lambda: lost_words(store.findings.audit_findings(limit=LOST_MAX)),
         )
         #: ``None``: the gateway is open.

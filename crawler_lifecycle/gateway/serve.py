@@ -8,9 +8,8 @@ import sys
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import build_archive, build_bundles
+from crawler_lifecycle.compose import build_archive, build_bundles, build_scheduler
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -66,12 +65,7 @@ def serve(settings: Settings) -> int:
         return 1
     if not is_loopback(listen.host):
         logger.info("tokens travel as they are; a proxy in front has to add TLS")
-    token = settings.scheduler.token
-    scheduler = HttpSchedulerClient(
-        settings.scheduler.url,
-        min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
-        token=token.get_secret_value() if token else None,
-    )
+    scheduler = build_scheduler(settings, SCHEDULER_TIMEOUT_S)
     workflows = Workflows()
     connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
     gateway = Gateway(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
@@ -12,17 +12,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from crawler_lifecycle.domain.bounds import REASON_MAX, words
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
 from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.web.origins import Check, programs_only
-from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
+from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, of_error, service, unavailable
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
 from crawler_lifecycle.web.tries import Tries, address_of
 
-from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
+from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, merged
 
 API_VERSION = "1.0"
 BODY_MAX = 4 * 1024 * 1024
@@ -44,19 +45,12 @@ class SchedulerMetrics(Figures):
 
 def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
     """The service over a cluster and a catalogue, with a token for everything but its health. ``listens``: where."""
-    app = FastAPI(
-        title="crawler-lifecycle scheduler service",
-        redirect_slashes=False,
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-    )
+    app = service("crawler-lifecycle scheduler service", API_VERSION)
     app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
     metrics = SchedulerMetrics()
     app.add_middleware(metrics.requests)
-    install(app)
-    service = _Service(deployer, catalogue, metrics)
+    offered = _Service(deployer, catalogue, metrics)
 
     @app.post(
         "/v1/deployments/onetime",
@@ -67,7 +61,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
         """Put the tasks of a manual or API run onto the cluster, each at most once."""
-        return await service.deploy(call, response)
+        return await offered.deploy(call, response)
 
     @app.post(
         "/v1/deployments/scheduled",
@@ -80,7 +74,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         call: Annotated[ScheduledCall, Depends(_SCHEDULED)], response: Response
     ) -> DeploymentAnswer:
         """Put the tasks of a scheduled run onto the cluster, each at most once."""
-        return await service.deploy(call, response)
+        return await offered.deploy(call, response)
 
     @app.get("/v1/crawlers", operation_id="listCrawlers")
     def list_crawlers() -> CrawlerList:
@@ -133,7 +127,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 def public(crawler: CrawlerDefinition) -> dict[str, Any]:
     """A definition as it may be shown: environment values stay here, since people do put passwords there."""
-    shown = dataclasses.asdict(crawler)
+    shown = asdict(crawler)
     shown["env"] = dict.fromkeys(crawler.env, "…")
     return shown
 
@@ -164,7 +158,7 @@ class _Service:
             raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:
             self._metrics.tasks.labels(task.state).inc()
-        return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])
+        return DeploymentAnswer(tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed])
 
     def _unknown(self, name: str) -> Problem:
         known = ", ".join(sorted(crawler.name for crawler in self._catalogue.all()))

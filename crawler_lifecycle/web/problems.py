@@ -190,11 +190,14 @@ def _sentence(errors: Sequence[FieldError]) -> str:
     return f"{errors[0].field}: {errors[0].message}{more}"
 
 
-def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda document: None) -> None:
-    """Make every error of the app a problem document, and describe that in its OpenAPI document.
+def service(
+    title: str, version: str, describe: Callable[[dict[str, Any]], None] = lambda document: None, **options: Any
+) -> FastAPI:
+    """An app without routes. Each of its errors is a problem document, and its OpenAPI document says so.
 
-    ``describe`` may add to that document what only this app knows.
+    ``describe`` may add to that document what only this app knows; ``options`` are those of ``FastAPI``.
     """
+    app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(LifecycleError, _on_domain)
     app.add_exception_handler(HTTPException, _on_http)
@@ -208,6 +211,7 @@ def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda do
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    return app
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
