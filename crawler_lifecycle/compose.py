@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -175,12 +176,11 @@ def build_store(settings: Settings) -> Store:
     return open_store(url, pool_size=pool_size, told=meters.committed, most=most)
 
 
-def build_scheduler(settings: Settings) -> SchedulerClient:
-    """The scheduler service, as our processes call it."""
-    token = settings.scheduler.token
-    return HttpSchedulerClient(
-        settings.scheduler.url, settings.scheduler.timeout_s, token=token.get_secret_value() if token else None
-    )
+def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:
+    """The scheduler service, as our processes call it; ``most_s``: seconds that somebody waits for an answer."""
+    of = settings.scheduler
+    token = of.token.get_secret_value() if of.token else None
+    return HttpSchedulerClient(of.url, min(of.timeout_s, most_s), token=token)
 
 
 def build_catalogue(settings: Settings) -> Catalogue:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -15,6 +15,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.spec import NAME_MAX
 from crawler_lifecycle.domain.names import graph_subject, manager_subject, run_subject
+from crawler_lifecycle.gateway.api.paging import Choice
 from crawler_lifecycle.gateway.graphs.commands import found as found_graph
 from crawler_lifecycle.gateway.managers.commands import found as found_manager
 from crawler_lifecycle.gateway.runs.commands import found as found_run
@@ -28,10 +29,8 @@ from crawler_lifecycle.web.problems import FieldError, Problem
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would collect the events
 
 
-class StreamChoice(BaseModel):
+class StreamChoice(Choice):
     """Parameters of ``GET /v1/events``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     after: int | None = Field(default=None, ge=0, le=ID_MAX)
     run_id: int | None = Field(default=None, ge=1, le=ID_MAX)
@@ -40,13 +39,12 @@ class StreamChoice(BaseModel):
 
     def subject(self) -> str | None:
         """The subject of the stream, if it is about one thing. Raises ``InvalidRequest`` for two."""
-        given: list[tuple[str, str]] = []
-        if self.run_id is not None:
-            given.append(("run_id", run_subject(self.run_id)))
-        if self.manager is not None:
-            given.append(("manager", manager_subject(self.manager)))
-        if self.graph is not None:
-            given.append(("graph", graph_subject(self.graph)))
+        named = {
+            "run_id": self.run_id and run_subject(self.run_id),
+            "manager": self.manager and manager_subject(self.manager),
+            "graph": self.graph and graph_subject(self.graph),
+        }
+        given = [(name, subject) for name, subject in named.items() if isinstance(subject, str)]
         if len(given) > 1:
             first, second = given[0][0], given[1][0]
             raise InvalidRequest(f"{second}: goes without {first}; open a stream for each, or one for everything")

@@ -74,12 +74,10 @@ class Needs:
         self._health, self._workflows = health, workflows
         # Its own two threads: a database that hangs must not take the answer to "are you well?" with it.
         self._threads = CapacityLimiter(2)
-        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self._answer = Kept(self._ask, 0.0)
 
     async def __call__(self) -> dict[str, str]:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        return dict(await asyncio.shield(self._asking))
+        return dict(await self._answer.read())
 
     async def _ask(self) -> dict[str, str]:
         ping = to_thread.run_sync(self._health.ping, abandon_on_cancel=True, limiter=self._threads)

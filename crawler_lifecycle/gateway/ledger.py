@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query, Request, Response
-from prometheus_client import Gauge
 from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
-from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
+from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
-from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs.answers import (
     WEEK,
     Audit,
@@ -36,15 +33,9 @@ from crawler_lifecycle.web.problems import JsonBody, Problem, unavailable
 
 
 def add_ledger(
-    app: FastAPI,
-    corrections: CorrectionStore,
-    overdue: OverdueStore,
-    metrics: Metrics,
-    clock: Callable[[], datetime],
+    app: FastAPI, corrections: CorrectionStore, overdue: OverdueStore, clock: Callable[[], datetime]
 ) -> None:
-    """Add ``GET /v1/corrections/summary``, and the gauges that tell the same."""
-    figures = Figures(corrections, overdue, metrics, clock)
-    metrics.refreshed_by.append(figures.refresh)
+    """Add ``GET /v1/corrections/summary``."""
 
     @app.get("/v1/corrections/summary", operation_id="summarizeCorrections", **documents(LedgerSummary))
     def summarize_corrections(choice: Annotated[SummaryChoice, Query()], request: Request) -> Response:
@@ -80,71 +71,6 @@ def summary_of(found: CorrectionSummary, late: OverdueLooks, now: datetime, *, w
 
 def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
-
-
-class Figures:
-    """Gauges of the last seven days and of overdue looks, asked of the database at a scrape."""
-
-    def __init__(
-        self,
-        corrections: CorrectionStore,
-        overdue: OverdueStore,
-        metrics: Metrics,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._corrections, self._late, self._clock = corrections, overdue, clock
-        self._count = Gauge(
-            "lifecycle_week_corrections",
-            "Corrections of the last seven days, by kind; NaN while the database does not answer",
-            ["kind"],
-            registry=metrics.registry,
-        )
-        self._worst = Gauge(
-            "lifecycle_week_wrong_seconds_max",
-            "For how long at most a recorded status was untrue in the last seven days, by kind of correction; no lag",
-            ["kind"],
-            registry=metrics.registry,
-        )
-        self._overdue = Gauge(
-            "lifecycle_looks_overdue",
-            "Looks that are overdue by 30 s or more; NaN while the database does not answer",
-            registry=metrics.registry,
-        )
-        self._overdue_s = Gauge(
-            "lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due", registry=metrics.registry
-        )
-        self._lost = Gauge(
-            "lifecycle_without_workflow",
-            "Managers, graphs, due times and webhooks that no workflow carries; NaN while the database does not answer",
-            registry=metrics.registry,
-        )
-        self._unknown()
-
-    def refresh(self) -> None:
-        """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
-        now = self._clock()
-        try:
-            found = self._corrections.correction_summary(now - WEEK)
-            late = self._late.overdue_looks(overdue_before(now))
-        except LifecycleError:
-            self._unknown()
-            return
-        self._overdue.set(late.count)
-        self._lost.set(late.lost)
-        self._overdue_s.set((now - late.since).total_seconds() if late.since else 0)
-        totals = {total.kind: (float(total.count), (total.worst_ms or 0) / 1000) for total in found.kinds}
-        self._set({kind.value: totals.get(kind.value, (0.0, 0.0)) for kind in CorrectionKind})
-
-    def _unknown(self) -> None:
-        self._set({kind.value: (math.nan, math.nan) for kind in CorrectionKind})
-        self._overdue.set(math.nan)
-        self._lost.set(math.nan)
-        self._overdue_s.set(math.nan)
-
-    def _set(self, totals: dict[str, tuple[float, float]]) -> None:
-        for kind, (count, worst) in totals.items():
-            self._count.labels(kind).set(count)
-            self._worst.labels(kind).set(worst)
 
 
 _BODY = JsonBody(AuditBody, optional=True)

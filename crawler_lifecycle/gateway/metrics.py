@@ -6,152 +6,60 @@ import collections
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import Counter, Gauge, Histogram
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX
-from crawler_lifecycle.ports.schedules import UNTOLD, ScheduleCounts
-from crawler_lifecycle.store.events import EventStore
-from crawler_lifecycle.store.graphs.graphs import GraphStore
-from crawler_lifecycle.store.managers.managers import ManagerStore
-from crawler_lifecycle.store.schedules.schedules import ScheduleStore
-from crawler_lifecycle.store.webhooks import WebhookStore
+from crawler_lifecycle.observability.metrics import Asked, Figures, Values
+from crawler_lifecycle.ports.schedules import UNTOLD
+from crawler_lifecycle.store.store import Store
 
 #: Seconds for which what was asked of others is good enough.
 FRESH_S = 5.0
-_ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_WEEK = timedelta(days=7)
 _LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 #: Answers of each check by its name: ``ok`` or what is wrong.
 Checks = Callable[[], Awaitable[Mapping[str, str]]]
 
 
-class Metrics:
-    """The gateway's numbers, in a registry of their own: two gateways in one process do not share them."""
+class Metrics(Figures):
+    """The gateway's own numbers."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        ProcessCollector(registry=self.registry)
-        name = "crawler_lifecycle_gateway"
-        self.requests = Counter(
-            f"{name}_requests", "Requests that were answered", ["operation", "status"], registry=self.registry
-        )
-        self.answer = Histogram(
-            f"{name}_answer_seconds",
-            "From the head of a request to the head of its answer",
-            ["operation"],
-            buckets=_ANSWER_BUCKETS,
-            registry=self.registry,
-        )
-        self.readers = Gauge(
-            f"{name}_stream_readers",
-            "Clients that read or wait",
-            ["stream"],
-            registry=self.registry,
-        )
+        super().__init__("gateway")
+        name, registry = self.prefix, self.registry
+        self.readers = Gauge(f"{name}_stream_readers", "Clients that read or wait", ["stream"], registry=registry)
         self.dropped = Counter(
-            f"{name}_stream_dropped", "Clients cut because they stopped reading", ["stream"], registry=self.registry
+            f"{name}_stream_dropped", "Clients cut because they stopped reading", ["stream"], registry=registry
         )
         self.stream_lag = Histogram(
             f"{name}_stream_lag_seconds",
             "From the commit of an event to its hand-over to the readers",
             buckets=_LAG_BUCKETS,
-            registry=self.registry,
+            registry=registry,
         )
         self.available = Gauge(
-            f"{name}_available", "Whether what the gateway needs answers (1) or not (0)", ["part"],
-            registry=self.registry,
-        )  # fmt: skip
+            f"{name}_available", "Whether what the gateway needs answers (1) or not (0)", ["part"], registry=registry
+        )
         self.blocked = Gauge(
             "lifecycle_runs_blocked",
             "Open workflows whose next step fails again and again; NaN while nobody can tell",
-            registry=self.registry,
+            registry=registry,
         )
         self.blocked.set(math.nan)
-        self.schedules = Gauge(
-            "lifecycle_schedules",
-            "Schedules, active and paused; NaN while the database does not answer",
-            ["state"],
-            registry=self.registry,
-        )
-        self.schedules_untold = Gauge(
-            "lifecycle_schedules_untold",
-            "Those of which Temporal has not been told for ten minutes what the database says",
-            registry=self.registry,
-        )
-        self.managers = Gauge(
-            "lifecycle_managers",
-            "Crawl managers that have not ended; NaN while the database does not answer",
-            ["status"],
-            registry=self.registry,
-        )
-        self.managers_failing = Gauge(
-            "lifecycle_managers_failing", "Those of them whose class did something wrong lately", registry=self.registry
-        )
-        self.manager_jobs_live = Gauge(
-            "lifecycle_manager_jobs_live", "Jobs of theirs that hold a slot", registry=self.registry
-        )
-        self.graphs = Gauge(
-            "lifecycle_graphs",
-            "Graphs that have not ended; NaN while the database does not answer",
-            registry=self.registry,
-        )
-        self.webhooks = Gauge(
-            "lifecycle_webhooks",
-            "Webhooks by state; NaN while the database does not answer",
-            ["state"],
-            registry=self.registry,
-        )
-        self.webhook_behind = Gauge(
-            "lifecycle_webhook_behind_events",
-            "Events that the webhook which is furthest behind has not passed",
-            registry=self.registry,
-        )
-        self.refreshed_by: list[Callable[[], None]] = []
-        """Calls that bring other figures up to date before they are told; they may block, and never raise."""
         self.readers.labels("waits")
         for stream in ("events", "log", "page"):
             self.readers.labels(stream)
             self.dropped.labels(stream)
-
-    def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-
-class Measured:
-    """ASGI middleware around all others that counts requests by operation and status, and times their answers.
-
-    A request that reached no operation (unknown path, refused before) counts under ``none``.
-    """
-
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began = time.perf_counter()
-
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                operation = getattr(scope.get("route"), "operation_id", None) or "none"
-                self._metrics.requests.labels(operation, str(message["status"])).inc()
-                self._metrics.answer.labels(operation).observe(time.perf_counter() - began)
-            await send(message)
-
-        await self._app(scope, receive, watched)
 
 
 def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
@@ -172,50 +80,95 @@ def add_metrics(app: FastAPI, metrics: Metrics, checks: Checks) -> None:
             asked_at = now
             for part, answer in (await checks()).items():
                 metrics.available.labels(part).set(answer == "ok")
-            for refresh in metrics.refreshed_by:
-                await run_in_threadpool(refresh)
-        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+            await run_in_threadpool(metrics.renew)
+        return metrics.answer()
 
 
-def count_managers(managers: ManagerStore, metrics: Metrics) -> None:
-    """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
-    try:
-        found = managers.live_managers()
-    except LifecycleError:
-        found = None
-    for status in (status for status in RunStatus if not status.terminal):
-        metrics.managers.labels(status).set(math.nan if found is None else found.by_status.get(status, 0))
-    metrics.managers_failing.set(math.nan if found is None else found.failing)
-    metrics.manager_jobs_live.set(math.nan if found is None else found.jobs)
+def ask_the_database(metrics: Metrics, store: Store, clock: Callable[[], datetime]) -> None:
+    """Add the figures that the database is asked for; they are NaN while it does not answer."""
 
+    def managers() -> Values:
+        found = store.managers.live_managers()
+        return found.by_status, found.failing, found.jobs
 
-def count_graphs(graphs: GraphStore, metrics: Metrics) -> None:
-    """The same of graphs."""
-    try:
-        metrics.graphs.set(graphs.count_graphs())
-    except LifecycleError:
-        metrics.graphs.set(math.nan)
+    metrics.ask(
+        managers,
+        Asked(
+            "lifecycle_managers",
+            "Crawl managers that have not ended; NaN while the database does not answer",
+            "status",
+            [status for status in RunStatus if not status.terminal],
+        ),
+        Asked("lifecycle_managers_failing", "Those of them whose class did something wrong lately"),
+        Asked("lifecycle_manager_jobs_live", "Jobs of theirs that hold a slot"),
+    )
+    metrics.ask(
+        lambda: [store.graphs.count_graphs()],
+        Asked("lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"),
+    )
 
+    def schedules() -> Values:
+        found = store.schedules.count_schedules(clock() - UNTOLD)
+        return {"active": found.active, "paused": found.paused}, found.untold
 
-def count_schedules(schedules: ScheduleStore, metrics: Metrics, clock: Callable[[], datetime]) -> None:
-    """The same of schedules."""
-    try:
-        found: ScheduleCounts | None = schedules.count_schedules(clock() - UNTOLD)
-    except LifecycleError:
-        found = None
-    metrics.schedules.labels("active").set(math.nan if found is None else found.active)
-    metrics.schedules.labels("paused").set(math.nan if found is None else found.paused)
-    metrics.schedules_untold.set(math.nan if found is None else found.untold)
+    metrics.ask(
+        schedules,
+        Asked(
+            "lifecycle_schedules",
+            "Schedules, active and paused; NaN while the database does not answer",
+            "state",
+            ("active", "paused"),
+        ),
+        Asked(
+            "lifecycle_schedules_untold",
+            "Those of which Temporal has not been told for ten minutes what the database says",
+        ),
+    )
 
+    def webhooks() -> Values:
+        rows, newest = store.webhooks.list_webhooks(0, WEBHOOKS_MAX), store.events.last_event_seq()
+        behind = max((newest - row.through_seq for row in rows if row.paused_at is None), default=0)
+        return collections.Counter(row.state for row in rows), behind
 
-def count_webhooks(webhooks: WebhookStore, events: EventStore, metrics: Metrics) -> None:
-    """Bring the gauges up to date. Blocks. A database that does not answer makes them unknown, not zero."""
-    try:
-        rows, newest = webhooks.list_webhooks(0, WEBHOOKS_MAX), events.last_event_seq()
-        states: Mapping[str, float] = collections.Counter(row.state for row in rows)
-        behind: float = max((newest - row.through_seq for row in rows if row.paused_at is None), default=0)
-    except LifecycleError:
-        states, behind = dict.fromkeys(("active", "failing", "paused"), math.nan), math.nan
-    for state in ("active", "failing", "paused"):
-        metrics.webhooks.labels(state).set(states.get(state, 0))
-    metrics.webhook_behind.set(behind)
+    metrics.ask(
+        webhooks,
+        Asked(
+            "lifecycle_webhooks",
+            "Webhooks by state; NaN while the database does not answer",
+            "state",
+            ("active", "failing", "paused"),
+        ),
+        Asked("lifecycle_webhook_behind_events", "Events that the webhook which is furthest behind has not passed"),
+    )
+
+    def ledger() -> Values:
+        now = clock()
+        kinds = store.corrections.correction_summary(now - _WEEK).kinds
+        late = store.overdue.overdue_looks(overdue_before(now))
+        late_s = (now - late.since).total_seconds() if late.since else 0
+        worst = {total.kind: (total.worst_ms or 0) / 1000 for total in kinds}
+        return {total.kind: total.count for total in kinds}, worst, late.count, late_s, late.lost
+
+    metrics.ask(
+        ledger,
+        Asked(
+            "lifecycle_week_corrections",
+            "Corrections of the last seven days, by kind; NaN while the database does not answer",
+            "kind",
+            list(CorrectionKind),
+        ),
+        Asked(
+            "lifecycle_week_wrong_seconds_max",
+            "For how long at most a recorded status was untrue in the last seven days, by kind of correction; no lag",
+            "kind",
+            list(CorrectionKind),
+        ),
+        Asked(
+            "lifecycle_looks_overdue", "Looks that are overdue by 30 s or more; NaN while the database does not answer"
+        ),
+        Asked("lifecycle_look_overdue_seconds_max", "For how long the oldest of them was due"),
+        Asked(
+            "lifecycle_without_workflow",
+            "Managers, graphs, due times and webhooks that no workflow carries; NaN while the database does not answer",
+        ),
+    )

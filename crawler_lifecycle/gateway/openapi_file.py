@@ -17,11 +17,12 @@ def text() -> str:
     from crawler_lifecycle.gateway.access.operations import Entrance
 
     from .app import create_app
+    from .parts import Gateway
 
     # No request is served, so nothing behind the routes is needed.
     nothing: Any = None
     store = Store(**{port.name: nothing for port in fields(Store)})
-    app = create_app(store, nothing, nothing, entrance=Entrance(), sweep_s=None)
+    app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), sweep_s=None))
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -8,9 +8,8 @@ import sys
 
 from pydantic import SecretStr
 
-from crawler_lifecycle.adapters.scheduler import HttpSchedulerClient
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import build_archive, build_bundles
+from crawler_lifecycle.compose import build_archive, build_bundles, build_scheduler
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
 from crawler_lifecycle.gateway.access.limits import Quota
@@ -28,6 +27,7 @@ from crawler_lifecycle.web.listening import Unservable, bind, run
 from crawler_lifecycle.web.origins import named_hosts, own_page_only
 
 from .app import create_app
+from .parts import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -65,33 +65,28 @@ def serve(settings: Settings) -> int:
         return 1
     if not is_loopback(listen.host):
         logger.info("tokens travel as they are; a proxy in front has to add TLS")
-    token = settings.scheduler.token
-    scheduler = HttpSchedulerClient(
-        settings.scheduler.url,
-        min(settings.scheduler.timeout_s, SCHEDULER_TIMEOUT_S),
-        token=token.get_secret_value() if token else None,
-    )
+    scheduler = build_scheduler(settings, SCHEDULER_TIMEOUT_S)
     workflows = Workflows()
     connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
-    app = create_app(
+    gateway = Gateway(
         store,
         workflows,
         scheduler,
         entrance=entrance,
         archive=archive,
         logs=task_logs,
-        files=live_files,
+        live_files=live_files,
         bundles=bundles,
         elsewhere=kind.files_elsewhere(),
         sweep_s=listen.sweep_s,
         catalogue_s=CATALOGUE_S,
-        webhooks=settings.webhooks.rules,
+        webhook_rules=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:
-        return run("gateway", app, bound)
+        return run("gateway", create_app(gateway), bound)
     finally:
         traces.close()
         scheduler.close()

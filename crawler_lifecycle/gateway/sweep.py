@@ -8,7 +8,7 @@ what a manager is told only wakes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,13 +22,8 @@ from crawler_lifecycle.domain.run import RunStatus, StopRequest
 from crawler_lifecycle.gateway.graphs.commands import GraphCommands
 from crawler_lifecycle.gateway.managers.commands import ManagerCommands
 from crawler_lifecycle.gateway.runs.commands import Commands
-from crawler_lifecycle.ports.graphs import GraphRow
-from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
-from crawler_lifecycle.store.graphs.graphs import GraphStore
-from crawler_lifecycle.store.managers.managers import ManagerStore
-from crawler_lifecycle.store.runs.reads import RunReader
-from crawler_lifecycle.store.runs.wake_ups import SweepStore
+from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 
 logger = logging.getLogger(__name__)
@@ -39,10 +34,8 @@ GRACE = timedelta(seconds=10)
 SILENT = timedelta(minutes=15)
 #: A row that stays is tried again ever more rarely: each signal is an event in a workflow's history.
 RETRY_MAX = timedelta(minutes=10)
-
-
-#: Managers that are read at once.
-PAGE = 200
+#: Managers of one status that one round reads: more than may be open.
+MANAGERS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +43,9 @@ class _Left:
     """Something that did not reach Temporal."""
 
     what: str
-    row: RunRow | ManagerRow | GraphRow
     bring: Callable[[], Awaitable[object]]
-
-    def __str__(self) -> str:
-        if isinstance(self.row, RunRow):
-            return f"the {self.what} of run {self.row.run_id}"
-        if isinstance(self.row, GraphRow):
-            return f"the {self.what} of graph {self.row.graph_id}"
-        return f"the {self.what} of manager {self.row.manager_id}"
+    unreadable: str | None = None
+    """Why its row cannot be read."""
 
 
 class Sweep:
@@ -66,10 +53,7 @@ class Sweep:
 
     def __init__(
         self,
-        sweep: SweepStore,
-        runs: RunReader,
-        managers: ManagerStore,
-        graphs: GraphStore,
+        store: Store,
         workflows: Workflows,
         commands: Commands,
         manager_commands: ManagerCommands,
@@ -78,10 +62,7 @@ class Sweep:
         every_s: float = 15.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._sweep = sweep
-        self._runs = runs
-        self._managers = managers
-        self._graphs = graphs
+        self._store = store
         self._workflows = workflows
         self._commands = commands
         self._manager_commands = manager_commands
@@ -100,37 +81,32 @@ class Sweep:
 
     async def once(self) -> int:
         """One round; how many runs, managers and graphs it started or told. Raises ``LifecycleError``."""
-        found = await run_in_threadpool(self._found)
-        names = {str(one) for one in found}
+        found = await run_in_threadpool(lambda: list(self._found()))
+        names = {one.what for one in found}
         self._tried = {name: value for name, value in self._tried.items() if name in names}
         return sum([await self._mend(one) for one in found])
 
-    def _found(self) -> list[_Left]:
-        due = self._clock() - GRACE
-        commands, tell = self._commands, self._manager_commands.tell
-        found = [_Left("start", row, partial(commands.take_over, row)) for row in self._sweep.unowned_runs(due)]
-        found += [_Left("stop", row, partial(self._tell, row)) for row in self._sweep.unheard_stops(due)]
-        new = [row for row in self._all(RunStatus.INITIALIZING) if row.owner_run_id is None]
-        found += [_Left("start", row, partial(tell, row)) for row in new if row.updated_at <= due]
-        stopping = self._all(RunStatus.STOPPING)
-        found += [_Left("stop", row, partial(tell, row)) for row in stopping if row.updated_at <= due]
-        graphs, tell_graph = self._graphs.untold_graphs(due, self._clock() - SILENT), self._graph_commands.tell
-        return found + [_Left("stop" if row.stop else "wake-up", row, partial(tell_graph, row)) for row in graphs]
-
-    def _all(self, status: RunStatus) -> list[ManagerRow]:
-        found: list[ManagerRow] = []
-        while True:
-            before = found[-1].manager_id if found else None
-            page = self._managers.list_managers(before, PAGE, status=status)
-            found += page
-            if len(page) < PAGE:
-                return found
+    def _found(self) -> Iterator[_Left]:
+        store, due = self._store, self._clock() - GRACE
+        for run in store.sweep.unowned_runs(due):
+            take_over = partial(self._commands.take_over, run)
+            yield _Left(f"the start of run {run.run_id}", take_over, run.unreadable)
+        for run in store.sweep.unheard_stops(due):
+            yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run), run.unreadable)
+        for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
+            for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
+                if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
+                    tell = partial(self._manager_commands.tell, manager)
+                    yield _Left(f"the {what} of manager {manager.manager_id}", tell)
+        for graph in store.graphs.untold_graphs(due, self._clock() - SILENT):
+            what = "stop" if graph.stop else "wake-up"
+            yield _Left(f"the {what} of graph {graph.graph_id}", partial(self._graph_commands.tell, graph))
 
     async def _mend(self, left: _Left) -> int:
-        if not self._is_due(str(left)):
+        if not self._is_due(left.what):
             return 0
-        if isinstance(left.row, RunRow) and left.row.unreadable is not None:
-            logger.error("%s waits until its row is mended: %s", left, left.row.unreadable)
+        if left.unreadable is not None:
+            logger.error("%s waits until its row is mended: %s", left.what, left.unreadable)
             return 0
         try:
             await left.bring()
@@ -138,19 +114,19 @@ class Sweep:
             try:
                 await self._workflows.ping()
             except TemporalUnavailable:
-                del self._tried[str(left)]
+                del self._tried[left.what]
                 raise
             # It takes others: what it refuses about this one must not hold them up.
-            logger.error("%s is not taken by Temporal: %s", left, error)
+            logger.error("%s is not taken by Temporal: %s", left.what, error)
             return 0
         except Exception:
-            logger.exception("%s could not be brought to Temporal", left)
+            logger.exception("%s could not be brought to Temporal", left.what)
             return 0
-        logger.info("brought %s to Temporal", left)
+        logger.info("brought %s to Temporal", left.what)
         return 1
 
     async def _tell(self, row: RunRow) -> None:
-        logged = await run_in_threadpool(self._runs.cancellations, row.run_id)
+        logged = await run_in_threadpool(self._store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
             last = ours[-1]

@@ -10,10 +10,8 @@ import contextvars
 import json
 import logging
 import os
-import re
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
@@ -28,8 +26,6 @@ from . import redaction
 from .line_writer import LineWriter
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
     from crawler_lifecycle.settings import Settings
 
 #: Longest message, longest other field, longest traceback: in characters.
@@ -238,55 +234,3 @@ def secrets_of(settings: BaseModel) -> set[str]:
         elif isinstance(value, str):
             found |= redaction.secrets_of_url(value)
     return found
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
-
-_RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
-
-
-def _level(method: str, status: int) -> int:
-    """Reads that worked are many and change nothing; a service that fails is something to look at."""
-    if status >= 500:
-        return logging.WARNING
-    return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
-
-
-class RequestLog:
-    """ASGI middleware: every line of a request carries its method, path and run; one line tells how it ended.
-
-    The request's name (``X-Request-Id``) is given further inside, by the guard; here it is read from the answer.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status, began, given = 0, time.monotonic(), b""
-
-        async def told(message: Message) -> None:
-            nonlocal status, given
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                given = next((value for name, value in message.get("headers", ()) if name == b"x-request-id"), b"")
-            await send(message)
-
-        about: dict[str, object] = {"method": scope["method"], "path": scope["path"]}
-        if named := _RUN_PATH.match(scope["path"]):
-            about["run_id"] = int(named[1])
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(**about)
-        try:
-            await self._app(scope, receive, told)
-        finally:
-            level = _level(scope["method"], status)
-            extra: dict[str, object] = {"status": status, "seconds": round(time.monotonic() - began, 4)}
-            if given:
-                extra["http_request"] = given.decode("latin-1")
-            log.log(level, "%s %s: %s", scope["method"], scope["path"], status or "no answer", extra=extra)
-            structlog.contextvars.clear_contextvars()

@@ -71,16 +71,16 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """The run's row as its workflow itself knows it; it takes a worker to ask it."""
         ...
 
-    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> None:
+    def begin(self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False) -> object:
         """Start a workflow for the stored run with this uid, or find it open. ``repair``: in place of one that was
         lost. Where another run's is open under the id, it starts under one with a part of the uid."""
         ...
 
-    def begin_manager(self, manager_id: int, workflow_id: str) -> None:
+    def begin_manager(self, manager_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored manager, or find it open."""
         ...
 
-    def begin_graph(self, graph_id: int, workflow_id: str) -> None:
+    def begin_graph(self, graph_id: int, workflow_id: str) -> object:
         """Start the workflow of a stored graph, or wake the one that is open."""
         ...
 
@@ -104,7 +104,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Have the run looked at now, also where a step of it waits for its next try. A closed chain is no error."""
         ...
 
-    def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> None:
+    def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
         """Have what an ended attempt has to deliver sent again, or find that going on."""
         ...
 
@@ -267,7 +267,7 @@ class PlanHost(Protocol):
         is known. It is committed where the decision of the cycle cannot be."""
         ...
 
-    def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> None:
+    def begin(self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> object:
         """Make the object: ``__init__``, ``on_start``, and the resume hooks."""
         ...
 

@@ -3,8 +3,3 @@
 It knows the catalogue and the cluster and nothing of runs or databases, so that it can be replaced by a service of
 one's own that speaks the same contract.
 """
-
-from .app import create_app
-from .serve import serve
-
-__all__ = ["create_app", "serve"]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
+from prometheus_client import Counter
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from crawler_lifecycle.domain.bounds import REASON_MAX, words
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired, OtherPlace
-from crawler_lifecycle.observability.metrics import SchedulerMetrics
+from crawler_lifecycle.observability.metrics import Figures
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.protocols import Catalogue
 from crawler_lifecycle.web.origins import Check, programs_only
-from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, install, of_error, unavailable
+from crawler_lifecycle.web.problems import FieldError, JsonBody, Problem, of_error, service, unavailable
 from crawler_lifecycle.web.serving import BodyLimit, Guard, bearer, unauthorised
 from crawler_lifecycle.web.tries import Tries, address_of
 
-from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, TaskAnswer, merged
+from .schemas import CrawlerList, DeploymentAnswer, OnetimeCall, ScheduledCall, merged
 
 API_VERSION = "1.0"
 BODY_MAX = 4 * 1024 * 1024
@@ -30,21 +32,25 @@ _ONETIME = JsonBody(OnetimeCall)
 _SCHEDULED = JsonBody(ScheduledCall)
 
 
+class SchedulerMetrics(Figures):
+    """The scheduler service's figures."""
+
+    def __init__(self) -> None:
+        super().__init__("scheduler")
+        about = "Tasks that were offered, by what became of them"
+        self.tasks = Counter(f"{self.prefix}_tasks", about, ["state"], registry=self.registry)
+        for state in ("created", "existing", "deferred", "refused"):
+            self.tasks.labels(state)
+
+
 def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = "") -> FastAPI:
     """The service over a cluster and a catalogue, with a token for everything but its health. ``listens``: where."""
-    app = FastAPI(
-        title="crawler-lifecycle scheduler service",
-        redirect_slashes=False,
-        version=API_VERSION,
-        docs_url=None,
-        redoc_url=None,
-    )
+    app = service("crawler-lifecycle scheduler service", API_VERSION)
     app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
     app.add_middleware(Guard, check=_known_programs(token, programs_only(listens)))
     metrics = SchedulerMetrics()
     app.add_middleware(metrics.requests)
-    install(app)
-    service = _Service(deployer, catalogue, metrics)
+    offered = _Service(deployer, catalogue, metrics)
 
     @app.post(
         "/v1/deployments/onetime",
@@ -54,7 +60,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
     )
     async def deploy_onetime(call: Annotated[OnetimeCall, Depends(_ONETIME)], response: Response) -> DeploymentAnswer:
         """Put the tasks of a manual or API run onto the cluster, each at most once."""
-        return await service.deploy(call, response)
+        return await offered.deploy(call, response)
 
     @app.post(
         "/v1/deployments/scheduled",
@@ -66,7 +72,7 @@ def create_app(deployer: Deployer, catalogue: Catalogue, *, token: str | None = 
         call: Annotated[ScheduledCall, Depends(_SCHEDULED)], response: Response
     ) -> DeploymentAnswer:
         """Put the tasks of a scheduled run onto the cluster, each at most once."""
-        return await service.deploy(call, response)
+        return await offered.deploy(call, response)
 
     @app.get("/v1/crawlers", operation_id="listCrawlers")
     def list_crawlers() -> CrawlerList:
@@ -119,7 +125,7 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 def public(crawler: CrawlerDefinition) -> dict[str, Any]:
     """A definition as it may be shown: environment values stay here, since people do put passwords there."""
-    shown = dataclasses.asdict(crawler)
+    shown = asdict(crawler)
     shown["env"] = dict.fromkeys(crawler.env, "…")
     return shown
 
@@ -149,8 +155,8 @@ class _Service:
         except ClusterUnavailable as error:
             raise unavailable("cluster_unavailable", str(error), retry_after_s=error.retry_after_s) from error
         for task in deployed:
-            self._metrics.offered(task.state)
-        return DeploymentAnswer(tasks=[TaskAnswer.of(task) for task in deployed])
+            self._metrics.tasks.labels(task.state).inc()
+        return DeploymentAnswer(tasks=[replace(task, reason=words(task.reason, REASON_MAX)) for task in deployed])
 
     def _unknown(self, name: str) -> Problem:
         known = ", ".join(sorted(crawler.name for crawler in self._catalogue.all()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import datetime
 from typing import Annotated, Any
@@ -68,24 +67,10 @@ class ScheduledCall(OnetimeCall):
     due_at: Moment | None = None
 
 
-class TaskAnswer(BaseModel):
-    """Result for one task. ``deferred`` may be offered again, ``refused`` is final; both say why."""
-
-    index: int
-    name: str | None
-    uid: str | None
-    state: str
-    reason: str | None
-
-    @classmethod
-    def of(cls, deployed: Deployed) -> TaskAnswer:
-        return cls(**{**dataclasses.asdict(deployed), "reason": bounds.words(deployed.reason, bounds.REASON_MAX)})
-
-
 class DeploymentAnswer(BaseModel):
-    """One answer for each task of the call."""
+    """One answer for each task of the call. ``deferred`` may be offered again, ``refused`` is final; both say why."""
 
-    tasks: list[TaskAnswer]
+    tasks: list[Deployed]
 
 
 class CrawlerList(BaseModel):

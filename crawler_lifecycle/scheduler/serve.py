@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
-from typing import cast
+import threading
+from typing import Protocol, cast
 
 from crawler_lifecycle import task_tokens
 from crawler_lifecycle.adapters.catalogue import YamlCatalogue
+from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kind import TaskEnvironment, kind_of
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.loopback import is_loopback
+from crawler_lifecycle.domain.retention import DAY_S
 from crawler_lifecycle.observability import logs, redaction
 from crawler_lifecycle.ports.cluster import Deployer
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.web.listening import Unservable, bind, run
 
-from . import housekeeping
 from .app import create_app
-from .housekeeping import Removing
+
+logger = logging.getLogger(__name__)
 
 _TOKEN_MIN = 20
+#: Seconds before the first cleaning.
+FIRST_S = 60.0
+#: Seconds between two cleanings.
+EVERY_S = 3600.0
+#: Seconds after an error, and the most of them.
+RETRY_S = (60.0, EVERY_S)
 
 
 def serve(settings: Settings) -> int:
@@ -38,7 +48,7 @@ def serve(settings: Settings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if removing is not None:
-        housekeeping.start(removing, settings.cluster.keep_days)
+        start_cleaning(removing, settings.cluster.keep_days)
     return run("scheduler service", app, bound)
 
 
@@ -67,6 +77,33 @@ def _token(settings: Settings) -> str | None:
             "to 127.0.0.1"
         )
     return token
+
+
+class Removing(Protocol):
+    """A cluster that keeps files of runs which have ended."""
+
+    def remove_old(self, keep_s: float) -> list[int]: ...
+
+
+def clean(cluster: Removing, keep_days: float) -> None:
+    """Remove what is older, and say so in the log. Raises ``ClusterUnavailable``."""
+    removed = cluster.remove_old(keep_days * DAY_S)
+    if removed:
+        shown = ", ".join(map(str, removed[:20])) + (", …" if len(removed) > 20 else "")
+        logger.info("removed the files of %d runs that ended more than %g days ago: %s", len(removed), keep_days, shown)
+
+
+def start_cleaning(
+    cluster: Removing, keep_days: float, *, first_s: float = FIRST_S, every_s: float = EVERY_S
+) -> threading.Event | None:
+    """Clean in a thread of its own until the event that is returned is set; ``None`` when runs are kept for ever."""
+    if keep_days <= 0:
+        return None
+    done = threading.Event()
+    loop = Loop("the removal of old runs", every_s, first_s=first_s, retry_s=RETRY_S)
+    work = functools.partial(loop.run_in_thread, lambda: clean(cluster, keep_days), done)
+    threading.Thread(target=work, name="housekeeping", daemon=True).start()
+    return done
 
 
 def _deployer(settings: Settings) -> tuple[Deployer, Removing | None]:

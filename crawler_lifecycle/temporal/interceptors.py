@@ -136,9 +136,13 @@ class _Activity(ActivityInboundInterceptor):
             answer = await super().execute_activity(input)
         except BaseException as error:
             failed(info.activity_type, error)
-            raise
+            later = _later(error, info)
+            if later is None:
+                raise
+            raise later.with_traceback(error.__traceback__) from error.__cause__
         seconds = time.monotonic() - began
-        completed(info.activity_type, input.args[0] if input.args else None, answer, seconds)
+        if recorder := _RECORDERS.get(info.activity_type):
+            recorder(input.args[0] if input.args else None, answer, seconds)
         log.debug("%s done in %.3f s", info.activity_type, seconds)
         return answer
 
@@ -215,13 +219,6 @@ class _Calls(WorkflowOutboundInterceptor):
         return super().start_activity(input)
 
 
-def completed(name: str, order: object, answer: object, seconds: float) -> None:
-    """An activity answered ``order`` after ``seconds``."""
-    recorder = _RECORDERS.get(name)
-    if recorder is not None:
-        recorder(order, answer, seconds)
-
-
 def failed(name: str, error: BaseException) -> None:
     """A try of an activity failed; the line about it is the SDK's."""
     if meters.expected(error):
@@ -275,8 +272,8 @@ _RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
 }
 
 
-class RetryAfterInterceptor(Interceptor):
-    """Has a failed try wait as long as the other side asked, within its retry policy.
+def _later(error: BaseException, info: activity.Info) -> ApplicationError | None:
+    """The same error, with the wait that the other side asked for before the next try; ``None``: it asked for none.
 
     Whoever is asked knows best when to come back ("Retry-After"). Adapters put that into
     ``LifecycleError.retry_after_s``; here it becomes Temporal's delay of the next try. A shorter wait than the policy's
@@ -284,23 +281,11 @@ class RetryAfterInterceptor(Interceptor):
     longer one than the policy's longest is not taken either: a stop is tried again after 15 s, whatever an overloaded
     API server would rather have.
     """
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _RetryAfter(next)
-
-
-class _RetryAfter(ActivityInboundInterceptor):
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        try:
-            return await super().execute_activity(input)
-        except LifecycleError as error:
-            if not error.retryable or error.retry_after_s is None:
-                raise
-            info = activity.info()
-            asked = min(timedelta(seconds=error.retry_after_s), longest(info.retry_policy))
-            delay = max(asked, interval(info.retry_policy, info.attempt))
-            later = ApplicationError(str(error), type=error.code, next_retry_delay=delay)
-            raise later.with_traceback(error.__traceback__) from error.__cause__
+    if not isinstance(error, LifecycleError) or not error.retryable or error.retry_after_s is None:
+        return None
+    asked = min(timedelta(seconds=error.retry_after_s), longest(info.retry_policy))
+    delay = max(asked, interval(info.retry_policy, info.attempt))
+    return ApplicationError(str(error), type=error.code, next_retry_delay=delay)
 
 
 def longest(policy: RetryPolicy | None) -> timedelta:
@@ -314,13 +299,10 @@ def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
     """The wait of the policy after this try (they count from 1)."""
     if policy is None:
         return timedelta(0)
-    most = longest(policy)
-    grown = policy.initial_interval.total_seconds()
-    for _ in range(attempt - 1):
-        if grown >= most.total_seconds() or policy.backoff_coefficient <= 1:
-            break
-        grown *= policy.backoff_coefficient
-    return min(timedelta(seconds=grown), most)
+    most_s = longest(policy).total_seconds()
+    # More doublings than a hundred reach every longest wait, and at last no number holds them.
+    grown_s = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** min(attempt - 1, 100)
+    return timedelta(seconds=min(grown_s, most_s))
 
 
 class HeartbeatInterceptor(Interceptor):

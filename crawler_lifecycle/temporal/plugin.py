@@ -27,7 +27,7 @@ from crawler_lifecycle.observability import redaction
 
 from .converter import TolerantPayloadConverter
 from .floods import FewSignals
-from .interceptors import Observing, RetryAfterInterceptor
+from .interceptors import Observing
 
 #: The dev server of the embedded default; used when neither environment nor a profile names an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
@@ -202,7 +202,7 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
             payload_codec=codec,
             failure_converter_class=HidingFailureConverter if codec is not None else RedactingFailureConverter,
         ),
-        interceptors=[RetryAfterInterceptor(), Observing()],
+        interceptors=[Observing()],
         workflow_runner=FewSignals(),
     )
 

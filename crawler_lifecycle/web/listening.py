@@ -17,8 +17,6 @@ from fastapi import FastAPI
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crawler_lifecycle.observability.logs import RequestLog
-
 from .problems import Problem
 from .serving import HEAD_MAX
 
@@ -159,7 +157,7 @@ def run(name: str, app: FastAPI, bound: socket.socket) -> int:
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
-        RequestLog(app),
+        app,
         http=Connection,
         ws="none",
         log_config=None,

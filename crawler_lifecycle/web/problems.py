@@ -200,11 +200,14 @@ class _Documented(APIRoute):
                 self.openapi_extra = one.call.openapi
 
 
-def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda document: None) -> None:
-    """Make every error of the app a problem document, and describe that in its OpenAPI document.
+def service(
+    title: str, version: str, describe: Callable[[dict[str, Any]], None] = lambda document: None, **options: Any
+) -> FastAPI:
+    """An app without routes. Each of its errors is a problem document, and its OpenAPI document says so.
 
-    ``describe`` may add to that document what only this app knows.
+    ``describe`` may add to that document what only this app knows; ``options`` are those of ``FastAPI``.
     """
+    app = FastAPI(title=title, version=version, redirect_slashes=False, docs_url=None, redoc_url=None, **options)
     app.router.route_class = _Documented
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(LifecycleError, _on_domain)
@@ -219,6 +222,7 @@ def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda do
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    return app
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
@@ -227,7 +231,7 @@ def install(app: FastAPI, describe: Callable[[dict[str, Any]], None] = lambda do
 class JsonBody(Generic[T]):
     """A FastAPI dependency that reads the request's body as a ``T``, strictly.
 
-    ``optional`` allows an empty body, which then is read as ``{}``. Raises ``Problem``: 400, 415 or 422. ``install``
+    ``optional`` allows an empty body, which then is read as ``{}``. Raises ``Problem``: 400, 415 or 422. ``service``
     has routes document the bodies that they read so.
     """
 

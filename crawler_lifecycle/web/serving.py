@@ -6,6 +6,7 @@ import asyncio
 import base64
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable
 
@@ -31,14 +32,18 @@ ONCE = (
     *("idempotency-key", "last-event-id", "if-none-match"),
 )
 
+#: Where in the scope stands what the line about a request tells beside its end: who called, and what.
+ABOUT = "lifecycle.about"
+_RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
 _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 class Guard:
-    """The outermost ASGI middleware: checks heads, names each request, and turns crashes into problem documents.
+    """The ASGI middleware around what serves: checks heads, names each request, and turns crashes into problem
+    documents. One line of the log tells how each request ended.
 
     A ``Problem`` raised by anything inside becomes its answer. The name of the request is the caller's
-    ``X-Request-Id`` or a new one; it is in the answer and in every log line of the request.
+    ``X-Request-Id`` or a new one; it is in the answer and, with method, path and run, in every log line of the request.
     """
 
     def __init__(self, app: ASGIApp, *, check: Check | None = None) -> None:
@@ -55,32 +60,46 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if _REQUEST_NAME.fullmatch(given) else uuid.uuid4().hex
-        started = False
+        status, began = 0, time.monotonic()
 
         async def watched(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 _mark(message, name)
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(http_request=name):
+        method, path = scope["method"], scope["path"]
+        about = {"http_request": name, "method": method, "path": path}
+        if named := _RUN_PATH.match(path):
+            about["run_id"] = int(named[1])
+        with structlog.contextvars.bound_contextvars(**about):
             try:
                 problem = _check_head(scope, headers) or (self._check(scope, headers) if self._check else None)
                 if problem is not None:
                     raise problem
                 await self._app(scope, receive, watched)
             except Problem as problem:
-                if not started:
+                if not status:
                     await problem.response()(scope, receive, watched)
             except Exception:
-                logger.exception("%s %s failed", scope["method"], scope["path"])
-                if not started:
+                logger.exception("%s %s failed", method, path)
+                if not status:
                     detail = f"This is a bug in the service; its log has the details under http_request {name}"
                     await Problem(500, "internal_error", detail).response()(scope, receive, watched)
                 else:
                     # The status was sent; only a cut connection can tell the client that the rest is missing.
                     raise
+            finally:
+                extra = {**scope.get(ABOUT, {}), "status": status, "seconds": round(time.monotonic() - began, 4)}
+                logger.log(_level(method, status), "%s %s: %s", method, path, status or "no answer", extra=extra)
+
+
+def _level(method: str, status: int) -> int:
+    """Reads that worked are many and change nothing; a service that fails is something to look at."""
+    if status >= 500:
+        return logging.WARNING
+    return logging.DEBUG if method in ("GET", "HEAD") and 0 < status < 400 else logging.INFO
 
 
 def _mark(message: Message, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from .problems import Problem
 
@@ -38,6 +38,23 @@ class Bucket:
         return self._left + (now - self._at) * self._rate >= self._size
 
 
+class Buckets:
+    """A bucket for each key; those that are full again are forgotten when there are very many."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: dict[Hashable, Bucket] = {}
+
+    def take(self, key: Hashable, rate: float, size: float | None = None) -> float:
+        """Take one; 0.0, or the seconds until there is one."""
+        now = self._clock()
+        if key not in self._buckets and len(self._buckets) >= REMEMBERED:
+            self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
+            if len(self._buckets) >= REMEMBERED:
+                del self._buckets[next(iter(self._buckets))]
+        return self._buckets.setdefault(key, Bucket(rate, now, size)).take(now)
+
+
 class Tries:
     """Wrong tokens at every door of one process, counted by the address that they came from.
 
@@ -45,24 +62,13 @@ class Tries:
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._buckets: dict[str, Bucket] = {}
-        self._wait_until: dict[str, float] = {}
+        self._buckets = Buckets(clock)
 
     def wrong(self, address: str) -> None:
         """Count a wrong token. Raises ``Problem`` 429 when too many came from there before."""
-        now = self._clock()
-        wait = self._wait_until.get(address, 0.0) - now
-        if wait > 0:
+        if wait := self._buckets.take(address, WRONG_PER_S, WRONG_MAX):
             detail = f"Too many wrong tokens came from {address}; send a right one, or wait {math.ceil(wait)} s"
             raise too_many("rate_limited", detail, wait)
-        if len(self._buckets) >= REMEMBERED:
-            self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.full(now)}
-            self._wait_until = {known: until for known, until in self._wait_until.items() if until > now}
-        if len(self._buckets) >= REMEMBERED:
-            del self._buckets[next(iter(self._buckets))]
-        bucket = self._buckets.setdefault(address, Bucket(WRONG_PER_S, now, WRONG_MAX))
-        self._wait_until[address] = now + bucket.take(now)
 
 
 def address_of(client: tuple[str, int] | None) -> str:

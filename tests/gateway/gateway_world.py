@@ -24,10 +24,7 @@ from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest, Ver
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
-from crawler_lifecycle.gateway.graphs.commands import GraphCommands
-from crawler_lifecycle.gateway.managers.commands import ManagerCommands
-from crawler_lifecycle.gateway.runs.commands import Commands
-from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.sweep import Sweep
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunHandle
 from crawler_lifecycle.ports.schedules import DueOrder
@@ -205,9 +202,12 @@ class World:
     def app(self) -> FastAPI:
         return self.new_app()
 
-    def new_app(self, **options: Any) -> FastAPI:
+    def gateway(self, **options: Any) -> Gateway:
         options = {"entrance": Entrance(), "sweep_s": None, "clock": self.clock, **options}
-        return create_app(self.store, self.workflows, self.scheduler, **options)
+        return Gateway(self.store, self.workflows, self.scheduler, **options)
+
+    def new_app(self, **options: Any) -> FastAPI:
+        return create_app(self.gateway(**options))
 
     @contextmanager
     def client(self, app: FastAPI | None = None) -> Iterator[TestClient]:
@@ -215,23 +215,7 @@ class World:
             yield client
 
     def sweep(self) -> Sweep:
-        commands = Commands(
-            self.store.initiation,
-            self.store.additions,
-            self.store.stops,
-            self.store.runs,
-            self.workflows,
-            Crawlers(self.scheduler),
-            self.clock,
-        )
-        managers = ManagerCommands(
-            self.store.managers, self.store.plans, self.workflows, Crawlers(self.scheduler), self.clock
-        )
-        graphs = GraphCommands(
-            self.store.graphs, self.store.plans, self.workflows, Crawlers(self.scheduler), self.clock
-        )
-        readers = (self.store.sweep, self.store.runs, self.store.managers, self.store.graphs)
-        return Sweep(*readers, self.workflows, commands, managers, graphs, every_s=15, clock=self.clock)
+        return self.gateway().sweep(15)
 
     # --- what a workflow would do -------------------------------------------------------------------------------
 

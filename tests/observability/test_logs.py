@@ -217,7 +217,7 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
-    transport = httpx.ASGITransport(logs.RequestLog(Guard(_app)), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(Guard(_app), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         answer = await client.post("/v1/runs/7/stop", headers={"X-Request-Id": "mine-1"})
         other = await client.get("/v1/runs", headers={"X-Request-Id": "bad id\x7f"})
@@ -225,7 +225,7 @@ async def test_lines_of_a_request_carry_its_name_and_run(lines: Lines) -> None:
         await client.get("/v1/runs")
     assert answer.headers.get_list("x-request-id") == ["mine-1"]
     assert len(other.headers.get_list("x-request-id")) == 1
-    ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.observability.logs")]
+    ours = [line for line in lines() if line["logger"] in ("inner", "crawler_lifecycle.web.serving")]
     assert [line["http_request"] for line in ours[:2]] == ["mine-1", "mine-1"]
     assert [line["run_id"] for line in ours[:2]] == [7, 7]
     assert ours[1]["status"] == 202

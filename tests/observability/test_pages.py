@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.cli.main import build
 from crawler_lifecycle.gateway.metrics import Metrics as GatewayMetrics
-from crawler_lifecycle.observability.metrics import SchedulerMetrics
+from crawler_lifecycle.scheduler.app import SchedulerMetrics
 from crawler_lifecycle.settings import Settings
 from tests.support.temporal import temporal_binary
 
@@ -158,7 +158,7 @@ def test_the_temporal_cli_knows_these_commands_and_options(page: str, line: str)
 
 
 @pytest.mark.parametrize(("text", "prefix"), [
-    (GatewayMetrics().text().decode(), "crawler_lifecycle_gateway_"),
+    (bytes(GatewayMetrics().answer().body).decode(), "crawler_lifecycle_gateway_"),
     (bytes(SchedulerMetrics().answer().body).decode(), "crawler_lifecycle_scheduler_"),
 ])  # fmt: skip
 def test_the_figures_of_the_services_are_those_of_the_page(text: str, prefix: str) -> None:

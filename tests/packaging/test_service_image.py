@@ -91,8 +91,8 @@ def test_the_locked_packages_are_enough(archive: Path, tmp_path: Path) -> None:
                 inside.extractall(tmp_path, filter="fully_trusted")
     site = tmp_path / service_image.site_packages()[1:]
     code = (
-        "import crawler_lifecycle.worker.process, crawler_lifecycle.gateway.serve, crawler_lifecycle.scheduler, boto3,"
-        " kubernetes, pusher, opentelemetry.sdk, pymysql, alembic; print(crawler_lifecycle.__file__)"
+        "import crawler_lifecycle.worker.process, crawler_lifecycle.gateway.serve, crawler_lifecycle.scheduler.serve,"
+        " boto3, kubernetes, pusher, opentelemetry.sdk, pymysql, alembic; print(crawler_lifecycle.__file__)"
     )
     clean = {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=clean, cwd=tmp_path, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from crawler_lifecycle.scheduler import housekeeping
+from crawler_lifecycle.scheduler import serve
 
 
 class Cluster:
@@ -33,7 +33,7 @@ def test_what_was_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     cluster = Cluster([*range(1, 31)], [])
     for _ in range(2):
-        housekeeping.clean(cluster, 14)
+        serve.clean(cluster, 14)
     assert cluster.asked == [14 * 86_400.0] * 2
     [said] = caplog.messages
     assert said.startswith("removed the files of 30 runs that ended more than 14 days ago: 1, 2, 3,")
@@ -43,9 +43,9 @@ def test_what_was_removed_is_said(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_goes_on_after_a_failure_until_it_is_told_to_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping, "RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(serve, "RETRY_S", (0.01, 0.01))
     cluster = Cluster(ClusterUnavailable("no disk"), ValueError("a flaw of ours"))
-    done = housekeeping.start(cluster, 1, first_s=0, every_s=0.01)
+    done = serve.start_cleaning(cluster, 1, first_s=0, every_s=0.01)
     assert done is not None
     assert cluster.thrice.wait(60)
     done.set()
@@ -53,4 +53,4 @@ def test_it_goes_on_after_a_failure_until_it_is_told_to_end(
 
 
 def test_for_ever_is_for_ever() -> None:
-    assert housekeeping.start(Cluster(), 0, first_s=0, every_s=0.01) is None
+    assert serve.start_cleaning(Cluster(), 0, first_s=0, every_s=0.01) is None

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
-from crawler_lifecycle.scheduler import create_app
+from crawler_lifecycle.scheduler.app import create_app
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer
 from tests.support.run_refs import run_ref
 
@@ -221,7 +221,9 @@ def test_the_schema(client: TestClient) -> None:
 
 # --- the process ------------------------------------------------------------------------------------------------------
 
-CODE = "import sys; from crawler_lifecycle.scheduler import serve; from crawler_lifecycle.settings import Settings; "
+CODE = (
+    "import sys; from crawler_lifecycle.scheduler.serve import serve; from crawler_lifecycle.settings import Settings; "
+)
 CODE += "sys.exit(serve(Settings.load()))"
 
 

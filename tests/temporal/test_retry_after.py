@@ -19,7 +19,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Throttled
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
-from crawler_lifecycle.temporal.interceptors import RetryAfterInterceptor, interval
+from crawler_lifecycle.temporal.interceptors import Observing, interval
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.support.temporal import temporal_server
 
@@ -40,11 +40,10 @@ async def _outcome(error: BaseException, attempt: int = 1) -> BaseException:
     environment = ActivityEnvironment()
     environment.info = environment.default_info()
     environment.info = type(environment.info)(**{**vars(environment.info), "retry_policy": POLICY, "attempt": attempt})
-    around = RetryAfterInterceptor().intercept_activity(_Raises(error))
-    nothing: Any = None
+    around = Observing().intercept_activity(_Raises(error))
 
     async def tried() -> Any:
-        return await around.execute_activity(nothing)
+        return await around.execute_activity(ExecuteActivityInput(tried, [], None, {}))
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 (which one, is for the caller to say)
         await environment.run(tried)

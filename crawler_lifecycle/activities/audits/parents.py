@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Reads rows of one kind behind a number; begins the workflow of one.
 Read = Callable[[int, int], Sequence[LiveParent]]
-Begin = Callable[[int, str], None]
+Begin = Callable[[int, str], object]
 #: Seconds that a due time has, beyond all it may be late, until it is taken for missed: its workflow may be at work.
 SETTLE_S = 60.0
 #: The kinds, as ``LiveParent.what`` has them.

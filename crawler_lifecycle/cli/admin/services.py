@@ -115,7 +115,7 @@ def scheduler() -> int:
     keep_files_private()
     nearby.join("scheduler")
     settings = load_settings()
-    from crawler_lifecycle.scheduler import serve
+    from crawler_lifecycle.scheduler.serve import serve
 
     return serve(settings)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.tries import REMEMBERED, Bucket, too_many
+from crawler_lifecycle.web.tries import Buckets, too_many
 
 #: Requests being served at once for all callers together; streams do not count among them.
 REQUESTS_MAX = 500
@@ -36,8 +36,7 @@ class RateLimits:
 
     def __init__(self, quota: Quota | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._quota = quota
-        self._clock = clock
-        self._buckets: dict[tuple[str, bool], Bucket] = {}
+        self._buckets = Buckets(clock)
         self._requests: dict[str, int] = {}
         self._streams: dict[str, int] = {}
         self._serving = {False: 0, True: 0}
@@ -46,14 +45,8 @@ class RateLimits:
         """Count one request. Raises ``Problem`` 429 with ``Retry-After`` when the caller is over its rate."""
         if self._quota is None or caller is None:
             return
-        now = self._clock()
         rate = self._quota.writes_per_s if writes else self._quota.reads_per_s
-        key = (caller, writes)
-        if key not in self._buckets:
-            self._forget(now)
-            self._buckets[key] = Bucket(rate, now)
-        wait = self._buckets[key].take(now)
-        if wait:
+        if wait := self._buckets.take((caller, writes), rate):
             what = "requests that change something" if writes else "requests that read"
             detail = f"More than {rate:g} {what} a second with this token; wait {math.ceil(wait)} s"
             raise too_many("rate_limited", detail, wait)
@@ -90,10 +83,6 @@ class RateLimits:
             yield
         finally:
             self._serving[stream] -= 1
-
-    def _forget(self, now: float) -> None:
-        if len(self._buckets) >= REMEMBERED:
-            self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.full(now)}
 
 
 class Serving:

@@ -29,7 +29,7 @@ from crawler_lifecycle import task_tokens
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.web.origins import Check, own_page_only
 from crawler_lifecycle.web.problems import Problem
-from crawler_lifecycle.web.serving import bearer, password, unauthorised
+from crawler_lifecycle.web.serving import ABOUT, bearer, password, unauthorised
 from crawler_lifecycle.web.tries import address_of
 
 from .limits import Quota, RateLimits
@@ -250,7 +250,7 @@ class AuthenticationMiddleware:
             raise Problem(403, "foreign_origin", "Origin: missing; send the form from a page of this gateway")
         address = address_of(scope.get("client"))
         if access.role is None:
-            with _called(self._known(headers, address), operation):
+            with _called(scope, self._known(headers, address), operation):
                 await self._app(scope, receive, send)
             return
         caller = self._caller(headers, access, address, writes=scope["method"] not in ("GET", "HEAD"))
@@ -263,9 +263,9 @@ class AuthenticationMiddleware:
         scope["lifecycle.stream"] = stream
         # Whoever logs in has places for streams of their own: people share a token, and each has several tabs.
         place = f"login {caller.login}" if stream and caller and caller.login else name
-        with self._limits.slot(place, stream=stream), _called(caller, operation):
+        with self._limits.slot(place, stream=stream), _called(scope, caller, operation):
             if caller is None or access.writes:
-                await self._app(scope, receive, _audited(send) if access.writes else send)
+                await self._app(scope, receive, send)
             else:
                 await self._until_revoked(headers, access, scope, receive, send)
 
@@ -410,24 +410,13 @@ def _waits(scope: Scope) -> bool:
 
 
 @contextlib.contextmanager
-def _called(caller: Caller | None, operation: str | None) -> Iterator[None]:
-    """The caller for ``caller_name`` and for every log line of the request."""
+def _called(scope: Scope, caller: Caller | None, operation: str | None) -> Iterator[None]:
+    """The caller for ``caller_name``, and for every log line of the request."""
     token = _CALLER.set(caller)
+    about = {"caller": caller.name if caller else None, "operation": operation}
+    scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
     try:
-        with structlog.contextvars.bound_contextvars(
-            **({"caller": caller.name} if caller else {}), **({"operation": operation} if operation else {})
-        ):
+        with structlog.contextvars.bound_contextvars(**scope[ABOUT]):
             yield
     finally:
         _CALLER.reset(token)
-
-
-def _audited(send: Send) -> Send:
-    """``send`` that leaves one line about each command; who, what and which request stand beside it."""
-
-    async def audited(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            logger.info("answered %d", message["status"])
-        await send(message)
-
-    return audited

@@ -25,143 +25,124 @@ its own run, that of its runner (`CRAWL_UPLOAD_TOKEN`) for `uploadFiles` of its 
 
 _CRAWL = {"path": "shops", "kind": "crawl", "job": {"crawler": "plain"}}
 
-#: Bodies that work as they are on `crawlctl dev` with its example crawlers.
-EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+#: Bodies that work as they are on `crawlctl dev` with its example crawlers: a name -> what it is, and the body.
+EXAMPLES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "startRun": {
-        "plain": {"summary": "One process, everything by default", "value": {"crawler": "plain"}},
-        "arguments": {
-            "summary": "With arguments, tags, and who asked",
-            "value": {
-                "crawler": "plain",
-                "args": {"max_pages": "10"},
-                "tags": ["nightly"],
-                "requested_by": "ada@example.com",
-            },
-        },
-        "tasks": {
-            "summary": "Several tasks, two at once",
-            "value": {
+        "plain": ("One process, everything by default", {"crawler": "plain"}),
+        "arguments": (
+            "With arguments, tags, and who asked",
+            {"crawler": "plain", "args": {"max_pages": "10"}, "tags": ["nightly"], "requested_by": "ada@example.com"},
+        ),
+        "tasks": (
+            "Several tasks, two at once",
+            {
                 "crawler": "plain",
                 "tasks": [{"args": {"max_pages": "3"}}, {"args": {"max_pages": "4"}}, {"args": {"max_pages": "5"}}],
                 "max_parallel_tasks": 2,
             },
-        },
+        ),
     },
     "stopRun": {
-        "graceful": {"summary": "Let it finish what it has begun", "value": {"reason": "wrong site"}},
-        "force": {"summary": "At once", "value": {"force": True, "reason": "it ignores the stop"}},
+        "graceful": ("Let it finish what it has begun", {"reason": "wrong site"}),
+        "force": ("At once", {"force": True, "reason": "it ignores the stop"}),
     },
     "resumeRun": {
-        "rest": {"summary": "What did not succeed", "value": {}},
-        "everything": {"summary": "All of a COMPLETED run again", "value": {"rerun": True}},
+        "rest": ("What did not succeed", {}),
+        "everything": ("All of a COMPLETED run again", {"rerun": True}),
     },
-    "addTasks": {
-        "two": {"summary": "Two more tasks", "value": {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]}}
-    },
+    "addTasks": {"two": ("Two more tasks", {"tasks": [{"args": {"max_pages": "2"}}, {"args": {}}]})},
     "uploadFiles": {
-        "part": {
-            "summary": "The first part",
-            "value": {"part": 0, "bytes": 8388608, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="},
-        },
-        "end": {"summary": "The end", "value": {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}},
+        "part": ("The first part", {"part": 0, "bytes": 8388608, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}),
+        "end": ("The end", {"part": None, "bytes": 212, "md5": "ljbXaAaYAZ4Bqjt9vL2OPg=="}),
     },
     "startManager": {
-        "items": {
-            "summary": "A crawler, once for each item that is added",
-            "value": {"crawler": "plain", "flow_id": "shops-2026-11-20", "options": {"max_running": 20, "retries": 3}},
-        },
-        "class": {
-            "summary": "A class of a plans worker",
-            "value": {"plan": "shops.managers:ShopsManager", "argv": ["--max-running-jobs", "20"], "tags": ["nightly"]},
-        },
+        "items": (
+            "A crawler, once for each item that is added",
+            {"crawler": "plain", "flow_id": "shops-2026-11-20", "options": {"max_running": 20, "retries": 3}},
+        ),
+        "class": (
+            "A class of a plans worker",
+            {"plan": "shops.managers:ShopsManager", "argv": ["--max-running-jobs", "20"], "tags": ["nightly"]},
+        ),
     },
     "addJobs": {
-        "page": {
-            "summary": "The last two items",
-            "value": {"jobs": [{"spider_args": {"max_pages": 2}}, {"spider_args": {"max_pages": 3}}], "seal": True},
-        }
+        "page": (
+            "The last two items",
+            {"jobs": [{"spider_args": {"max_pages": 2}}, {"spider_args": {"max_pages": 3}}], "seal": True},
+        )
     },
     "stopManager": {
-        "graceful": {"summary": "With its runs", "value": {"reason": "wrong list"}},
-        "leave": {"summary": "Its runs go on", "value": {"leave": True}},
+        "graceful": ("With its runs", {"reason": "wrong list"}),
+        "leave": ("Its runs go on", {"leave": True}),
     },
-    "capManager": {"ten": {"summary": "At most ten at once", "value": {"cap": 10}}},
+    "capManager": {"ten": ("At most ten at once", {"cap": 10})},
     "putSchedule": {
-        "nightly": {
-            "summary": "A run each night, by the clock of Berlin",
-            "value": {"run": {"crawler": "services"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
-        },
-        "hourly": {
-            "summary": "A run each hour; what overlaps waits",
-            "value": {"run": {"crawler": "services"}, "every_s": 3600, "overlap": "queue"},
-        },
+        "nightly": (
+            "A run each night, by the clock of Berlin",
+            {"run": {"crawler": "services"}, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
+        ),
+        "hourly": (
+            "A run each hour; what overlaps waits",
+            {"run": {"crawler": "services"}, "every_s": 3600, "overlap": "queue"},
+        ),
     },
-    "pauseSchedule": {"reason": {"summary": "With a reason", "value": {"reason": "a migration"}}},
-    "triggerSchedule": {"by": {"summary": "With a name", "value": {"requested_by": "ann"}}},
+    "pauseSchedule": {"reason": ("With a reason", {"reason": "a migration"})},
+    "triggerSchedule": {"by": ("With a name", {"requested_by": "ann"})},
     "backfillSchedule": {
-        "night": {
-            "summary": "The due times of one night",
-            "value": {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"},
-        }
+        "night": ("The due times of one night", {"after": "2026-11-21T22:00:00Z", "until": "2026-11-22T06:00:00Z"})
     },
     "putWebhook": {
-        "ends": {
-            "summary": "The end of each run of two crawlers that failed",
-            "value": {
+        "ends": (
+            "The end of each run of two crawlers that failed",
+            {
                 "url": "https://hooks.example.com/crawls",
                 "secrets": ["env:CRAWL_HOOK"],
                 "events": ["run.ended"],
                 "crawlers": ["services", "operations"],
                 "statuses": ["FAILED"],
             },
-        },
-        "rotating": {
-            "summary": "Everything about runs, while the secret changes",
-            "value": {
+        ),
+        "rotating": (
+            "Everything about runs, while the secret changes",
+            {
                 "url": "https://hooks.example.com/crawls",
                 "secrets": ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"],
                 "events": ["run.*", "correction.made"],
             },
-        },
+        ),
     },
-    "pauseWebhook": {"reason": {"summary": "With a reason", "value": {"reason": "a migration"}}},
-    "resumeWebhook": {"skip": {"summary": "Without what happened meanwhile", "value": {"skip": True}}},
-    "testWebhook": {"by": {"summary": "With a name", "value": {"requested_by": "ann"}}},
+    "pauseWebhook": {"reason": ("With a reason", {"reason": "a migration"})},
+    "resumeWebhook": {"skip": ("Without what happened meanwhile", {"skip": True})},
+    "testWebhook": {"by": ("With a name", {"requested_by": "ann"})},
     "startGraph": {
-        "small": {
-            "summary": "All of a small graph",
-            "value": {
+        "small": (
+            "All of a small graph",
+            {
                 "id": "nightly-2026-11-22",
                 "steps": [
                     {"path": "books", "kind": "crawl", "job": {"crawler": "plain"}},
                     {"path": "prices", "kind": "crawl", "job": {"crawler": "plain"}, "deps": ["books"]},
                 ],
             },
-        },
-        "large": {
-            "summary": "A draft, whose pages follow",
-            "value": {"id": "wide-2026-11-22", "pages": 3, "fingerprint": "9f86d081884c7d65" * 4},
-        },
+        ),
+        "large": (
+            "A draft, whose pages follow",
+            {"id": "wide-2026-11-22", "pages": 3, "fingerprint": "9f86d081884c7d65" * 4},
+        ),
     },
-    "addGraphPage": {"page": {"summary": "The steps of one page", "value": {"steps": [_CRAWL]}}},
-    "appendSteps": {"one": {"summary": "One more step", "value": {"steps": [_CRAWL | {"deps": ["books"]}]}}},
+    "addGraphPage": {"page": ("The steps of one page", {"steps": [_CRAWL]})},
+    "appendSteps": {"one": ("One more step", {"steps": [_CRAWL | {"deps": ["books"]}]})},
     "cancelSteps": {
-        "some": {"summary": "One step, and what depends on it", "value": {"names": ["prices"], "reason": "wrong day"}},
-        "all": {"summary": "Whatever has not ended", "value": {}},
+        "some": ("One step, and what depends on it", {"names": ["prices"], "reason": "wrong day"}),
+        "all": ("Whatever has not ended", {}),
     },
     "retrySteps": {
-        "failed": {"summary": "All that failed, with their dependents", "value": {}},
-        "anew": {"summary": "One step, with a new run", "value": {"names": ["prices"], "fresh": True}},
+        "failed": ("All that failed, with their dependents", {}),
+        "anew": ("One step, with a new run", {"names": ["prices"], "fresh": True}),
     },
-    "stopGraph": {
-        "graceful": {"summary": "With its runs", "value": {"reason": "wrong list"}},
-        "force": {"summary": "At once", "value": {"force": True}},
-    },
-    "audit": {
-        "tell": {"summary": "Say what does not agree", "value": {}},
-        "repair": {"summary": "Put right what is due", "value": {"repair": True}},
-    },
-    "resendExport": {"event": {"summary": "The event alone", "value": {"event": True, "files": False}}},
+    "stopGraph": {"graceful": ("With its runs", {"reason": "wrong list"}), "force": ("At once", {"force": True})},
+    "audit": {"tell": ("Say what does not agree", {}), "repair": ("Put right what is due", {"repair": True})},
+    "resendExport": {"event": ("The event alone", {"event": True, "files": False})},
 }
 
 
@@ -248,10 +229,7 @@ _STREAM_EVENT = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "The event's number; send it back as Last-Event-ID to go on after it"},
-        "event": {
-            "type": "string",
-            "examples": ["hello", "run.changed", "manager.changed", "graph.changed"],
-        },
+        "event": {"type": "string", "examples": ["hello", "run.changed", "manager.changed", "graph.changed"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
         "retry": {"type": "integer", "description": "Milliseconds to wait before coming back"},
     },
@@ -292,7 +270,8 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
     for name in names:
         responses.setdefault(str(_PROBLEMS[name].status), {"$ref": f"#/components/responses/{name}"})
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        content["examples"] = dict(EXAMPLES[operation["operationId"]])
+        named = EXAMPLES[operation["operationId"]].items()
+        content["examples"] = {name: {"summary": summary, "value": value} for name, (summary, value) in named}
 
 
 def _response(expected: _Expected) -> dict[str, Any]:

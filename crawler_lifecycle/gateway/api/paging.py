@@ -32,10 +32,14 @@ def _written(value: object) -> object:
 Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(storable)]
 
 
-class Paging(BaseModel):
-    """Parameters that every list takes. Unknown ones are refused: a misspelt filter would answer with everything."""
+class Choice(BaseModel):
+    """Parameters of an address. Unknown ones are refused: a misspelt filter would answer with everything."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Paging(Choice):
+    """Parameters that every list takes."""
 
     page_size: int = Field(default=50, ge=1, le=PAGE_MAX)
     page_token: str | None = None
@@ -88,10 +92,8 @@ class CorrectionsOfRunFilters(Paging):
     kind: CorrectionKind | None = None
 
 
-class SummaryChoice(BaseModel):
+class SummaryChoice(Choice):
     """Parameters of ``GET /v1/corrections/summary``; without ``since`` the last seven days are meant."""
-
-    model_config = ConfigDict(extra="forbid")
 
     since: Moment | None = None
 
@@ -100,29 +102,23 @@ class SummaryChoice(BaseModel):
 LINES_MAX = 10_000
 
 
-class LogChoice(BaseModel):
+class LogChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task's) and the last lines."""
-
-    model_config = ConfigDict(extra="forbid")
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
 
 
-class FilesChoice(BaseModel):
+class FilesChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
-
-    model_config = ConfigDict(extra="forbid")
 
     task: int | None = Field(default=None, ge=1, le=ID_MAX)
 
 
-class FileChoice(BaseModel):
+class FileChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/file``: the file's name in the list; or its path, and a task's id (default:
     the main task's)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     path: str | None = Field(default=None, min_length=1, max_length=512)
     name: str | None = Field(default=None, min_length=1, max_length=NAME_MAX)
@@ -136,18 +132,14 @@ class FileChoice(BaseModel):
         return self
 
 
-class ItemsChoice(BaseModel):
+class ItemsChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/items``: the file's name in the list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
 
 
-class ArchiveChoice(BaseModel):
+class ArchiveChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/archive``; without an attempt the newest archive is meant."""
-
-    model_config = ConfigDict(extra="forbid")
 
     attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
 

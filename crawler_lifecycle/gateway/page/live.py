@@ -26,8 +26,9 @@ from starlette.types import Message
 from crawler_lifecycle.gateway.access.operations import Operations, caller_role, may
 from crawler_lifecycle.gateway.page.parts.forms import read
 from crawler_lifecycle.gateway.page.parts.rendering import ALONE, MOVES, NO_KEY, parts_of
-from crawler_lifecycle.gateway.streams.feed import Feed, build
+from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.responses import Streamed
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class Live:
 
     def _event(self, name: str, screen: Screen) -> bytes:
         """The time here, and the time of what was sent."""
-        data = {"now": self._clock(), "as_of": screen.as_of, "build": build()}
+        data = {"now": self._clock(), "as_of": screen.as_of, "build": release()}
         return format_sse_event(data_str=to_json(data).decode(), event=name, retry=1000 if name == "hello" else None)
 
 

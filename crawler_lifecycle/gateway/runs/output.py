@@ -138,11 +138,4 @@ def add_logs(app: FastAPI, reader: LogReader, runs: RunReader, tasks: TaskReader
             return find_task(tasks, found(runs, run_id).ref, choice.task)
 
         chunks = await reader.read(await run_in_threadpool(task), choice.tail, follow=choice.follow)
-        return Streamed(
-            chunks,
-            TEXT,
-            HEADERS,
-            entered=reader.entered,
-            left=reader.left,
-            dropped=reader.dropped,
-        )
+        return reader.answer(chunks, TEXT, HEADERS)

@@ -71,8 +71,7 @@ def add_scrapyd(app: FastAPI, jobs: Jobs, reader: LogReader, tasks: TaskReader) 
         row = await jobs.run_of(project, spider, job)
         task = await run_in_threadpool(find_task, tasks, row.ref, None)
         chunks = await reader.read(task, LINES_MAX, follow=False)
-        told = {"entered": reader.entered, "left": reader.left, "dropped": reader.dropped}
-        return Streamed(chunks, TEXT, HEADERS, **told)
+        return reader.answer(chunks, TEXT, HEADERS)
 
 
 def _response(answer: Answer) -> Response:

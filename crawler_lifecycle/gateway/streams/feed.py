@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -26,6 +24,7 @@ from crawler_lifecycle.background import DONE, Loop
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
@@ -81,15 +80,6 @@ def encode(event: Event) -> Frame:
     return Frame(event.seq, event.subject, format_sse_event(data_str=text, event=event.type, id=str(event.seq)))
 
 
-@cache
-def build() -> str:
-    """The version of what serves."""
-    try:
-        return version("crawler-lifecycle")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 class Feed:
     """Reads the outbox while somebody listens, and gives each reader what follows its place.
 
@@ -113,10 +103,13 @@ class Feed:
         self._clock = clock
         self._kept, self._kept_bytes = kept, kept_bytes
         self._ping_s = ping_s
-        self._readers = 0
+        self.readers = 0
+        """The number of those who read or wait now."""
         self._wanted = asyncio.Event()
-        self._news = asyncio.Event()
-        self._closed = False
+        self.news = asyncio.Event()
+        """It is set at the next news: take it before a look at the place, so that no news gets lost."""
+        self.closed = False
+        """True when nobody is served any more."""
         self._pause = IDLE_S
         self._heard_at: float | None = None
         #: Number of the newest event that was read; ``None`` until the database has answered once.
@@ -135,17 +128,17 @@ class Feed:
 
     def enter(self, kind: str = "events") -> None:
         """A reader begins."""
-        self._readers += 1
-        if self._readers == 1:
+        self.readers += 1
+        if self.readers == 1:
             self._heard_at = self._now()
         self._metrics.readers.labels(kind).inc()
         self._wanted.set()
 
     def leave(self, kind: str = "events") -> None:
         """A reader is gone."""
-        self._readers -= 1
+        self.readers -= 1
         self._metrics.readers.labels(kind).dec()
-        if not self._readers:
+        if not self.readers:
             self._wanted.clear()
 
     def dropped(self, kind: str = "events") -> None:
@@ -153,44 +146,29 @@ class Feed:
         self._metrics.dropped.labels(kind).inc()
 
     @property
-    def readers(self) -> int:
-        """The number of those who read or wait now."""
-        return self._readers
-
-    @property
     def silent_s(self) -> float | None:
         """Seconds since the outbox was last read, or since somebody began to wait for that; ``None``: nobody does."""
-        return None if self._heard_at is None or not self._readers else self._now() - self._heard_at
+        return None if self._heard_at is None or not self.readers else self._now() - self._heard_at
 
     def close(self) -> None:
         """End every stream, now and from now on."""
-        self._closed = True
+        self.closed = True
         self._tell()
 
     # --- those who wait for news of one run
 
-    @property
-    def closed(self) -> bool:
-        """True when nobody is served any more."""
-        return self._closed
-
-    @property
-    def news(self) -> asyncio.Event:
-        """The event that is set at the next news: take it before a look at the place, so that no news gets lost."""
-        return self._news
-
     async def place(self, within_s: float) -> int:
         """The place where the outbox ends; 0 where nobody knows in time, and then everything that comes is news."""
         if self._head is None:
-            await self.heard(self._news, within_s)
+            await self.heard(self.news, within_s)
         return self._head or 0
 
     def told(self, subject: str, place: int) -> tuple[int, bool]:
         """The place up to which is known now, and whether anything about the subject stands after ``place``."""
         if self._head is None or self._head <= place:
             return place, False
-        first = bisect.bisect_right(self._ring, place, key=lambda frame: frame.seq)
-        return self._head, place < self._since or any(frame.subject == subject for frame in self._ring[first:])
+        known, subjects = self.changed(place)
+        return known, subjects is None or subject in subjects
 
     def changed(self, place: int) -> tuple[int, set[str] | None]:
         """The place up to which is known now, and the subjects of the events after ``place``; ``None``: not all are."""
@@ -208,11 +186,11 @@ class Feed:
         """
         place, reset = None, False
         whole = after != 0
-        while place is None and not self._closed:
+        while place is None and not self.closed:
             try:
                 if self._head is not None:
                     place, reset = await self._place(after, subject)
-                elif not await self.heard(self._news, self._ping_s):
+                elif not await self.heard(self.news, self._ping_s):
                     yield _WAITING
             except StoreUnavailable:
                 yield _WAITING
@@ -221,8 +199,8 @@ class Feed:
             return
         yield self._hello(place, reset)
         told, told_at = place, self._now()
-        while not self._closed:
-            news = self._news
+        while not self.closed:
+            news = self.news
             try:
                 chunk, place = await self._next(place, subject, whole)
             except Gone:
@@ -267,7 +245,7 @@ class Feed:
         return through is not None and place < through
 
     def _hello(self, place: int, reset: bool) -> bytes:
-        data = {"server_time": self._clock(), "version": build(), "seq": place, "reset": reset}
+        data = {"server_time": self._clock(), "version": release(), "seq": place, "reset": reset}
         return format_sse_event(data_str=to_json(data).decode(), event="hello", id=str(place), retry=RETRY_MS)
 
     async def _next(self, place: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
@@ -310,18 +288,18 @@ class Feed:
     async def run(self) -> None:
         """Read while there are readers, until the feed closes."""
         # Anew for each loop that the app is served in; readers may be there already.
-        self._closed, self._wanted = False, asyncio.Event()
-        if self._readers:
+        self.closed, self._wanted = False, asyncio.Event()
+        if self.readers:
             self._wanted.set()
         self._forget()
         await Loop("the reading of the outbox", IDLE_S, retry_s=(2 * IDLE_S, TROUBLE_S)).run(self._turn)
 
     async def _turn(self) -> float:
         """One reading, as soon as there is a reader; the seconds to the next one."""
-        if not self._readers:
+        if not self.readers:
             self._forget()
             await self._wanted.wait()
-        if self._closed:
+        if self.closed:
             self._forget()
             return DONE
         full = await self._read()
@@ -371,8 +349,8 @@ class Feed:
 
     def _tell(self) -> None:
         """Wake whoever waits; who waits next waits for the next news."""
-        self._news.set()
-        self._news = asyncio.Event()
+        self.news.set()
+        self.news = asyncio.Event()
 
     async def heard(self, news: asyncio.Event, within_s: float) -> bool:
         """Wait for news, or for the end of the feed; ``False`` when neither came in time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
 from crawler_lifecycle.gateway.metrics import Metrics
+from crawler_lifecycle.gateway.streams.responses import Streamed
 from crawler_lifecycle.ports.cluster import TaskLogs
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
@@ -68,17 +69,10 @@ class LogReader:
         self._threads, self._store_threads = CapacityLimiter(THREADS), CapacityLimiter(THREADS)
         self._closed = False
 
-    def entered(self) -> None:
-        """A reader begins."""
-        self._metrics.readers.labels("log").inc()
-
-    def left(self) -> None:
-        """A reader is gone."""
-        self._metrics.readers.labels("log").dec()
-
-    def dropped(self) -> None:
-        """A reader was cut because it did not read."""
-        self._metrics.dropped.labels("log").inc()
+    def answer(self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]) -> Streamed:
+        """The answer that gives these bytes of a log, counted as one of its readers."""
+        readers, dropped = self._metrics.readers.labels("log"), self._metrics.dropped.labels("log")
+        return Streamed(chunks, media_type, headers, entered=readers.inc, left=readers.dec, dropped=dropped.inc)
 
     def open(self) -> None:
         """Follow logs (again)."""

@@ -6,8 +6,10 @@ others have a handful of rows for an attempt. A page merges them by time, and it
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -100,26 +102,15 @@ class Timeline:
         rest = [item for item in self._rest(run) if item[0] > places.rest]
         told = {row.task_id for row in transitions} | {row.task_id for row in corrections}
         indexes = self.tasks.task_indexes([one for one in told if one is not None])
-        t = c = r = 0
-        for _ in range(min(count, len(transitions) + len(corrections) + len(rest))):
-            heads = (
-                transitions[t].committed_at if t < len(transitions) else None,
-                corrections[c].created_at if c < len(corrections) else None,
-                rest[r][1].at if r < len(rest) else None,
-            )
-            _, which = min((at, source) for source, at in enumerate(heads) if at is not None)
-            if which == 0:
-                row, t = transitions[t], t + 1
-                places = _Places(row.seq, places.correction, places.rest)
-                yield _of_transition(row, indexes), places
-            elif which == 1:
-                wrong, c = corrections[c], c + 1
-                places = _Places(places.seq, wrong.id, places.rest)
-                yield _of_correction(wrong, indexes), places
-            else:
-                (rank, entry), r = rest[r], r + 1
-                places = _Places(places.seq, places.correction, rank)
-                yield entry, places
+        merged: Iterator[tuple[datetime, str, Any, TimelineEntry]] = heapq.merge(
+            ((row.committed_at, "seq", row.seq, _of_transition(row, indexes)) for row in transitions),
+            ((row.created_at, "correction", row.id, _of_correction(row, indexes)) for row in corrections),
+            ((entry.at, "rest", rank, entry) for rank, entry in rest),
+            key=lambda one: one[0],
+        )
+        for _, source, place, entry in itertools.islice(merged, count):
+            places = replace(places, **{source: place})
+            yield entry, places
 
     def _rest(self, run: RunRow) -> list[tuple[tuple[int, int, int], TimelineEntry]]:
         entries = [

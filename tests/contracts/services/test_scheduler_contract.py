@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.ports.runs import QueuedTask
-from crawler_lifecycle.scheduler import create_app
+from crawler_lifecycle.scheduler.app import create_app
 from tests.contracts.services.services_harness import CRAWLERS, deployment, served
 from tests.support.fakes.services import FakeCatalogue, FakeDeployer, FakeScheduler
 

@@ -118,7 +118,7 @@ def test_callers_of_long_ago_are_forgotten(time: Time) -> None:
     for n in range(25_000):
         limits.spend(f"run {n}", writes=True)
         time.now += 0.001
-    assert len(limits._buckets) < 12_000
+    assert len(limits._buckets._buckets) < 12_000
 
 
 # --- places -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) ->
     (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b"{}\n" * CHUNK)
     (home / "1" / "1" / "files" / 'a"b.html').write_text("<script>")
     (home / "1" / "1" / "files" / "empty").touch()
-    with world.client(world.new_app(files=LocalFiles(tmp_path))) as client:
+    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
         page = client.get(f"/v1/runs/{run_id}/files").json()
         assert [(row["task_id"], row["name"], row["bytes"]) for row in page["files"]] == [
             (first, "task-0/items.jsonl", 3 * CHUNK),
@@ -55,7 +55,7 @@ def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) ->
 
 def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
     run_id, (first, _), home = _run(world, tmp_path)
-    with world.client(world.new_app(files=LocalFiles(tmp_path))) as client:
+    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
         page = client.get(f"/v1/runs/{run_id}/files").json()
         assert (page["files"], page["readable"]) == ([], True)
         for path in ("items.jsonl", "../log", "\ud800x".encode("utf-8", "replace").decode()):
@@ -114,7 +114,7 @@ def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path
         archive.stored[url] += b"x"  # another one than was recorded
         assert client.get(f"/v1/runs/{run_id}/files").json()["code"] == "archive_unavailable"
     with world.client(
-        world.new_app(archive=archive, files=LocalFiles(tmp_path))
+        world.new_app(archive=archive, live_files=LocalFiles(tmp_path))
     ) as client:  # as long as they are there
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b'{"b": 2}\n{"b"')
         assert [row["task_id"] for row in client.get(f"/v1/runs/{run_id}/files").json()["files"]] == [first]

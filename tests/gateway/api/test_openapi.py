@@ -141,8 +141,8 @@ def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: T
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
     world.scheduler.catalogue.crawlers = {c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()}
-    for example in EXAMPLES["startRun"].values():
-        answer = client.post("/v1/runs", json=example["value"])
+    for _, body in EXAMPLES["startRun"].values():
+        answer = client.post("/v1/runs", json=body)
         assert answer.status_code == 202, answer.text
 
 

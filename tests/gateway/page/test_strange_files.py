@@ -22,7 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(50)
 @pytest.fixture
 def left(world: World, tmp_path: Path) -> Iterator[tuple[TestClient, str, Path]]:
     """A browser, the address of a run, and the folder of its files."""
-    with world.client(world.new_app(files=LocalFiles(tmp_path))) as browser:
+    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as browser:
         browser.headers.update(BROWSER)
         run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
         row = world.store.runs.get_run(run_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.ports.webhooks import Tried
@@ -100,7 +99,7 @@ def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> No
 
 
 def test_on_a_developers_machine_http_is_allowed(world: World) -> None:
-    with TestClient(world.new_app(webhooks=WebhookRules(loopback=True)), base_url="http://127.0.0.1:8500") as client:
+    with world.client(world.new_app(webhook_rules=WebhookRules(loopback=True))) as client:
         ok(client.put(PATH, json={**HOOK, "url": "http://localhost:9000/"}))
         assert client.put(PATH, json={**HOOK, "url": "http://example.com/"}).status_code == 422
 

@@ -17,6 +17,7 @@ from crawler_lifecycle.activities.shared import utc_now
 from crawler_lifecycle.domain.schedules.definition import due_workflow_id, temporal_schedule_id
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
+from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.lab import PATIENCE_S, Lab
 from tests.workflows.schedules.test_due import Scheduled
@@ -28,7 +29,7 @@ RUN = {"crawler": "books", "args": {"shelf": "b"}, "poll_minutes": [0.002], "lim
 
 @asynccontextmanager
 async def gateway(lab: Lab) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(lab.store, Workflows(lab.client), lab.scheduler, entrance=Entrance(), sweep_s=None)
+    app = create_app(Gateway(lab.store, Workflows(lab.client), lab.scheduler, entrance=Entrance(), sweep_s=None))
     base = "http://127.0.0.1:8500"
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
         yield client

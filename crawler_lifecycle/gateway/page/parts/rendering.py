@@ -29,7 +29,7 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.waiting import MARK
 from crawler_lifecycle.gateway.access.operations import caller_name, caller_role, may
-from crawler_lifecycle.gateway.streams.feed import build
+from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.subjects import SUBJECTS, At, Cell, Column, Count, Lag, Link, Took, Word, plain
 from crawler_lifecycle.web.problems import Problem
 
@@ -329,7 +329,7 @@ _TEMPLATES = _environment()
 
 def html(template: str, **values: Any) -> str:
     """A template with these values, and with who reads it."""
-    who = {"caller": caller_name(), "role": caller_role(), "navigation": NAVIGATION, "build": build()}
+    who = {"caller": caller_name(), "role": caller_role(), "navigation": NAVIGATION, "build": release()}
     return _TEMPLATES.get_template(template).render(who | {"layout": "base.html", "moves": False} | values)
 
 

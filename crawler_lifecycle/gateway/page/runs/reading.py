@@ -79,7 +79,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews, runs: RunReader, t
         headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         media_type = "text/plain; charset=utf-8"
         chunks = await reader.whole(asked)
-        return Streamed(chunks, media_type, headers, entered=reader.entered, left=reader.left, dropped=reader.dropped)
+        return reader.answer(chunks, media_type, headers)
 
 
 async def _end(reader: LogReader, task: LoggedTask) -> tuple[str, str | None]:
