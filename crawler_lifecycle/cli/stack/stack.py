@@ -139,7 +139,7 @@ class Stack:
         # find their database and each other when they are ready, and say so at their health addresses.
         migrations = self._start_migrations(env)
         try:
-            self._start_temporal(parts.pop("temporal"), env)
+            self._start_temporal(parts.pop("temporal"))
             # Nobody gives out a number before the upgrade knows which ones workflows and crawls still bear.
             self._finish_migrations(migrations)
             self._supervisor.start(parts.values())
@@ -282,10 +282,9 @@ class Stack:
         if code:
             raise PartFailed(f"the database cannot be migrated; the end of {log}:\n{processes.tail(log)}")
 
-    def _start_temporal(self, part: Part, env: Mapping[str, str]) -> None:
+    def _start_temporal(self, part: Part) -> None:
         file = self.layout.temporal_file
-        log = self.layout.logs / "temporal.log"
-        temporal_server.prepare(file, env=env, log=log, say=self._tell)
+        temporal_server.prepare(file, say=self._tell)
         self._supervisor.start([part])
         try:
             self._supervisor.wait_healthy(["temporal"])
@@ -293,7 +292,7 @@ class Stack:
             self._supervisor.stop(["temporal"])
             if not temporal_server.is_damaged(file):
                 raise
-            temporal_server.prepare(file, env=env, log=log, say=self._tell, damaged=True)
+            temporal_server.prepare(file, say=self._tell, damaged=True)
             self._supervisor.start([part])
             self._supervisor.wait_healthy(["temporal"])
 
