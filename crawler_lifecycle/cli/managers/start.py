@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.client.polling import Polling, patiently
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
 from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
@@ -256,9 +256,13 @@ class Sender:
         body: dict[str, object] = {"jobs": [{"spider_args": item.args, **self._more} for item in page], "seal": seal}
         key = f"{self._request_id}/{self._pages}"
         try:
-            answer = patiently(
-                lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
-                lambda failure: self._session.say(f"{failure.what}; trying again"),
+            # The same key again adds nothing twice.
+            answer = next(
+                Polling().answers(
+                    lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
+                    lambda failure: self._session.say(f"{failure.what}; trying again"),
+                    answered=True,
+                )
             )
         except CommandFailed as failure:
             raise self._explained(failure, page) from None

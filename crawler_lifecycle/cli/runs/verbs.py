@@ -240,7 +240,7 @@ def resume(
         if watch:
             from .watch import watch_run
 
-            return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
+            return watch_run(session, gateway, run, after=answer)
         if wait:
             return await_end(RUN, gateway, run, after=answer)
     show(RUN, [answer])
