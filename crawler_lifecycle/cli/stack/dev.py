@@ -82,7 +82,7 @@ def dev(
     archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
     events = events or os.environ.get("LIFECYCLE_EVENTS__URL") or None
     _check_places(archive, events)
-    stack = Stack(
+    plan = layout.Layout(
         state_dir,
         services=services,
         only_free_ports=ports == "free",
@@ -93,9 +93,8 @@ def dev(
         archive=archive,
         events=events,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
-        say=current().say,
-        silent_s=SILENT_S,
     )
+    stack = Stack(plan, say=current().say, silent_s=SILENT_S)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
