@@ -44,6 +44,14 @@ def keep_files_private() -> None:
     os.umask(0o077)
 
 
+def _service(name: str) -> Settings:
+    """Make this process one of our services; its settings."""
+    hide()
+    keep_files_private()
+    nearby.join(name)
+    return load_settings()
+
+
 def worker(*roles: str) -> int:
     """Run a worker until SIGTERM or Ctrl-C.
 
@@ -54,10 +62,7 @@ def worker(*roles: str) -> int:
         role observer only notices changes on the cluster, which cluster does as well unless
         LIFECYCLE_WORKER__WAKE_UPS is false.
     """
-    hide()
-    keep_files_private()
-    nearby.join("worker")
-    settings = load_settings()
+    settings = _service("worker")
     from crawler_lifecycle.worker.process import serve
 
     return serve(settings, roles)
@@ -71,10 +76,7 @@ gateway_app.command(token_app)
 @gateway_app.default
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
-    hide()
-    keep_files_private()
-    nearby.join("gateway")
-    settings = load_settings()
+    settings = _service("gateway")
     from crawler_lifecycle.gateway.serve import serve
 
     return serve(settings)
@@ -111,10 +113,7 @@ def new_token(
 
 def scheduler() -> int:
     """Run the scheduler service until SIGTERM or Ctrl-C."""
-    hide()
-    keep_files_private()
-    nearby.join("scheduler")
-    settings = load_settings()
+    settings = _service("scheduler")
     from crawler_lifecycle.scheduler import serve
 
     return serve(settings)
