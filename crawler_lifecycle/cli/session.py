@@ -35,24 +35,12 @@ Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run fa
 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
 #: Options whose next word is data, whatever it looks like, and the long name under which they are passed on.
-_DATA = {
-    "-a": "--arg",
-    "-s": "--setting",
-    **{
-        name: name
-        for name in (
-            "--arg",
-            "--setting",
-            "--reason",
-            "--tag",
-            "--request-id",
-            "--by",
-            "--task-file",
-            "--flow",
-            "--parent",
-        )
-    },
-    **{name: name for name in ("--file", "--download", "--name", "--each", "--spider")},
+_DATA = {"-a": "--arg", "-s": "--setting"} | {
+    name: name
+    for name in (
+        *("--arg", "--setting", "--reason", "--tag", "--request-id", "--by", "--task-file", "--flow", "--parent"),
+        *("--file", "--download", "--name", "--each", "--spider"),
+    )
 }
 
 #: Options of every verb that take a value: as written -> by which name they are kept.

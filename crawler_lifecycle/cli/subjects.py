@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, clean, console, emit, emit_list, show_rows, write_lines
+from .output import as_json, console, emit, emit_list, say_note, show_rows, write_lines
 from .problems import CommandFailed, Exit
 from .session import Session, current
 
@@ -172,8 +172,7 @@ def show(kind: Kind, rows: Sequence[Document]) -> None:
     columns = kind.subject.state
     emit(session, document, names=names, table=lambda: show_rows(session, rows, columns, empty=f"no {kind.noun}"))
     for row in rows:
-        if row.get("note"):
-            session.say(f"{kind.noun} {kind.number(row)}: {clean(row['note'])}")
+        say_note(session, row, f"{kind.noun} {kind.number(row)}")
 
 
 def each(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
+from crawler_lifecycle.cli.process_identity import start_time
 from crawler_lifecycle.cli.session import current
-
-from . import nearby
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
@@ -44,11 +44,56 @@ def keep_files_private() -> None:
     os.umask(0o077)
 
 
+def join(service: str) -> None:
+    """Give this process the settings of the nearest stack, where nothing else names a system for it.
+
+    Without this, a second gateway would serve a database of its own beside the one that everybody looks at.
+    Raises ``CommandFailed`` when that stack does not run: its Temporal server and database would not be found.
+    """
+    if dev_json.is_told(os.environ):
+        return
+    stack = dev_json.nearest(current().say)
+    if stack is None:
+        return
+    if not _runs(stack.known):
+        raise CommandFailed(
+            Exit.NOT_IN_THIS_STATE,
+            f"{service}: {stack.file} names a stack that does not run",
+            "its database and Temporal server would be missing, and others belong to another system",
+            f"crawlctl dev --state-dir {stack.file.parent}, or name the parts: LIFECYCLE_DATABASE__URL, "
+            "TEMPORAL_ADDRESS (docs/settings.md)",
+        )
+    given = stack.variables() | _kept_beside(stack)
+    if service == "worker":
+        given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the usual one is the stack's own worker's
+    os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
+    known = stack.known
+    current().say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
+
+
+def _runs(known: Mapping[str, object]) -> bool:
+    pids, started = known.get("processes"), known.get("started")
+    pid = pids.get("temporal") if isinstance(pids, dict) else None
+    then = started.get("temporal") if isinstance(started, dict) else None
+    return isinstance(pid, int) and then is not None and start_time(pid) == then
+
+
+def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
+    """The settings that the stack's parts have and its file does not tell."""
+    folder, found = stack.file.parent, dict[str, str]()
+    # An empty file: a profile in the home directory could add TLS or a key.
+    if (profile := folder / "temporal.toml").is_file():
+        found["TEMPORAL_CONFIG_FILE"] = str(profile)
+    if (key := folder / "task.key").is_file() and stack.known.get("cluster") == "local":
+        found["LIFECYCLE_GATEWAY__TASK_KEY"] = key.read_text()
+    return found
+
+
 def _service(name: str) -> Settings:
     """Make this process one of our services; its settings."""
     hide()
     keep_files_private()
-    nearby.join(name)
+    join(name)
     return load_settings()
 
 

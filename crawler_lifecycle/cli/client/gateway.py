@@ -21,17 +21,11 @@ PAGE_SIZE = 200
 ARCHIVE_SILENCE_S = 120.0
 #: Status of an answer -> what it means for the command. Everything else is an error of the service.
 _EXITS = {
-    400: Exit.USAGE,
-    401: Exit.NOT_AUTHORISED,
-    403: Exit.NOT_AUTHORISED,
+    **dict.fromkeys((400, 413, 422), Exit.USAGE),
+    **dict.fromkeys((401, 403), Exit.NOT_AUTHORISED),
     404: Exit.NOT_FOUND,
     409: Exit.NOT_IN_THIS_STATE,
-    413: Exit.USAGE,
-    422: Exit.USAGE,
-    429: Exit.UNREACHABLE,
-    502: Exit.UNREACHABLE,
-    503: Exit.UNREACHABLE,
-    504: Exit.UNREACHABLE,
+    **dict.fromkeys((429, 502, 503, 504), Exit.UNREACHABLE),
 }
 
 _UNKNOWN_CALLER = (

@@ -102,7 +102,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 def _checks(settings: Settings | None) -> Sequence[Check]:
     from crawler_lifecycle.clusters.kind import kind_of
 
-    from .checks import database, machine, records, run_numbers, services, temporal
+    from .checks import database, machine, records, services, temporal
     from .report import Check
 
     of_cluster = {} if settings is None else kind_of(settings.cluster).checks
@@ -113,7 +113,6 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
         Check("disk", machine.check_disks),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
-        Check("numbers", run_numbers.check_numbers),
         *records.CHECKS,
         *(Check(name, resolve_name(function)) for name, function in of_cluster.items()),
         Check("catalogue", services.check_catalogue),

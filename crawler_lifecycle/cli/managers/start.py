@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
-from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
+from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.subjects import By, End, follow, is_news
@@ -84,8 +84,7 @@ def start(
             request["plan"] = full_name(gateway, plan)
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
-        if started.get("note"):
-            session.say(f"manager {manager_id}: {clean(started['note'])}")
+        say_note(session, started, f"manager {manager_id}")
         # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
         before = started if flow else None
         if watch or wait:
