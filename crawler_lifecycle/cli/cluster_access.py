@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .addresses import LOOPBACK
-from .admin.services import load_settings
 from .problems import CommandFailed, Exit
+from .session import load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api

@@ -18,6 +18,7 @@ from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.retention import Retention
+    from crawler_lifecycle.settings import Settings
 
     from .client.gateway import Gateway
 
@@ -264,6 +265,19 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
     except ValueError as error:
         raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not allowed", None, str(error)) from None
     return at.isoformat().replace("+00:00", "Z")
+
+
+def load_settings() -> Settings:
+    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import Settings
+
+    try:
+        return Settings.load()
+    except InvalidRequest as error:
+        raise CommandFailed(
+            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
+        ) from None
 
 
 def installed() -> str:

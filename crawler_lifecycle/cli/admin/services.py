@@ -12,23 +12,10 @@ from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
-from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.session import current, load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
-
-
-def load_settings() -> Settings:
-    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
-    from crawler_lifecycle.domain.errors import InvalidRequest
-    from crawler_lifecycle.settings import Settings
-
-    try:
-        return Settings.load()
-    except InvalidRequest as error:
-        raise CommandFailed(
-            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
-        ) from None
 
 
 def hide() -> None:

@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_settings
+from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.session import current, load_settings
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 from crawler_lifecycle.settings import PREFIX
 
