@@ -31,6 +31,7 @@ from temporalio.client import Client
 from benchmarks.kubernetes_look import requests
 from benchmarks.truth_lag import _epoch, _line
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -85,7 +86,7 @@ class BenchWorld(RealWorld):
         catalogue.write_text(json.dumps(CATALOGUE))
         if not self.cluster.nodes:  # there is no bridge either; pods that only pretend reach nobody
             place = ClusterAccess(self.cluster.kubeconfig, None, self.namespace)
-            self.stack = Stack(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place)
+            self.stack = Stack(Layout(self.folder, only_free_ports=True, crawlers=catalogue, kubernetes=place))
         self.shown: dict[int, float] = {}
         self.finished: dict[int, float] = {}
         self.api = Api.connect(kubeconfig=self.cluster.kubeconfig, namespace=self.namespace)

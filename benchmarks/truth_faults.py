@@ -27,6 +27,7 @@ from temporalio.client import Client
 from benchmarks.throughput import _cpu, _server, _worker
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.plugin import plugin
@@ -131,7 +132,9 @@ def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
         patch.setenv("LIFECYCLE_WORKER__THREADS", str(threads))
         patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
-        stack = Stack(folder / "state", only_free_ports=True, database=database, crawlers=folder / "crawlers.yaml")
+        stack = Stack(
+            Layout(folder / "state", only_free_ports=True, database=database, crawlers=folder / "crawlers.yaml")
+        )
         stack.start()
         try:
             yield Bench(stack)

@@ -24,6 +24,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from benchmarks.truth_faults import Bench
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
@@ -151,7 +152,7 @@ def world(*, wake_ups: bool) -> Iterator[World]:
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
         patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
         patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
-        stack = Stack(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+        stack = Stack(Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml"))
         stack.start()
         try:
             yield World(stack, pipes)

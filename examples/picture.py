@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Places, task_processes
 
@@ -118,7 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        stack = Stack(Path(folder), services=100, only_free_ports=True)
+        stack = Stack(Layout(Path(folder), services=100, only_free_ports=True))
         stack.start()
         try:
             options.file.write_text(take(stack), encoding="utf-8")

@@ -24,6 +24,7 @@ from typing import Any
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import milliseconds, moment, span
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from examples.managers import PAGES as WALKS
@@ -291,10 +292,7 @@ def main() -> int:
     begun = time.monotonic()
     with View() as view:
         stack = Stack(
-            options.state_dir,
-            services=SERVICES,
-            only_free_ports=options.free_ports,
-            database=options.database,
+            Layout(options.state_dir, services=SERVICES, only_free_ports=options.free_ports, database=options.database),
             say=lambda line: view.say("stack", line),
         )
         try:

@@ -26,6 +26,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.output import milliseconds, span
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -261,11 +262,7 @@ def perform(view: View, folder: Path) -> list[str]:
         crawlers = folder / "crawlers.yaml"
         crawlers.write_text(json.dumps(catalogue(), indent=1))
         stack = Stack(
-            folder,
-            services=SERVICES,
-            only_free_ports=True,
-            crawlers=crawlers,
-            kubernetes=place,
+            Layout(folder, services=SERVICES, only_free_ports=True, crawlers=crawlers, kubernetes=place),
             say=lambda line: view.say("stack", line),
         )
         stack.start()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .addresses import LOOPBACK
 from .problems import CommandFailed, Exit
+from .session import load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -41,29 +40,12 @@ class ClusterAccess:
         found = {f"{_SETTING}KIND": "kubernetes"}
         return found | {f"{_SETTING}{name}": value for name, value in given.items() if value is not None}
 
-    def settings(self, environment: Mapping[str, str] = os.environ) -> ClusterSettings:
-        """The settings in force with this place. Raises ``CommandFailed`` that names a wrong one."""
-        from pydantic import ValidationError  # not for every call
-
-        from crawler_lifecycle.settings import ClusterSettings
-
-        known = {**environment, **self.environment()}
-        fields = {name: known.get(f"{_SETTING}{name.upper()}") for name in _FIELDS}
-        try:
-            return ClusterSettings.model_validate({name: value for name, value in fields.items() if value})
-        except ValidationError as error:
-            item = error.errors()[0]
-            name = f"{_SETTING}{str(item['loc'][0]).upper()}"
-            raise CommandFailed(Exit.USAGE, f"{name}: {item.get('input')!r} is not allowed; {item['msg']}") from None
-
-    def over(self, settings: ClusterSettings) -> ClusterSettings:
-        """These settings with what was given here."""
-        given = {"kubeconfig": self.kubeconfig, "context": self.context, "namespace": self.namespace}
-        return settings.model_copy(update={name: value for name, value in given.items() if value is not None})
-
-
-#: What tells how the API server is reached.
-_FIELDS = ("kind", "namespace", "kubeconfig", "context", "image", "connect_s", "read_s")
+    def settings(self) -> ClusterSettings:
+        """The settings in force with what was given here. Raises ``CommandFailed`` that names a wrong one."""
+        found: dict[str, Any] = {"kubeconfig": self.kubeconfig, "context": self.context}
+        found |= {"namespace": self.namespace, "image": self.image}
+        given = {name: value for name, value in found.items() if value is not None}
+        return load_settings().cluster.model_copy(update={"kind": "kubernetes", **given})
 
 
 def connect(settings: ClusterSettings) -> Api:

@@ -14,7 +14,7 @@ from crawler_lifecycle.subjects import GRAPH as SUBJECT
 from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
 
 from .inputs import answer_of, content_of, json_of
-from .output import as_json, clean, emit, show_facts, show_rows
+from .output import as_json, clean, emit, say_note, show_facts, show_rows
 from .problems import CommandFailed, Exit
 from .session import current
 from .subjects import (
@@ -113,8 +113,7 @@ def start(
     with session.gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
-        if started.get("note"):
-            session.say(f"graph {key}: {clean(started['note'])}")
+        say_note(session, started, f"graph {key}")
         if watch or wait:
             return follow(GRAPH, gateway, key, watch=watch)
     facts = [(field, str(started.get(field))) for field in ("id", "workflow_id", "state", "total")]
@@ -350,7 +349,6 @@ def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:
     count = answer.get("count") or 0
     steps = "1 step" if count == 1 else f"{count:,} steps"
     emit(session, answer, names=[graph], table=lambda: print(f"graph {clean(graph)}: {steps} {what}"))
-    if answer.get("note"):
-        session.say(f"graph {graph}: {clean(answer['note'])}")
+    say_note(session, answer, f"graph {graph}")
     session.say(f"next: {GRAPH.call('watch', graph)} · {GRAPH.call('describe', graph)}")
     return Exit.DONE

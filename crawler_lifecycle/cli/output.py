@@ -20,15 +20,10 @@ WIDE = 10_000
 
 #: Status -> colour. Colour only repeats what the word says.
 STYLES = {
-    "COMPLETED": "green",
-    "SUCCEEDED": "green",
-    "FAILED": "red",
-    "LOST": "red",
-    "CANCELLED": "yellow",
-    "STOPPING": "yellow",
-    "stopped": "yellow",
-    "PROCESSING": "cyan",
-    "RUNNING": "cyan",
+    **dict.fromkeys(("COMPLETED", "SUCCEEDED"), "green"),
+    **dict.fromkeys(("FAILED", "LOST"), "red"),
+    **dict.fromkeys(("CANCELLED", "STOPPING", "stopped"), "yellow"),
+    **dict.fromkeys(("PROCESSING", "RUNNING"), "cyan"),
 }
 
 
@@ -37,10 +32,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def say_note(session: Session, answer: Document) -> None:
-    """Say what an answer of the gateway notes for a person, if anything."""
+def say_note(session: Session, answer: Document, about: str = "") -> None:
+    """Say what an answer of the gateway notes for a person, if anything; ``about``: on what."""
     if answer.get("note"):
-        session.say(clean(answer["note"]))
+        session.say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def clean(value: object, *, lines: bool = False) -> str:

@@ -18,6 +18,7 @@ from .problems import CommandFailed, Exit
 
 if TYPE_CHECKING:
     from crawler_lifecycle.domain.retention import Retention
+    from crawler_lifecycle.settings import Settings
 
     from .client.gateway import Gateway
 
@@ -35,24 +36,12 @@ Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run fa
 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
 #: Options whose next word is data, whatever it looks like, and the long name under which they are passed on.
-_DATA = {
-    "-a": "--arg",
-    "-s": "--setting",
-    **{
-        name: name
-        for name in (
-            "--arg",
-            "--setting",
-            "--reason",
-            "--tag",
-            "--request-id",
-            "--by",
-            "--task-file",
-            "--flow",
-            "--parent",
-        )
-    },
-    **{name: name for name in ("--file", "--download", "--name", "--each", "--spider")},
+_DATA = {"-a": "--arg", "-s": "--setting"} | {
+    name: name
+    for name in (
+        *("--arg", "--setting", "--reason", "--tag", "--request-id", "--by", "--task-file", "--flow", "--parent"),
+        *("--file", "--download", "--name", "--each", "--spider"),
+    )
 }
 
 #: Options of every verb that take a value: as written -> by which name they are kept.
@@ -276,6 +265,19 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
     except ValueError as error:
         raise CommandFailed(Exit.USAGE, f"{option} {text!r} is not allowed", None, str(error)) from None
     return at.isoformat().replace("+00:00", "Z")
+
+
+def load_settings() -> Settings:
+    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
+    from crawler_lifecycle.domain.errors import InvalidRequest
+    from crawler_lifecycle.settings import Settings
+
+    try:
+        return Settings.load()
+    except InvalidRequest as error:
+        raise CommandFailed(
+            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
+        ) from None
 
 
 def installed() -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
@@ -14,14 +15,17 @@ from crawler_lifecycle.domain.waiting import ageless
 from crawler_lifecycle.subjects import STOPPED, TERMINAL, Document, Subject
 
 from .client.polling import Polling
-from .output import as_json, clean, emit, emit_list, show_rows, write_lines
+from .output import as_json, console, emit, emit_list, say_note, show_rows, write_lines
 from .problems import CommandFailed, Exit
 from .session import Session, current
 
 if TYPE_CHECKING:
     from .client.gateway import Gateway
 
+T = TypeVar("T")
 Goal = Literal["completed", "ended", "started"]
+#: What tells an entry from others, a line about it, and the document that it is of.
+Entry = tuple[object, str, Document]
 #: What people still take for "at once".
 LONGEST_PAUSE_S = 1.0
 
@@ -168,8 +172,7 @@ def show(kind: Kind, rows: Sequence[Document]) -> None:
     columns = kind.subject.state
     emit(session, document, names=names, table=lambda: show_rows(session, rows, columns, empty=f"no {kind.noun}"))
     for row in rows:
-        if row.get("note"):
-            session.say(f"{kind.noun} {kind.number(row)}: {clean(row['note'])}")
+        say_note(session, row, f"{kind.noun} {kind.number(row)}")
 
 
 def each(
@@ -237,39 +240,71 @@ def follow(kind: Kind, gateway: Gateway, number: Any, *, watch: bool, after: Doc
 
 def watch_one(kind: Kind, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
     """Show one until its end, or the end of the attempt that follows ``after``; the exit code."""
-    session = current()
-    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
-    told = ""
-    row: Document = {}
-    silence = lost(session)
-    for row in polling.answers(lambda: gateway.poll(kind.path(number)), silence=silence):
-        line = kind.line(row)
-        if line != told:
-            told = line
-            if session.output == "jsonl":
-                print(as_json(row, indent=None))
-                sys.stdout.flush()
-            else:
-                write_lines(session, [line])
-            polling.hurry()
-        code = verdict(row, "completed") if is_news(row, after) else None
-        if code is not None:
-            break
-    else:
-        raise gave_up(kind, number, told.partition(f"{kind.noun} {number} ")[2])
-    if session.output in ("json", "yaml", "name"):
+    row, code = watch_changes(
+        lambda: gateway.poll(kind.path(number)),
+        lambda row: [(number, kind.line(row), row)],
+        end=lambda row: verdict(row, "completed") if is_news(row, after) else None,
+    )
+    return seen_to_its_end(kind, row, code)
+
+
+def seen_to_its_end(kind: Kind, row: Document, code: Exit | None) -> int:
+    """Say how one ended that was watched; the exit code. Raises ``CommandFailed`` when it has not (no ``code``)."""
+    number = kind.number(row)
+    if code is None:
+        raise gave_up(kind, number, kind.line(row).partition(f"{kind.noun} {number} ")[2])
+    if current().output in ("json", "yaml", "name"):
         return show_state(kind, row, code)
     return look_further(kind, number, code)
 
 
-def lost(session: Session) -> Callable[[CommandFailed], None]:
-    """Says once that the gateway does not answer; on a screen the picture keeps its last content."""
-    told = False
+def watch_changes(
+    ask: Callable[[], T],
+    entries: Callable[[T], Sequence[Entry]],
+    *,
+    picture: Callable[[T], Any] | None = None,
+    end: Callable[[T], Exit | None] = lambda answer: None,
+    nothing: str = "",
+) -> tuple[T, Exit | None]:
+    """Ask again and again, and show what changed: a ``picture`` redrawn on a terminal, else a line for each entry.
 
-    def silence(failure: CommandFailed) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            session.say(f"{failure.what}; asking on")
+    Returns the last answer, and what ``end`` said of it; ``None`` when ``--timeout`` is over. ``nothing`` is said once
+    when there is no entry at all.
+    """
+    session = current()
+    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
+    told: dict[object, str] = {}
+    with nullcontext() if picture is None else _screen(session) as show:
+        for answer in polling.answers(ask, lambda failure: session.say(f"{failure.what}; asking on")):
+            changed = [one for one in entries(answer) if told.get(one[0]) != ageless(one[1])]
+            told |= {key: ageless(line) for key, line, _ in changed}
+            if show is not None and picture is not None:
+                show(picture(answer))
+            elif changed and session.output == "jsonl":
+                for document in {id(one[2]): one[2] for one in changed}.values():
+                    print(as_json(document, indent=None))
+                sys.stdout.flush()
+            elif changed:
+                write_lines(session, [line for _, line, _ in changed])
+            elif nothing and not told:
+                session.say(nothing)
+                told[None] = ""
+            if changed:
+                polling.hurry()
+            code = end(answer)
+            if code is not None:
+                break
+    return answer, code
 
-    return silence
+
+@contextmanager
+def _screen(session: Session) -> Iterator[Callable[[Any], None] | None]:
+    """Something that redraws the terminal; ``None`` where lines are to be written instead."""
+    terminal = console(session)
+    if not session.for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
+        yield None
+        return
+    from rich.live import Live
+
+    with Live(console=terminal, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False) as live:
+        yield lambda picture: live.update(picture, refresh=True)

@@ -13,6 +13,7 @@ import pytest
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.problems import CommandFailed
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from tests.cli.cli_support import Crawlctl
 
@@ -155,7 +156,7 @@ def test_a_token_never_goes_to_an_address_found_in_a_file(
 
 
 def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "state")
+    stack = Stack(Layout(tmp_path / "state"))
     stack.state_dir.mkdir(mode=0o777)
     stack.state_dir.chmod(0o777)
     stack._take_lock()
@@ -169,7 +170,7 @@ def test_a_state_folder_of_another_is_refused_and_ours_is_closed(tmp_path: Path)
 
 def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> None:
     said: list[str] = []
-    stack = Stack(tmp_path, say=said.append)
+    stack = Stack(Layout(tmp_path), say=said.append)
     file = _write(tmp_path, processes={"worker": os.getpid()}, started={"worker": "1"})
     file.chmod(0o666)
     assert stack._before() == {}

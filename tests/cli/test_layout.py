@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,8 +63,15 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     def call(*words: str, **env: str) -> Any:
         made: dict[str, Any] = {}
 
-        def start(state_dir: Path, **given: Any) -> None:
-            made.update(given | {"more": os.environ.get("LIFECYCLE_MORE_CRAWLERS"), "env": dict(os.environ)})
+        def start(plan: Layout, **given: Any) -> None:
+            made.update(
+                {
+                    "archive": plan.archive,
+                    "events": plan.events,
+                    "more": os.environ.get("LIFECYCLE_MORE_CRAWLERS"),
+                    "env": dict(os.environ),
+                }
+            )
             raise CommandFailed(Exit.ERROR, "it would start now")
 
         with monkeypatch.context() as patch:
@@ -121,8 +129,7 @@ def test_another_catalogue_of_the_environment_stands_beside_the_first(
 ) -> None:
     monkeypatch.setenv("LIFECYCLE_MORE_CRAWLERS", str(tmp_path / "more.yaml"))
     (tmp_path / "crawlers.yaml").write_text("[]")
-    plan = Layout(tmp_path, dict.fromkeys([*PORTS], 1))
-    stack = Stack(tmp_path, crawlers=tmp_path / "crawlers.yaml")
-    assert stack._catalogues(plan) == (tmp_path / "crawlers.yaml", tmp_path / "more.yaml")
+    plan = Layout(tmp_path, dict.fromkeys([*PORTS], 1), crawlers=tmp_path / "crawlers.yaml")
+    assert Stack(plan)._catalogues() == (tmp_path / "crawlers.yaml", tmp_path / "more.yaml")
     with pytest.raises(CommandFailed, match="LIFECYCLE_MORE_CRAWLERS: the crawler of --site"):
-        Stack(tmp_path, crawlers=tmp_path / "crawlers.yaml", site=tmp_path)._catalogues(plan)
+        Stack(replace(plan, site=tmp_path))._catalogues()

@@ -67,8 +67,7 @@ def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
 
 def test_the_banner_has_no_password_and_proposes_no_crawler_that_is_not_there(tmp_path: Path) -> None:
     url = "mysql+pymysql://crawl:correct-horse@127.0.0.1:3306/life"
-    stack = Stack(tmp_path, database=url)
-    stack._layout = layout.Layout(tmp_path, dict.fromkeys(layout.PORTS, 1), database=url)
+    stack = Stack(layout.Layout(tmp_path, dict.fromkeys(layout.PORTS, 1), database=url))
     spoken = dev.banner(stack, 1.0)
     assert "correct-horse" not in spoken
     assert "mysql+pymysql://crawl:***@127.0.0.1:3306/life" in spoken
@@ -124,7 +123,8 @@ def test_a_taken_port_is_replaced_in_words(dev: Dev) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        ports = layout.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, only_free=True, say=lines.append)
+        plan = layout.Layout(Path(), only_free_ports=True)
+        ports = plan.choose_ports({"gateway": f"http://127.0.0.1:{taken}"}, lines.append)
     assert ports["gateway"] != taken
     assert lines == [f"port {taken} is taken; gateway gets {ports['gateway']} instead"]
     assert len(set(ports.values())) == len(layout.PORTS) - len(layout.ON_DEMAND)

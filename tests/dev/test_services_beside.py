@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from crawler_lifecycle import dev_json
-from crawler_lifecycle.cli.admin import nearby
+from crawler_lifecycle.cli.admin import services
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.dev.dev_support import ANSWER_S, PATIENCE_S, Dev, wait_until
 
@@ -115,9 +115,9 @@ def test_beside_a_stack_that_does_not_run_a_service_refuses(
     (folder / "dev.json").write_text(json.dumps(known))
     (folder / "dev.json").chmod(0o600)
     with pytest.raises(CommandFailed, match="does not run") as refused:
-        nearby.join(service)
+        services.join(service)
     assert "crawlctl dev" in str(refused.value.next_step)
     monkeypatch.setenv("LIFECYCLE_DATABASE__URL", "sqlite:////nowhere/own.db")
     before = dict(os.environ)
-    nearby.join(service)
+    services.join(service)
     assert dict(os.environ) == before, "who names a system has it"

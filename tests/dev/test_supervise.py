@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.cli.stack import processes, supervise
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part, PartFailed, Supervisor
 from tests.dev.dev_support import wait_until
@@ -110,7 +111,7 @@ def test_neither_a_full_disk_nor_a_closed_terminal_ends_the_watching(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    stack = Stack(tmp_path, say=say)
+    stack = Stack(Layout(tmp_path), say=say)
     watching = stack._supervisor
     monkeypatch.setattr(Stack, "_write_dev_json", full)
     watching.start([_server("web")])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Places, query
 from tests.e2e.world import ENDLESS, QUICK, TERMINAL, World, until
@@ -59,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_stack(folder: Path) -> Iterator[Stack]:
-    stack = Stack(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
+    stack = Stack(Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml"))
     stack.start()
     yield stack
     stack.stop(kill_crawls=True)

@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack import processes, temporal_server
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
@@ -102,12 +103,14 @@ class World:
     def __post_init__(self) -> None:
         self._open = ExitStack()
         self.stack = Stack(
-            self.folder,
-            services=6,
-            only_free_ports=True,
-            database=self.database,
-            crawlers=self.crawlers,
-            archive=self.archive,
+            Layout(
+                self.folder,
+                services=6,
+                only_free_ports=True,
+                database=self.database,
+                crawlers=self.crawlers,
+                archive=self.archive,
+            ),
             say=self.said.append,
         )
 

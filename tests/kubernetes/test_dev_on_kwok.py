@@ -10,6 +10,7 @@ from pathlib import Path
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.clusters.kubernetes import labels
 from tests.kubernetes.cluster.cluster import Cluster
@@ -24,7 +25,7 @@ def test_a_run_from_start_to_stop_and_a_doctor_without_complaints(kwok_cluster: 
     kwok_cluster.admin.ensure(accounts, {"metadata": {"name": "crawl"}, "automountServiceAccountToken": False})
     place = ClusterAccess(kwok_cluster.kubeconfig, None, namespace, "crawl.test/crawlers:1")
     said: list[str] = []
-    stack = Stack(tmp_path / "state", services=4, only_free_ports=True, kubernetes=place, say=said.append)
+    stack = Stack(Layout(tmp_path / "state", services=4, only_free_ports=True, kubernetes=place), say=said.append)
     stack.start()
     try:
         with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:

@@ -17,8 +17,6 @@ from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.subjects import Column, Document, of
 
-from .services import load_settings
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -81,7 +79,7 @@ def release(
     if run is not None and everything:
         raise CommandFailed(Exit.USAGE, "--run and --all exclude each other", "--run has all pods of its run already")
     place = ClusterAccess(kubeconfig, context, namespace)
-    api = cluster_access.connect(place.over(load_settings().cluster))
+    api = cluster_access.connect(place.settings())
     try:
         rows = _listed(api, run, everything)
         if not rows:

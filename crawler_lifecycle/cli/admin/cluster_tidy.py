@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import clean, emit, show_rows, span
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.cli.session import Session, current, load_settings, long_ago
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
     InvalidRequest,
@@ -24,8 +24,6 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.subjects import Column, Document, at, of
-
-from .services import load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import FilesPlace

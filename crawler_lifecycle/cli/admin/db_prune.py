@@ -14,12 +14,10 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli import output
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import Session, current, long_ago
+from crawler_lifecycle.cli.session import Session, current, load_settings, long_ago
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER, Stays
 from crawler_lifecycle.subjects import Column, Document, count, of
-
-from .services import load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store import Pruner

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli.output import emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
-
-from . import nearby
+from crawler_lifecycle.cli.process_identity import start_time
+from crawler_lifecycle.cli.session import current, load_settings
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
-
-
-def load_settings() -> Settings:
-    """The settings in force. Raises ``CommandFailed`` that names the wrong one."""
-    from crawler_lifecycle.domain.errors import InvalidRequest
-    from crawler_lifecycle.settings import Settings
-
-    try:
-        return Settings.load()
-    except InvalidRequest as error:
-        raise CommandFailed(
-            Exit.USAGE, f"settings: {error}", None, "set it right in the environment or in LIFECYCLE_CONFIG"
-        ) from None
 
 
 def hide() -> None:
@@ -44,6 +31,59 @@ def keep_files_private() -> None:
     os.umask(0o077)
 
 
+def join(service: str) -> None:
+    """Give this process the settings of the nearest stack, where nothing else names a system for it.
+
+    Without this, a second gateway would serve a database of its own beside the one that everybody looks at.
+    Raises ``CommandFailed`` when that stack does not run: its Temporal server and database would not be found.
+    """
+    if dev_json.is_told(os.environ):
+        return
+    stack = dev_json.nearest(current().say)
+    if stack is None:
+        return
+    if not _runs(stack.known):
+        raise CommandFailed(
+            Exit.NOT_IN_THIS_STATE,
+            f"{service}: {stack.file} names a stack that does not run",
+            "its database and Temporal server would be missing, and others belong to another system",
+            f"crawlctl dev --state-dir {stack.file.parent}, or name the parts: LIFECYCLE_DATABASE__URL, "
+            "TEMPORAL_ADDRESS (docs/settings.md)",
+        )
+    given = stack.variables() | _kept_beside(stack)
+    if service == "worker":
+        given["LIFECYCLE_WORKER__HEALTH_PORT"] = "0"  # the usual one is the stack's own worker's
+    os.environ.update({name: value for name, value in given.items() if not os.environ.get(name)})
+    known = stack.known
+    current().say(f"{service}: joins the stack of {stack.file} (Temporal {known.get('temporal')})")
+
+
+def _runs(known: Mapping[str, object]) -> bool:
+    pids, started = known.get("processes"), known.get("started")
+    pid = pids.get("temporal") if isinstance(pids, dict) else None
+    then = started.get("temporal") if isinstance(started, dict) else None
+    return isinstance(pid, int) and then is not None and start_time(pid) == then
+
+
+def _kept_beside(stack: dev_json.Stack) -> dict[str, str]:
+    """The settings that the stack's parts have and its file does not tell."""
+    folder, found = stack.file.parent, dict[str, str]()
+    # An empty file: a profile in the home directory could add TLS or a key.
+    if (profile := folder / "temporal.toml").is_file():
+        found["TEMPORAL_CONFIG_FILE"] = str(profile)
+    if (key := folder / "task.key").is_file() and stack.known.get("cluster") == "local":
+        found["LIFECYCLE_GATEWAY__TASK_KEY"] = key.read_text()
+    return found
+
+
+def _service(name: str) -> Settings:
+    """Make this process one of our services; its settings."""
+    hide()
+    keep_files_private()
+    join(name)
+    return load_settings()
+
+
 def worker(*roles: str) -> int:
     """Run a worker until SIGTERM or Ctrl-C.
 
@@ -54,10 +94,7 @@ def worker(*roles: str) -> int:
         role observer only notices changes on the cluster, which cluster does as well unless
         LIFECYCLE_WORKER__WAKE_UPS is false.
     """
-    hide()
-    keep_files_private()
-    nearby.join("worker")
-    settings = load_settings()
+    settings = _service("worker")
     from crawler_lifecycle.worker.process import serve
 
     return serve(settings, roles)
@@ -71,10 +108,7 @@ gateway_app.command(token_app)
 @gateway_app.default
 def gateway() -> int:
     """Run the gateway until SIGTERM or Ctrl-C."""
-    hide()
-    keep_files_private()
-    nearby.join("gateway")
-    settings = load_settings()
+    settings = _service("gateway")
     from crawler_lifecycle.gateway.serve import serve
 
     return serve(settings)
@@ -111,10 +145,7 @@ def new_token(
 
 def scheduler() -> int:
     """Run the scheduler service until SIGTERM or Ctrl-C."""
-    hide()
-    keep_files_private()
-    nearby.join("scheduler")
-    settings = load_settings()
+    settings = _service("scheduler")
     from crawler_lifecycle.scheduler.serve import serve
 
     return serve(settings)
@@ -125,7 +156,7 @@ def db_upgrade(
 ) -> int:
     """Bring the database's schema to this version; nothing happens when it has it.
 
-    Then new runs get numbers above every one that workflows, cluster and archive of the settings still bear: a database
+    Then new runs get numbers above every one that workflows and the cluster of the settings still bear: a database
     that was restored or made anew would give them out again. With --url only the schema is looked at.
     """
     keep_files_private()

@@ -21,17 +21,11 @@ PAGE_SIZE = 200
 ARCHIVE_SILENCE_S = 120.0
 #: Status of an answer -> what it means for the command. Everything else is an error of the service.
 _EXITS = {
-    400: Exit.USAGE,
-    401: Exit.NOT_AUTHORISED,
-    403: Exit.NOT_AUTHORISED,
+    **dict.fromkeys((400, 413, 422), Exit.USAGE),
+    **dict.fromkeys((401, 403), Exit.NOT_AUTHORISED),
     404: Exit.NOT_FOUND,
     409: Exit.NOT_IN_THIS_STATE,
-    413: Exit.USAGE,
-    422: Exit.USAGE,
-    429: Exit.UNREACHABLE,
-    502: Exit.UNREACHABLE,
-    503: Exit.UNREACHABLE,
-    504: Exit.UNREACHABLE,
+    **dict.fromkeys((429, 502, 503, 504), Exit.UNREACHABLE),
 }
 
 _UNKNOWN_CALLER = (
@@ -89,17 +83,9 @@ class Gateway:
                 failure.next_step = f"try again with --request-id {request_id}: it starts the {what} at most once"
             raise
 
-    def runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> list[Document]:
+    def runs(self, *, limit: int | None = None, **filters: Any) -> list[Document]:
         """Runs, newest first, at most ``limit``. Filters as the API spells them; several values mean any of them."""
-        rows: list[Document] = self.list_of_runs(limit=limit, **filters)["runs"]
-        return rows
-
-    def list_of_runs(self, *, limit: int | None = None, **filters: str | Sequence[str] | None) -> Document:
-        """The same with what the gateway says beside them about all runs: how many looks are overdue."""
-        chosen = {name: value for name, value in filters.items() if value}
-        last: Document = {}
-        rows = self._pages("/v1/runs", chosen, limit, last)
-        return {"runs": rows} | {name: last[name] for name in ("overdue",) if name in last}
+        return self.rows("/v1/runs", limit=limit, **filters)
 
     def run(self, run_id: int) -> Document:
         """One run with everything that is known about it."""
@@ -122,13 +108,9 @@ class Gateway:
         self._seen[key] = (answer.headers.get("etag", ""), known)
         return known
 
-    def tasks(self, run_id: int, *, limit: int | None = None, **filters: str | None) -> list[Document]:
+    def tasks(self, run_id: int, *, limit: int | None = None, **filters: Any) -> list[Document]:
         """The tasks of a run."""
         return self.rows(f"/v1/runs/{run_id}/tasks", limit=limit, **filters)
-
-    def correction_summary(self, since: str | None = None) -> Document:
-        """For how long recorded statuses were untrue, over all runs: in the last seven days, or from ``since`` on."""
-        return self._send("GET", "/v1/corrections/summary", params={"since": since} if since else {})
 
     def logs(self, run_id: int, task_id: int | None = None, *, tail: int | None = None) -> str:
         """The end of a task's log (default: the main task's), at most ``tail`` lines of it."""
@@ -156,15 +138,11 @@ class Gateway:
     ) -> Document:  # fmt: skip
         """Ask a run to end; on a finished run nothing happens and its state is the answer."""
         body = {"force": force, "reason": reason, "request_id": request_id, "requested_by": requested_by}
-        given = {name: value for name, value in body.items() if value is not None}
-        return self._send("POST", f"/v1/runs/{run_id}/stop", json=given)
+        return self.post(f"/v1/runs/{run_id}/stop", body)
 
     def resume(self, run_id: int, *, rerun: bool = False, requested_by: str | None = None) -> Document:
         """Go on with a run that has ended."""
-        body: dict[str, object] = {"rerun": rerun}
-        if requested_by is not None:
-            body["requested_by"] = requested_by
-        return self._send("POST", f"/v1/runs/{run_id}/resume", json=body)
+        return self.post(f"/v1/runs/{run_id}/resume", {"rerun": rerun, "requested_by": requested_by})
 
     # --- managers and graphs --------------------------------------------------------------------------------------
 
@@ -176,9 +154,24 @@ class Gateway:
         """The same of what is a text."""
         return self._request("GET", path, params=_given(params)).text
 
-    def rows(self, path: str, /, *, limit: int | None = None, **filters: Any) -> list[Document]:
-        """The rows of a list, at most ``limit``; they have the name that the path ends with."""
-        return self._pages(path, _given(filters), limit)
+    def rows(
+        self, path: str, /, *, limit: int | None = None, last: Document | None = None, **filters: Any
+    ) -> list[Document]:
+        """The rows of a list, at most ``limit``; they have the name that the path ends with.
+
+        ``last`` gets what else stands in the last page.
+        """
+        found: list[Document] = []
+        params: dict[str, Any] = _given(filters) | {"page_size": PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)}
+        while True:
+            page = self._send("GET", path, params=params)
+            found += page.pop(path.rpartition("/")[2], [])
+            token = page.pop("next_page_token", None)
+            if last is not None:
+                last |= page
+            if not token or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            params["page_token"] = token
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Document:
         """Have something done; ``None`` in the body is left out. The same ``key`` again changes nothing."""
@@ -223,34 +216,6 @@ class Gateway:
         return found
 
     # --- transport -----------------------------------------------------------------------------------------------
-
-    def _pages(
-        self,
-        path: str,
-        filters: Mapping[str, str | Sequence[str]],
-        limit: int | None,
-        last: Document | None = None,
-    ) -> list[Document]:
-        """All rows of all pages; ``last`` gets what else stands in the last one."""
-        found: list[Document] = []
-        name = path.rpartition("/")[2]
-        for page in self._each_page(path, filters, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE)):
-            found += page.get(name, [])
-            if last is not None:
-                last |= page
-            if limit is not None and len(found) >= limit:
-                return found[:limit]
-        return found
-
-    def _each_page(self, path: str, filters: Mapping[str, str | Sequence[str]], size: int) -> Iterator[Document]:
-        params: dict[str, Any] = {**filters, "page_size": size}
-        while True:
-            page = self._send("GET", path, params=params)
-            yield page
-            token = page.get("next_page_token")
-            if not token:
-                return
-            params["page_token"] = token
 
     def _send(self, method: str, path: str, **options: Any) -> Document:
         return self._document(self._request(method, path, **options), method, path)

@@ -17,26 +17,32 @@ OUTAGE_S = 60.0
 
 
 class Polling:
-    """Repeats one question. ``silent`` says whether the last try was left without an answer."""
+    """Repeats one question."""
 
     def __init__(self, *, timeout_s: float | None = None, longest_s: float | None = None) -> None:
-        self.silent = False
         self._until = None if timeout_s is None else time.monotonic() + timeout_s
-        self._longest_s = LONGEST_PAUSE_S if longest_s is None else min(longest_s, LONGEST_PAUSE_S)
+        self._longest_s = min(longest_s or LONGEST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = FIRST_PAUSE_S
 
     def hurry(self) -> None:
         """Ask quickly again: something is happening."""
         self._pause_s = FIRST_PAUSE_S
 
-    def answers(self, ask: Callable[[], T], *, silence: Callable[[CommandFailed], None] | None = None) -> Iterator[T]:
+    def answers(
+        self,
+        ask: Callable[[], T],
+        silence: Callable[[CommandFailed], None] = lambda failure: None,
+        *,
+        answered: bool = False,
+    ) -> Iterator[T]:
         """Each answer, until the caller has enough or the time is over.
 
-        Raises ``CommandFailed`` when the first question cannot be asked, when a later one is refused, and when there
-        was no answer for ``OUTAGE_S``. ``silence`` is told of each try in vain before that.
+        Raises ``CommandFailed`` when the first question cannot be asked (unless the gateway has ``answered`` others),
+        when a later one is refused, and when there was no answer for ``OUTAGE_S``. ``silence`` is told of the first try
+        in vain before that.
         """
         silent_since: float | None = None
-        answered = False
+        told = False
         while True:
             try:
                 answer = ask()
@@ -45,33 +51,14 @@ class Polling:
                 silent_since = silent_since or now
                 if failure.code is not Exit.UNREACHABLE or not answered or now - silent_since > OUTAGE_S:
                     raise
-                self.silent = True
-                if silence is not None:
+                if not told:
                     silence(failure)
+                told = True
             else:
-                self.silent, silent_since, answered = False, None, True
+                silent_since, answered = None, True
                 yield answer
             if self._until is not None and time.monotonic() + self._pause_s > self._until:
                 time.sleep(max(0.0, self._until - time.monotonic()))
                 return
             time.sleep(self._pause_s)
             self._pause_s = min(self._longest_s, self._pause_s * GROWTH)
-
-
-def patiently(ask: Callable[[], T], silence: Callable[[CommandFailed], None]) -> T:
-    """The answer, through an outage of up to ``OUTAGE_S``; ``silence`` is told of its beginning.
-
-    For what may be repeated. Raises ``CommandFailed``.
-    """
-    silent_since: float | None = None
-    while True:
-        try:
-            return ask()
-        except CommandFailed as failure:
-            now = time.monotonic()
-            first, silent_since = silent_since is None, silent_since or now
-            if failure.code is not Exit.UNREACHABLE or now - silent_since > OUTAGE_S:
-                raise
-            if first:
-                silence(failure)
-        time.sleep(LONGEST_PAUSE_S / 2)

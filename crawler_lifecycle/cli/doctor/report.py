@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module, util
 from typing import TYPE_CHECKING, Literal
@@ -126,40 +127,34 @@ class Check:
     needs_settings: bool = True
 
 
-class _Running:
+def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
     """A check in a thread of its own. The thread is a daemon: one that hangs must not keep the program from ending."""
+    found: Future[Sequence[Line]] = Future()
 
-    def __init__(self, check: Check, context: Context) -> None:
-        self.check = check
-        self._context = context
-        self._done = threading.Event()
-        self._lines: Sequence[Line] = ()
-        threading.Thread(target=self._run, name=f"doctor-{check.name}", daemon=True).start()
-
-    def _run(self) -> None:
+    def look() -> None:
         try:
-            self._lines = self.check.look(self._context)
+            found.set_result(check.look(context))
         except Exception as error:
             text = f"the check itself failed: {type(error).__name__}: {error}"
-            self._lines = [bad(self.check.name, text, "please report this")]
-        finally:
-            self._done.set()
+            found.set_result([bad(check.name, text, "please report this")])
 
-    def lines(self, until: float) -> Sequence[Line]:
-        if self._done.wait(max(0.0, until - time.monotonic())):
-            return self._lines
-        cure = "look at what it speaks with; --timeout gives checks more time"
-        return [bad(self.check.name, f"no answer within {self._context.limit_s:g} s", cure)]
+    threading.Thread(target=look, name=f"doctor-{check.name}", daemon=True).start()
+    return found
 
 
 def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
     """The findings of all checks in their order. Takes ``context.limit_s`` seconds at most, whatever they do."""
     until = time.monotonic() + context.limit_s
     chosen = [check for check in checks if context.settings is not None or not check.needs_settings]
-    for running in [_Running(check, context) for check in chosen]:
-        for line in running.lines(until):
-            cure = None if line.cure is None or line.level == "ok" else context.redactor.text(line.cure)
-            yield replace(line, text=context.redactor.text(line.text), cure=cure)
+    for check, found in [(check, _begun(check, context)) for check in chosen]:
+        try:
+            lines = found.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            cure = "look at what it speaks with; --timeout gives checks more time"
+            lines = [bad(check.name, f"no answer within {context.limit_s:g} s", cure)]
+        for line in lines:
+            cured = None if line.cure is None or line.level == "ok" else context.redactor.text(line.cure)
+            yield replace(line, text=context.redactor.text(line.text), cure=cured)
 
 
 def load(settings: Settings) -> None:

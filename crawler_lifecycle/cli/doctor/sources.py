@@ -30,15 +30,6 @@ _OTHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting in force. ``value`` is a text in which nothing is secret."""
-
-    name: str
-    value: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Sources:
     """The sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, a running ``crawlctl dev``."""
 
@@ -108,19 +99,19 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
 # --- what is in force ----------------------------------------------------------------------------------------------
 
 
-def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[Setting]:
-    """Every setting, then the variables of others that matter, with their sources."""
+def in_force(settings: Settings, sources: Sources, redactor: redaction.Redactor) -> list[dict[str, str]]:
+    """Name, value and source of every setting, then of the variables of others that matter; nothing secret is shown."""
     found = []
     for variable in variables():
         value: Any = settings
         for part in variable.removeprefix(PREFIX).lower().split("__"):
             value = getattr(value, part)
-        found.append(Setting(variable, _shown(variable, value, redactor), sources.of(variable)))
+        found.append({"name": variable, "value": _shown(variable, value, redactor), "source": sources.of(variable)})
     for variable in _OTHERS:
         text = os.environ.get(variable)
         if text:
             source = str(sources.dev_json) if variable in sources.of_dev else ENVIRONMENT
-            found.append(Setting(variable, _shown(variable, text, redactor), source))
+            found.append({"name": variable, "value": _shown(variable, text, redactor), "source": source})
     return found
 
 

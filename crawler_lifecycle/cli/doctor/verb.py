@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.admin.services import keep_files_private
-from crawler_lifecycle.cli.output import clean, console, emit
+from crawler_lifecycle.cli.output import clean, console, emit, show_rows
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.cli.session import Session, current
+from crawler_lifecycle.subjects import Column, Document, of
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
     from .report import Check, Context, Line
-    from .sources import Setting
 
 #: Time for all checks together, which run at the same time.
 LIMIT_S = 15.0
@@ -60,7 +60,7 @@ def doctor(
     document = {
         "summary": counts,
         "checks": [asdict(line) for line in lines],
-        "settings": [asdict(one) for one in in_force],
+        "settings": in_force,
     }
     if settings and session.for_people:
         _show_settings(session, in_force)
@@ -70,7 +70,7 @@ def doctor(
     return Exit.ERROR if counts["bad"] else Exit.DONE
 
 
-def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Setting], Sequence[Line]]:
+def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Context, Sequence[Document], Sequence[Line]]:
     from crawler_lifecycle.clusters.kind import kind_of
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.observability import redaction
@@ -102,7 +102,7 @@ def _prepare(session: Session, fix: bool, state_dir: Path | None) -> tuple[Conte
 def _checks(settings: Settings | None) -> Sequence[Check]:
     from crawler_lifecycle.clusters.kind import kind_of
 
-    from .checks import database, machine, records, run_numbers, services, temporal
+    from .checks import database, machine, records, services, temporal
     from .report import Check
 
     of_cluster = {} if settings is None else kind_of(settings.cluster).checks
@@ -113,7 +113,6 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
         Check("disk", machine.check_disks),
         Check("temporal", temporal.check_temporal),
         Check("database", database.check_database),
-        Check("numbers", run_numbers.check_numbers),
         *records.CHECKS,
         *(Check(name, resolve_name(function)) for name, function in of_cluster.items()),
         Check("catalogue", services.check_catalogue),
@@ -147,14 +146,11 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
 # --- for people ----------------------------------------------------------------------------------------------------
 
 
-def _show_settings(session: Session, settings: Sequence[Setting]) -> None:
-    from crawler_lifecycle.cli.output import show_rows
-    from crawler_lifecycle.subjects import Column, of
-
+def _show_settings(session: Session, settings: Sequence[Document]) -> None:
     columns = (Column("Setting", of("name")), Column("Value", of("value")), Column("From", of("source")))
     if settings:
         print()
-        show_rows(session, [asdict(one) for one in settings], columns, empty="")
+        show_rows(session, settings, columns, empty="")
         sys.stdout.flush()
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.client.polling import Polling, patiently
+from crawler_lifecycle.cli.client.polling import Polling
 from crawler_lifecycle.cli.inputs import pairs
-from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
+from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
 from crawler_lifecycle.cli.subjects import By, End, follow, is_news
@@ -84,8 +84,7 @@ def start(
             request["plan"] = full_name(gateway, plan)
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
-        if started.get("note"):
-            session.say(f"manager {manager_id}: {clean(started['note'])}")
+        say_note(session, started, f"manager {manager_id}")
         # Of a flow that had ended it is the end before, and the manager goes on; without a flow it is this one's.
         before = started if flow else None
         if watch or wait:
@@ -256,9 +255,13 @@ class Sender:
         body: dict[str, object] = {"jobs": [{"spider_args": item.args, **self._more} for item in page], "seal": seal}
         key = f"{self._request_id}/{self._pages}"
         try:
-            answer = patiently(
-                lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
-                lambda failure: self._session.say(f"{failure.what}; trying again"),
+            # The same key again adds nothing twice.
+            answer = next(
+                Polling().answers(
+                    lambda: self._gateway.post(MANAGER.path(self._manager_id, "/jobs"), body, key),
+                    lambda failure: self._session.say(f"{failure.what}; trying again"),
+                    answered=True,
+                )
             )
         except CommandFailed as failure:
             raise self._explained(failure, page) from None

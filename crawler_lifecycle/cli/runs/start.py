@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.inputs import content_of, pairs
-from crawler_lifecycle.cli.output import as_json, clean, emit, show_facts
+from crawler_lifecycle.cli.output import as_json, emit, say_note, show_facts
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import current
 from crawler_lifecycle.cli.subjects import By, End, await_end
@@ -117,8 +117,7 @@ def start(
     with session.gateway() as gateway:
         started = gateway.start(request, request_id)
         run_id = int(started["run_id"])
-        if started.get("note"):
-            session.say(f"run {run_id}: {clean(started['note'])}")
+        say_note(session, started, f"run {run_id}")
         if watch:
             from .watch import watch_run
 

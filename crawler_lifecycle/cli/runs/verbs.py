@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -85,14 +85,16 @@ def list_runs(
             from .watch import watch_list
 
             return watch_list(session, gateway, filters, limit)
-        document = gateway.list_of_runs(limit=limit, **filters)
-    rows, overdue = document["runs"], document.get("overdue", {}).get("text")
+        beside: dict[str, Any] = {}
+        rows = gateway.rows("/v1/runs", limit=limit, last=beside, **filters)
+    overdue = beside.get("overdue")
 
     def table() -> None:
         show_rows(session, rows, RUN.subject.columns, empty="no runs; next: crawlctl crawler list")
         if overdue:
-            print(clean(overdue))
+            print(clean(overdue.get("text")))
 
+    document = {"runs": rows} | ({"overdue": overdue} if overdue else {})
     emit(session, document, names=[row.get("run_id") for row in rows], table=table, rows=rows)
     return Exit.DONE
 
@@ -127,7 +129,7 @@ def corrections(
     with session.gateway() as gateway:
         path = "/v1/corrections" if run is None else RUN.path(run, "/corrections")
         rows = gateway.rows(path, limit=limit, since=begin, kind=kind)
-        summary = gateway.correction_summary(begin) if run is None else None
+        summary = gateway.get("/v1/corrections/summary", since=begin) if run is None else None
 
     def table() -> None:
         show_rows(session, rows, tables.CORRECTIONS, empty=nothing_wrong(run, kind, since))
@@ -240,7 +242,7 @@ def resume(
         if watch:
             from .watch import watch_run
 
-            return watch_run(session, gateway, run, attempt=int(answer.get("attempt") or 0))
+            return watch_run(session, gateway, run, after=answer)
         if wait:
             return await_end(RUN, gateway, run, after=answer)
     show(RUN, [answer])

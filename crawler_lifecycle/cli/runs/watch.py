@@ -6,21 +6,16 @@ codes, so that a log of it can be read.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.output import STYLES, as_json, build_table, clean, milliseconds, number, write_lines
+from crawler_lifecycle.cli.output import STYLES, build_table, clean, emit_list, milliseconds, number
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import Session, current
-from crawler_lifecycle.cli.subjects import LONGEST_PAUSE_S, gave_up, look_further, lost, show_state, verdict
-from crawler_lifecycle.domain.waiting import ageless
+from crawler_lifecycle.cli.subjects import Entry, gave_up, is_news, seen_to_its_end, verdict, watch_changes
 from crawler_lifecycle.subjects import TERMINAL, Column, Document, status_word
 
 from . import tables
@@ -43,12 +38,11 @@ _RANK = {"STOPPING": 0, "RUNNING": 1, "PENDING": 2, "LOST": 3, "FAILED": 4, "CAN
 
 @dataclass(slots=True)
 class Seen:
-    """The findings of the last round of questions, and the lines that were told of it and of those before."""
+    """The findings of the last round of questions about a run."""
 
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Document = field(default_factory=dict)
     tasks: Sequence[Document] = ()
     corrections: Sequence[Document] = ()
-    told: dict[str, str] = field(default_factory=dict)
 
 
 def watch(
@@ -68,99 +62,66 @@ def watch(
 # --- one run -------------------------------------------------------------------------------------------------------
 
 
-def watch_run(session: Session, gateway: Gateway, run_id: int, *, attempt: int = 0) -> int:
-    """Show a run until its end (of this attempt or a later one); the exit code that tells how it ended."""
-    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
+def watch_run(session: Session, gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
+    """Show a run until its end, or the end of the attempt that follows ``after``; the exit code."""
     seen = Seen()
-    with _screen(session) as show:
-        for _ in polling.answers(lambda: _read(gateway, run_id, seen), silence=lost(session)):
-            told = _told(session, seen)
-            if show is not None:
-                show(draw(session, seen, _height()))
-            elif told:
-                _write(session, seen, told)
-            if told:
-                polling.hurry()
-            code = verdict(seen.run, "completed") if int(seen.run.get("attempt") or 0) >= attempt else None
-            if code is not None:
-                break
-        else:
-            raise gave_up(RUN, run_id, f"{status_word(seen.run)}, {seen.run.get('stage')}")
-    if session.output in ("json", "yaml", "name"):
-        return show_state(RUN, dict(seen.run), code)
-    return look_further(RUN, run_id, code)
+    _, code = watch_changes(
+        lambda: _read(gateway, run_id, seen),
+        _entries,
+        picture=lambda seen: draw(session, seen, _height()),
+        end=lambda seen: verdict(seen.run, "completed") if is_news(seen.run, after) else None,
+    )
+    return seen_to_its_end(RUN, seen.run, code)
 
 
-def _read(gateway: Gateway, run_id: int, seen: Seen) -> None:
+def _read(gateway: Gateway, run_id: int, seen: Seen) -> Seen:
     run = gateway.poll(f"/v1/runs/{run_id}")
     tasks = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=TASKS_PAGE).get("tasks", [])
     if _moved(run) != _moved(seen.run) or len(tasks) != len(seen.tasks):
         seen.corrections = gateway.rows(f"/v1/runs/{run_id}/corrections", limit=TASKS_PAGE)
     seen.run, seen.tasks = run, tasks
+    return seen
 
 
-def _moved(run: Mapping[str, Any]) -> tuple[object, ...]:
+def _moved(run: Document) -> tuple[object, ...]:
     return run.get("status"), run.get("attempt"), run.get("tasks")
 
 
-def _told(session: Session, seen: Seen) -> list[str]:
-    """A line for each thing that is not what was told last."""
-    lines = []
-    entries: list[tuple[str, str]] = [("run", run_line(seen.run))]
+def _entries(seen: Seen) -> list[Entry]:
+    """A line about the run, each task and each correction."""
+    document = {**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}
+    lines = {"run": run_line(seen.run)}
     if len(seen.tasks) < TASKS_PAGE:
-        entries += [(f"task {task.get('task_id')}", task_line(task)) for task in seen.tasks]
+        lines |= {f"task {task.get('task_id')}": task_line(task) for task in seen.tasks}
     else:
-        entries += [("counts", f"tasks {counts_of(seen.run, seen.tasks)}")]
+        lines["counts"] = f"tasks {counts_of(seen.run, seen.tasks)}"
     for wrong in seen.corrections:
         believed = f"{clean(wrong.get('believed'))} was untrue for {milliseconds(wrong.get('lag_ms'))}"
         where = f"task {wrong['task_id']} " if wrong.get("task_id") else ""
         truth = f"{clean(wrong.get('kind'))}, it was {clean(wrong.get('truth'))}"
-        entries.append((f"correction {wrong.get('id')}", f"correction: {where}{believed}: {truth}"))
-    for key, line in entries:
-        if seen.told.get(key) != ageless(line):
-            seen.told[key] = ageless(line)
-            lines.append(line)
-    return lines
-
-
-def _write(session: Session, seen: Seen, lines: Sequence[str]) -> None:
-    if session.output == "jsonl":
-        print(as_json({**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}, indent=None))
-        sys.stdout.flush()
-    else:
-        write_lines(session, lines)
+        lines[f"correction {wrong.get('id')}"] = f"correction: {where}{believed}: {truth}"
+    return [(key, line, document) for key, line in lines.items()]
 
 
 def watch_tasks(session: Session, gateway: Gateway, run_id: int, limit: int) -> int:
     """Show the tasks of a run until it has ended; the exit code that tells how it ended."""
-    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
-    told: dict[object, str] = {}
-    run: Mapping[str, Any] = {}
-    rows: list[dict[str, Any]] = []
 
-    def ask() -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-        size = min(limit, TASKS_PAGE)
+    def ask() -> tuple[Document, list[dict[str, Any]]]:
+        run = gateway.poll(f"/v1/runs/{run_id}")
         if limit > TASKS_PAGE:
-            return gateway.poll(f"/v1/runs/{run_id}"), gateway.tasks(run_id, limit=limit)
-        page = gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=size)
-        return gateway.poll(f"/v1/runs/{run_id}"), page.get("tasks", [])
+            return run, gateway.tasks(run_id, limit=limit)
+        return run, gateway.poll(f"/v1/runs/{run_id}/tasks", page_size=limit).get("tasks", [])
 
-    with _screen(session) as show:
-        for run, rows in polling.answers(ask, silence=lost(session)):
-            changed = _changed(told, rows, "task_id", task_line)
-            if show is not None:
-                show(_rows(session, rows, tables.TASKS))
-            elif changed:
-                _write_rows(session, changed, task_line)
-            if changed:
-                polling.hurry()
-            code = verdict(run, "completed")
-            if code is not None:
-                break
-        else:
-            raise gave_up(RUN, run_id, f"{status_word(run)}, {run.get('stage')}")
+    (run, rows), code = watch_changes(
+        ask,
+        lambda found: [(row.get("task_id"), task_line(row), row) for row in found[1]],
+        picture=lambda found: _rows(session, found[1], tables.TASKS),
+        end=lambda found: verdict(found[0], "completed"),
+    )
+    if code is None:
+        raise gave_up(RUN, run_id, f"{status_word(run)}, {run.get('stage')}")
     if session.output in ("json", "yaml", "name"):
-        output.emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
+        emit_list(session, "tasks", rows, tables.TASKS, name="task_id", empty="")
     return code
 
 
@@ -174,36 +135,28 @@ def watch_list(
     if not session.for_people and session.output != "jsonl":
         cure = "-o table or -o jsonl, which write line by line"
         raise CommandFailed(Exit.USAGE, f"a list that is watched has no end for -o {session.output}", None, cure)
-    polling = Polling(timeout_s=session.timeout_s, longest_s=LONGEST_PAUSE_S)
-    told: dict[object, str] = {}
     gone: dict[object, Document] = {}
     last: list[object] = []
 
-    def ask() -> tuple[Sequence[Document], Sequence[Document]]:
+    def ask() -> Sequence[Document]:
         rows = gateway.runs(limit=limit, **filters)
-        present = {row.get("run_id") for row in rows}
+        present = [row.get("run_id") for row in rows]
         left = [_left(gateway, one) for one in last if one not in present and one not in gone]
         gone.update({run["run_id"]: run for run in left if run and run.get("status") in TERMINAL})
-        for run_id in present & gone.keys():
+        for run_id in gone.keys() & set(present):
             del gone[run_id]
+        last[:] = present
         # Those that no longer fit but go on are told once; nobody asks for them afterwards.
-        return rows, [run for run in left if run and run.get("status") not in TERMINAL]
+        going_on = [run for run in left if run and run.get("status") not in TERMINAL]
+        shown = (*rows, *going_on, *list(gone.values())[-ENDED_SHOWN:])
+        return sorted(shown, key=lambda row: -int(row.get("run_id") or 0))
 
-    with _screen(session) as show:
-        for rows, left in polling.answers(ask, silence=lost(session)):
-            last = [row.get("run_id") for row in rows]
-            ended = list(gone.values())[-ENDED_SHOWN:]
-            shown = sorted((*rows, *left, *ended), key=lambda row: -int(row.get("run_id") or 0))
-            changed = _changed(told, shown, "run_id", run_line)
-            if show is not None:
-                show(_rows(session, shown, RUN.subject.columns) if shown else _text("no live runs"))
-            elif changed:
-                _write_rows(session, changed, run_line)
-            elif not told:
-                session.say("no live runs yet; next: crawlctl crawler list")
-                told[None] = ""
-            if changed:
-                polling.hurry()
+    watch_changes(
+        ask,
+        lambda rows: [(row.get("run_id"), run_line(row), row) for row in rows],
+        picture=lambda rows: _rows(session, rows, RUN.subject.columns) if rows else _text("no live runs"),
+        nothing="no live runs yet; next: crawlctl crawler list",
+    )
     return Exit.DONE
 
 
@@ -215,43 +168,6 @@ def _left(gateway: Gateway, run_id: object) -> Document | None:
         if failure.code is Exit.NOT_FOUND:
             return None
         raise
-
-
-# --- what they share -----------------------------------------------------------------------------------------------
-
-
-def _changed(
-    told: dict[object, str], rows: Sequence[Document], key: str, line: Callable[[Document], str]
-) -> list[Document]:
-    changed = []
-    for row in rows:
-        text = ageless(line(row))
-        if told.get(row.get(key)) != text:
-            told[row.get(key)] = text
-            changed.append(row)
-    return changed
-
-
-def _write_rows(session: Session, rows: Sequence[Document], line: Callable[[Document], str]) -> None:
-    if session.output == "jsonl":
-        for row in rows:
-            print(as_json(row, indent=None))
-        sys.stdout.flush()
-    else:
-        write_lines(session, [line(row) for row in rows])
-
-
-@contextlib.contextmanager
-def _screen(session: Session) -> Iterator[Callable[[Any], None] | None]:
-    """Something that redraws the terminal; ``None`` where lines are to be written instead."""
-    terminal = output.console(session)
-    if not session.for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
-        yield None
-        return
-    from rich.live import Live
-
-    with Live(console=terminal, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False) as live:
-        yield lambda picture: live.update(picture, refresh=True)
 
 
 def _rows(session: Session, rows: Sequence[Document], shown: Sequence[Column]) -> Any:

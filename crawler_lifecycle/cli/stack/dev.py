@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.addresses import LOOPBACK
-from crawler_lifecycle.cli.admin.services import hide, keep_files_private, load_settings
+from crawler_lifecycle.cli.admin.services import hide, keep_files_private
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
-from crawler_lifecycle.cli.session import current
+from crawler_lifecycle.cli.session import current, load_settings
 from crawler_lifecycle.dev_json import LOOPBACK_WEBHOOKS
 from crawler_lifecycle.settings import PREFIX
 
@@ -82,7 +82,7 @@ def dev(
     archive = archive or os.environ.get("LIFECYCLE_ARCHIVE__URL") or None
     events = events or os.environ.get("LIFECYCLE_EVENTS__URL") or None
     _check_places(archive, events)
-    stack = Stack(
+    plan = layout.Layout(
         state_dir,
         services=services,
         only_free_ports=ports == "free",
@@ -93,9 +93,8 @@ def dev(
         archive=archive,
         events=events,
         demanded=[name for name, wanted in (("temporal_ui", ui), ("metrics", metrics)) if wanted],
-        say=current().say,
-        silent_s=SILENT_S,
     )
+    stack = Stack(plan, say=current().say, silent_s=SILENT_S)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:

@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -72,18 +72,28 @@ class Layout:
     """The places of everything in one stack."""
 
     state_dir: Path
-    ports: Mapping[str, int]
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """A port for every part; the stack chooses them when it starts."""
     services: int = 0
     """Size of the demonstration site; 0 is everything."""
     database: str | None = None
     site: Path | None = None
-    """A folder of pages to serve, instead of the demonstration site."""
+    """A folder of pages to serve, instead of the demonstration site (checked before, see ``site.check``)."""
     archive: str | None = None
     """Where zips go instead of a folder of the state directory."""
     events: str | None = None
     """Where events go instead of a file there."""
     kubernetes: ClusterAccess | None = None
     """The cluster where crawls execute; ``None``: as processes of this machine."""
+    crawlers: Path | None = None
+    """The catalogue; without it that of the environment, of this folder, or of the examples."""
+    only_free_ports: bool = False
+    """No usual port is taken, also where it is free."""
+    demanded: Collection[str] = ()
+    """Ports of ``ON_DEMAND`` to open."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state_dir", self.state_dir.absolute())
 
     def url(self, name: str) -> str:
         """The HTTP address of a part."""
@@ -203,6 +213,20 @@ class Layout:
             parts.append(Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent))
         return {part.name: part for part in parts}
 
+    def choose_ports(self, known: Mapping[str, object], say: Callable[[str], None]) -> dict[str, int]:
+        """A port for every part: the one it had (``known``: earlier addresses), its usual one, or a free one."""
+        chosen: dict[str, int] = {}
+        for name, usual in PORTS.items():
+            if name in ON_DEMAND and name not in self.demanded:
+                continue
+            before = _port_of(known.get(name))
+            wanted = [before] if before else [] if self.only_free_ports else [usual]
+            free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
+            chosen[name] = free[0] if free else processes.free_port(chosen.values())
+            if wanted and not free:
+                say(f"port {wanted[0]} is taken; {name} gets {chosen[name]} instead")
+        return chosen
+
 
 def kept_key(file: Path) -> str:
     """A random key in a file that only its owner can read; the same at the next start, for crawlers that go on."""
@@ -228,30 +252,6 @@ def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
     names = [name for name in (part.strip() for part in said.split(",")) if name]
     value = ",".join(dict.fromkeys([*names, LOOPBACK, "localhost"]))
     return {"no_proxy": value, "NO_PROXY": value}
-
-
-def choose_ports(
-    known: Mapping[str, object],
-    *,
-    only_free: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-    demanded: Collection[str] = (),
-) -> dict[str, int]:
-    """A port for every part: the one it had (``known``: an earlier start's addresses), its usual one, or a free one.
-
-    ``demanded`` are those of ``ON_DEMAND`` that are to be opened.
-    """
-    chosen: dict[str, int] = {}
-    for name, usual in PORTS.items():
-        if name in ON_DEMAND and name not in demanded:
-            continue
-        before = _port_of(known.get(name))
-        wanted = [before] if before else [] if only_free else [usual]
-        free = [port for port in wanted if port not in chosen.values() and processes.is_free(port)]
-        chosen[name] = free[0] if free else processes.free_port(chosen.values())
-        if wanted and not free:
-            say(f"port {wanted[0]} is taken; {name} gets {chosen[name]} instead")
-    return chosen
 
 
 def _port_of(address: object) -> int | None:

@@ -10,19 +10,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from crawler_lifecycle import dev_json
 from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.client.gateway import Gateway
-from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.process_identity import start_time
 
 from . import processes, temporal_server
-from .layout import Layout, choose_ports, examples_dir, write_crawlers, write_site_crawler
+from .layout import Layout, examples_dir, write_crawlers, write_site_crawler
 from .supervise import READY_S, Part, PartFailed, Supervisor
 
 #: The order of leaving: nobody loses the part it still needs to end in order.
@@ -36,63 +36,28 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 
 
 class Stack:
-    """Everything in child processes below one state directory.
+    """Everything in child processes below one state directory, as ``layout`` says.
 
-    ``site`` is a folder of pages to serve instead of the demonstration site (checked before, see ``site.check``);
-    ``kubernetes`` is the cluster where crawls execute, instead of processes of this machine; ``demanded`` are ports of
-    ``layout.ON_DEMAND`` to open; ``say`` gets one line for people per event; a part that does not answer for
-    ``silent_s`` is replaced. Crawls are no children of ours: they outlive the stack, and the next one over the same
-    directory goes on with them.
+    ``say`` gets one line for people per event; a part that does not answer for ``silent_s`` is replaced. Crawls are no
+    children of ours: they outlive the stack, and the next one over the same directory goes on with them.
     """
 
     def __init__(
-        self,
-        state_dir: Path,
-        *,
-        services: int = 0,
-        only_free_ports: bool = False,
-        database: str | None = None,
-        crawlers: Path | None = None,
-        site: Path | None = None,
-        kubernetes: ClusterAccess | None = None,
-        demanded: Collection[str] = (),
-        archive: str | None = None,
-        events: str | None = None,
-        say: Callable[[str], None] = lambda line: None,
-        silent_s: float | None = None,
+        self, layout: Layout, *, say: Callable[[str], None] = lambda line: None, silent_s: float | None = None
     ) -> None:
-        self.state_dir = state_dir.absolute()
-        self._services = services
-        self._only_free_ports = only_free_ports
-        self._database = database
-        self._crawlers = crawlers
-        self._site = site
-        self._kubernetes = kubernetes
-        self._demanded = demanded
-        self._archive = archive
-        self._events = events
+        self.layout = layout
+        self.state_dir = layout.state_dir
         self._say = say
         #: Whether the crawlers are those of the examples.
         self.has_examples = False
         self._lock: IO[str] | None = None
-        self._layout: Layout | None = None
         #: The catalogues in use, as ``dev.json`` names them.
         self._chosen: dict[str, str | None] = {}
-        #: What the parts were started with.
-        self._supervisor = Supervisor(
-            self.state_dir / "logs", say=self._tell, changed=self._pids_changed, silent_s=silent_s
-        )
-
-    @property
-    def layout(self) -> Layout:
-        """Folders, ports and addresses. Only after ``start``."""
-        if self._layout is None:
-            raise RuntimeError("the stack was not started")
-        return self._layout
+        self._supervisor = Supervisor(layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s)
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """The addresses of ``dev.json``."""
+        """The addresses of ``dev.json``. Only after ``start``, as that chooses the ports."""
         return self.layout.addresses()
 
     @property
@@ -115,23 +80,13 @@ class Stack:
             raise
 
     def _start(self) -> None:
-        if self._kubernetes is not None:
-            cluster_access.check_namespace(cluster_access.connect(self._kubernetes.settings()))
+        if self.layout.kubernetes is not None:
+            cluster_access.check_namespace(cluster_access.connect(self.layout.kubernetes.settings()))
         before = self._before()
         self._end_leftovers(before)
-        ports = choose_ports(before, only_free=self._only_free_ports, say=self._tell, demanded=self._demanded)
-        self._layout = plan = Layout(
-            self.state_dir,
-            ports,
-            self._services,
-            self._database,
-            self._site,
-            archive=self._archive,
-            events=self._events,
-            kubernetes=self._kubernetes,
-        )
+        self.layout = plan = replace(self.layout, ports=self.layout.choose_ports(before, self._tell))
         (self.state_dir / "temporal.toml").write_text("")
-        crawlers, more = self._catalogues(plan)
+        crawlers, more = self._catalogues()
         self._chosen = {"crawlers": str(crawlers), "more_crawlers": None if more is None else str(more)}
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
@@ -139,7 +94,7 @@ class Stack:
         # find their database and each other when they are ready, and say so at their health addresses.
         migrations = self._start_migrations(env)
         try:
-            self._start_temporal(parts.pop("temporal"), env)
+            self._start_temporal(parts.pop("temporal"))
             # Nobody gives out a number before the upgrade knows which ones workflows and crawls still bear.
             self._finish_migrations(migrations)
             self._supervisor.start(parts.values())
@@ -234,37 +189,38 @@ class Stack:
                 self._tell(f"ending {name} (process {pid}), left over from a stack that was killed")
                 processes.end_process(pid, started[name], 5.0)
 
-    def _catalogues(self, plan: Layout) -> tuple[Path, Path | None]:
+    def _catalogues(self) -> tuple[Path, Path | None]:
         """The catalogue for our parts: the one that was chosen, the working directory's own, or the examples'.
 
         Where a folder of pages is served, its crawler takes the place of the examples, or stands beside the others.
         """
-        chosen = self._crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
+        plan = self.layout
+        chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
         examples = examples_dir()
         file = Path(chosen or "crawlers.yaml").absolute()
         generic = self.state_dir / "site-crawler.yaml"
-        if self._site is not None:
+        if plan.site is not None:
             write_site_crawler(generic, plan.url("site"))
         more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
-        if more and self._site is not None:
+        if more and plan.site is not None:
             cure = "name the catalogue with --crawlers, or leave --site out"
             raise CommandFailed(
                 Exit.USAGE, "LIFECYCLE_MORE_CRAWLERS: the crawler of --site takes its place", None, cure
             )
-        beside = generic if self._site is not None else Path(more).absolute() if more else None
+        beside = generic if plan.site is not None else Path(more).absolute() if more else None
         if file.is_file():
             return file, beside
-        if self._site is not None and not chosen:
+        if plan.site is not None and not chosen:
             return generic, None
         if chosen or examples is None:
             cure = "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to crawl a folder"
             raise CommandFailed(Exit.USAGE, f"there is no catalogue of crawlers at {file}", None, cure)
-        if self._kubernetes is not None and self._kubernetes.settings().image is None:
+        if plan.kubernetes is not None and plan.kubernetes.settings().image is None:
             cure = "--image, or LIFECYCLE_CLUSTER__IMAGE: one with Scrapy and the examples (docs/deployment.md)"
             raise CommandFailed(Exit.USAGE, "the example crawlers need an image that pods can be made of", None, cure)
         self.has_examples = True
         target = self.state_dir / "crawlers.yaml"
-        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=self._kubernetes is not None)
+        write_crawlers(examples / "crawlers.yaml", target, plan.url("site"), in_images=plan.kubernetes is not None)
         return target, beside
 
     def _start_migrations(self, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -282,10 +238,9 @@ class Stack:
         if code:
             raise PartFailed(f"the database cannot be migrated; the end of {log}:\n{processes.tail(log)}")
 
-    def _start_temporal(self, part: Part, env: Mapping[str, str]) -> None:
+    def _start_temporal(self, part: Part) -> None:
         file = self.layout.temporal_file
-        log = self.layout.logs / "temporal.log"
-        temporal_server.prepare(file, env=env, log=log, say=self._tell)
+        temporal_server.prepare(file, say=self._tell)
         self._supervisor.start([part])
         try:
             self._supervisor.wait_healthy(["temporal"])
@@ -293,14 +248,14 @@ class Stack:
             self._supervisor.stop(["temporal"])
             if not temporal_server.is_damaged(file):
                 raise
-            temporal_server.prepare(file, env=env, log=log, say=self._tell, damaged=True)
+            temporal_server.prepare(file, say=self._tell, damaged=True)
             self._supervisor.start([part])
             self._supervisor.wait_healthy(["temporal"])
 
     # --- stop ----------------------------------------------------------------------------------------------------
 
     def _open_runs(self, patience_s: float = ASK_S) -> list[int] | None:
-        if self._layout is None or "gateway" not in self.pids:
+        if "gateway" not in self.pids:
             return None
         try:
             with Gateway(self.layout.url("gateway"), timeout_s=patience_s) as gateway:
@@ -342,12 +297,12 @@ class Stack:
             self._tell(f"dev.json cannot be written, and names other processes until the next change: {error}")
 
     def _write_dev_json(self) -> None:
-        if self._layout is None:
+        if not self.layout.ports:  # it was not started
             return
         pids = self._supervisor.pids()
         content = {
-            **self._layout.addresses(),
-            "state": str(self._layout.cluster_dir),
+            **self.layout.addresses(),
+            "state": str(self.layout.cluster_dir),
             **self._chosen,
             "processes": pids,
             "started": {name: start_time(pid) for name, pid in pids.items()},

@@ -76,10 +76,9 @@ def test_examples_in_images_are_where_their_image_has_them(tmp_path: Path) -> No
 
 
 def test_examples_without_an_image_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "state", kubernetes=ClusterAccess(namespace="night"))
-    plan = layout.Layout(tmp_path, PORTS, kubernetes=ClusterAccess(namespace="night"))
+    stack = Stack(layout.Layout(tmp_path / "state", PORTS, kubernetes=ClusterAccess(namespace="night")))
     with pytest.raises(CommandFailed, match="the example crawlers need an image") as caught:
-        stack._catalogues(plan)
+        stack._catalogues()
     assert caught.value.code is Exit.USAGE
 
 
@@ -93,7 +92,6 @@ def test_options_for_pods_want_the_cluster_named(crawlctl: Crawlctl, option: str
 
 def test_the_banner_names_the_cluster(tmp_path: Path) -> None:
     place = ClusterAccess(context="night", namespace="crawls", image="crawl.test/demo")
-    stack = Stack(tmp_path, kubernetes=place)
-    stack._layout = layout.Layout(tmp_path, PORTS, kubernetes=place)
+    stack = Stack(layout.Layout(tmp_path, PORTS, kubernetes=place))
     assert "cluster    kubernetes, night, namespace crawls" in dev.banner(stack, 1.0).splitlines()
     assert os.environ.get("LIFECYCLE_CLUSTER__KIND") is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
+from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.clusters.kubernetes import labels
 from tests.e2e.world import QUICK, TERMINAL, World, until
@@ -62,11 +63,15 @@ class RealWorld(World):
         catalogue = self.folder / "crawlers.yaml"
         catalogue.write_text(json.dumps(CATALOGUE))
         self.stack = Stack(
-            self.folder,
-            services=6,
-            only_free_ports=True,
-            crawlers=catalogue,
-            kubernetes=ClusterAccess(self.cluster.kubeconfig, None, self.namespace, None, self.cluster.places.gateway),
+            Layout(
+                self.folder,
+                services=6,
+                only_free_ports=True,
+                crawlers=catalogue,
+                kubernetes=ClusterAccess(
+                    self.cluster.kubeconfig, None, self.namespace, None, self.cluster.places.gateway
+                ),
+            ),
             say=self.said.append,
         )
 

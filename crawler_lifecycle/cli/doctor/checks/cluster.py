@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from crawler_lifecycle.cli import cluster_access
 from crawler_lifecycle.cli.doctor.report import Context, Line, bad, clock_line, ok, warn
 from crawler_lifecycle.domain.errors import ClusterUnavailable, InvalidRequest
 
@@ -26,7 +27,6 @@ def check_cluster(context: Context) -> Sequence[Line]:
     """Connection and version, namespace, rights, room, what pods refer to, clocks, leftovers."""
     settings = context.known
     from crawler_lifecycle.clusters.kubernetes import rbac
-    from crawler_lifecycle.clusters.kubernetes.client.errors import Unauthorised
     from crawler_lifecycle.clusters.kubernetes.kind import api_of
 
     if (mine := component.component()) in rbac.RIGHTLESS:
@@ -37,11 +37,8 @@ def check_cluster(context: Context) -> Sequence[Line]:
     except InvalidRequest as error:
         cure = "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config get-contexts"
         return [bad("cluster", str(error), cure)]
-    except Unauthorised as error:
-        return [bad("cluster", str(error), "log in again: kubectl get namespaces")]
     except ClusterUnavailable as error:
-        cure = "kubectl version, with the same kubeconfig and context, tells whether anybody reaches it"
-        return [bad("cluster", str(error), cure)]
+        return [bad("cluster", str(error), cluster_access.failed(error).next_step)]
     return [ok("cluster", f"{api.host} answers, {version}"), *_of(api, settings)]
 
 

@@ -1,10 +1,11 @@
-"""Checks that ask the database one question: what workers offer, webhooks, schedules, overdue looks."""
+"""Checks that ask the database: what workers offer, webhooks, schedules, overdue looks, numbers of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from crawler_lifecycle.cli.admin.run_numbers import sources
 from crawler_lifecycle.cli.doctor.report import Check, Context, Line, bad, counted, ok, warn
 from crawler_lifecycle.compose import build_store
 from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
@@ -14,16 +15,17 @@ from crawler_lifecycle.domain.webhooks.definition import WEBHOOKS_MAX, WebhookSp
 from crawler_lifecycle.ports.managers import PLAN_MANAGER, PlanRow
 from crawler_lifecycle.ports.schedules import UNTOLD
 from crawler_lifecycle.ports.webhooks import WebhookRow
-from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store import read_schema
 from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.worker.run_numbers import ask, bring_forward
 
 _PLANS_SHOWN = 5
+_RESTORED = "docs/operations.md, The database was restored: crawlctl audit tells what executes without a row"
 
 
-def plans(store: Store, settings: Settings) -> list[Line]:
+def plans(store: Store, context: Context) -> list[Line]:
     """Check the plans that workers have registered. No module of a user is imported here."""
-    return plan_lines(store.plans.list_plans(), settings.plans.modules)
+    return plan_lines(store.plans.list_plans(), context.known.plans.modules)
 
 
 def plan_lines(rows: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
@@ -44,9 +46,9 @@ def plan_lines(rows: Sequence[PlanRow], modules: Sequence[str]) -> list[Line]:
     return lines or [ok("plans", f"{counted(good, 'manager')} can be started" if good else "none is offered")]
 
 
-def webhooks(store: Store, settings: Settings) -> list[Line]:
+def webhooks(store: Store, context: Context) -> list[Line]:
     """Check how webhooks stand. No receiver is called."""
-    return webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), settings.webhooks.rules)
+    return webhook_lines(store.webhooks.list_webhooks(0, WEBHOOKS_MAX), context.known.webhooks.rules)
 
 
 def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]:
@@ -68,7 +70,7 @@ def webhook_lines(rows: Sequence[WebhookRow], rules: WebhookRules) -> list[Line]
     return lines or [ok("webhooks", f"{counted(len(rows), 'webhook')}, none of them fails or is paused")]
 
 
-def schedules(store: Store, settings: Settings) -> list[Line]:
+def schedules(store: Store, context: Context) -> list[Line]:
     """One line, where there are schedules: whether Temporal has them as the database has them."""
     found = store.schedules.count_schedules(datetime.now(UTC) - UNTOLD)
     if found.untold:
@@ -79,7 +81,7 @@ def schedules(store: Store, settings: Settings) -> list[Line]:
     return [ok("schedules", f"{counted(found.active, 'schedule')} active, {found.paused} paused")] if known else []
 
 
-def truth(store: Store, settings: Settings) -> list[Line]:
+def truth(store: Store, context: Context) -> list[Line]:
     """Check what is overdue or lost."""
     now = datetime.now(UTC)
     wrong = overdue_words(store.overdue.overdue_looks(overdue_before(now)), now)
@@ -89,16 +91,34 @@ def truth(store: Store, settings: Settings) -> list[Line]:
     ]
 
 
-def _asking(name: str, ask: Callable[[Store, Settings], list[Line]]) -> Check:
+def numbers(store: Store, context: Context) -> list[Line]:
+    """Ask workflows, cluster and archive for higher numbers of runs; with ``--fix`` new ones begin above them."""
+    asked, limit_s = sources(context.known, context.call_s), context.limit_s * 0.8
+    newest = store.run_numbers.newest_run_id()
+    known = bring_forward(store.run_numbers, asked, limit_s) if context.fix else ask(asked, newest, limit_s)
+    again = "mend it: a database that was restored would give them out again; a worker asks when it starts"
+    lines = [
+        warn("numbers", f"numbers of runs that {name} may still bear are not known: {text}", again)
+        for name, text in sorted(known.troubles.items())
+    ]
+    if known.above > newest:
+        text = f"{', '.join(known.words(newest))}, and the newest of the database is {newest}"
+        if context.fix:
+            return [*lines, warn("numbers", f"{text}; new ones begin above {known.above}", _RESTORED)]
+        return [*lines, bad("numbers", text, f"crawlctl doctor --fix, or crawlctl db upgrade; then {_RESTORED}")]
+    return lines or [ok("numbers", f"nothing outside of the database bears a number above run {newest}")]
+
+
+def _asking(name: str, check: Callable[[Store, Context], list[Line]]) -> Check:
     def look(context: Context) -> Sequence[Line]:
         try:
             if read_schema(context.known.database.url).problem is not None:
                 return []  # told by the check of the database
-            return ask(build_store(context.known), context.known)
+            return check(build_store(context.known), context)
         except LifecycleError as error:
             return [warn(name, f"{name} cannot be read: {error}", "mend what is told above")]
 
     return Check(name, look)
 
 
-CHECKS = tuple(_asking(ask.__name__, ask) for ask in (plans, webhooks, schedules, truth))
+CHECKS = tuple(_asking(check.__name__, check) for check in (numbers, plans, webhooks, schedules, truth))
