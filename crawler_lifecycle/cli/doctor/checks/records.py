@@ -92,7 +92,7 @@ def truth(store: Store, context: Context) -> list[Line]:
 
 
 def numbers(store: Store, context: Context) -> list[Line]:
-    """Ask workflows, cluster and archive for higher numbers of runs; with ``--fix`` new ones begin above them."""
+    """Ask workflows and the cluster for higher numbers of runs; with ``--fix`` new ones begin above them."""
     asked, limit_s = sources(context.known, context.call_s), context.limit_s * 0.8
     newest = store.run_numbers.newest_run_id()
     known = bring_forward(store.run_numbers, asked, limit_s) if context.fix else ask(asked, newest, limit_s)
