@@ -129,9 +129,6 @@ class Sweep:
     async def _mend(self, left: _Left) -> int:
         if not self._is_due(str(left)):
             return 0
-        if isinstance(left.row, RunRow) and left.row.unreadable is not None:
-            logger.error("%s waits until its row is mended: %s", left, left.row.unreadable)
-            return 0
         try:
             await left.bring()
         except TemporalUnavailable as error:

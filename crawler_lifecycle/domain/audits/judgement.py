@@ -53,8 +53,6 @@ def progress_mark(*facts: object) -> str:
 def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
     """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open or closed last;
     ``tasks`` are its tasks by status."""
-    if run.unreadable is not None:
-        return _unreadable(run.run_id, run.unreadable)
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
@@ -90,7 +88,7 @@ def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
 def judge_counted(run: LiveRun) -> AuditFinding | None:
     """A run that a manager or a graph began: whether that knows of it."""
     job = run.uncounted
-    if job is None or run.unreadable is not None:
+    if job is None:
         return None
     why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
     spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
@@ -286,8 +284,6 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
 
 def judge_deliveries(run: EndedRun, busy: bool) -> AuditFinding | None:
     """A run that has ended; ``busy``: a workflow is still at its deliveries."""
-    if run.unreadable is not None:
-        return _unreadable(run.run_id, run.unreadable)
     missing = [
         name
         for name, done in (
@@ -355,10 +351,6 @@ def judge_end(recorded: RecordedTask, seen: Observation, stop: StopIntent | None
         evidence=_without_none(evidence),
         since=end.finished_at,
     )
-
-
-def _unreadable(run_id: int, why: str) -> AuditFinding:
-    return replace(judge_unreadable("run", run_id, why), run_id=run_id)
 
 
 def _of_run(
