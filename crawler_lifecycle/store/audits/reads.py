@@ -128,7 +128,7 @@ class AuditStore(StorePart):
         begin, last_id = after or (since, -1)
         query = (
             select(run_history)
-            .where(r.ended_at >= begin, r.status.in_(_OVER))
+            .where(r.ended_at >= begin)
             .where((r.ended_at > begin) | (r.run_id > last_id))
             .order_by(r.ended_at, r.run_id)
             .limit(limit)
