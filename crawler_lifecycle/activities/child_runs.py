@@ -239,18 +239,12 @@ class ChildRuns:
         """Record the stop of a run, then tell its workflow, or start one, as the gateway does."""
         kind = "force_stop" if intent.force else "stop"
         request_id = f"{whose}/{run.attempt}/{kind}"
-        unreadable: RowUnreadable | None = None
-        try:
-            run = self.stops.record_stop(run.run_id, intent, request_id)
-        except RowUnreadable as error:
-            unreadable = error
-        if unreadable is None and run.status.terminal:
+        run = self.stops.record_stop(run.run_id, intent, request_id)
+        if run.status.terminal:
             return
         stop = StopRequest(request_id, intent.requested_by, intent.reason, intent.force)
         if any(self.directory.stop(one, stop, run_uid=uid_there(run, one)) for one in workflow_ids(run)):
             return
-        if unreadable is not None:
-            raise unreadable
         self._take_over(run)
 
     def stop_manager(self, managers: ManagerStore, row: ManagerRow, whose: str, intent: StopIntent) -> None:

@@ -230,7 +230,7 @@ class DeploymentActivities:
     def _record(self, fence: Fence) -> Mapping[str, object]:
         """The record that the cluster keeps beside each task, should the database lose the run's row."""
         row = self.runs.get_run(fence.run_id)
-        if row is None or row.owner_workflow_id is None or row.unreadable is not None:
+        if row is None or row.owner_workflow_id is None:
             return {}
         owner, tasks = (row.owner_workflow_id, fence.owner_run_id), self.tasks.count_tasks(fence.run_id)
         return record_of(row.request, row.request_id, row.multi, owner, sum(tasks.by_status.values()))

@@ -231,7 +231,6 @@ def _step_facts(row: Document) -> list[tuple[str, Cell]]:
         ("arguments", plain((row.get("job") or {}).get("args") or {})),
         ("after", " ".join(row.get("deps") or ())),
         ("state", f"{row.get('state')} {row.get('outcome') or ''}".strip()),
-        ("unreadable", row.get("unreadable")),
         ("ending", "it may still run" if row.get("ending") else None),
         ("reason", row.get("reason")),
         ("tries", f"{row.get('tries')} of {row.get('max_attempts')}"),

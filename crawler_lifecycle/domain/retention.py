@@ -198,7 +198,6 @@ class RetentionState(StrEnum):
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
     """Its files are gone; what is still found belongs to nobody, or could not be removed."""
-    UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
     """The database has no such run."""
 
@@ -223,7 +222,6 @@ class KeptRun:
     """Its files may no longer be read."""
     removed: bool = False
     """They were removed to the last one."""
-    unreadable: str | None = None
 
 
 def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False) -> tuple[RetentionState, str]:
@@ -233,9 +231,7 @@ def stand_of(run: KeptRun | None, before: datetime, *, incomplete: bool = False)
     """
     if run is None:
         return RetentionState.UNKNOWN, "the database has no such run"
-    if run.unreadable is not None:
-        return RetentionState.UNREADABLE, run.unreadable
-    if run.status not in RunStatus.__members__ or not RunStatus(run.status).terminal or run.ended_at is None:
+    if not RunStatus(run.status).terminal or run.ended_at is None:
         return RetentionState.LIVE, f"it is {run.status}"
     if run.removed:
         return RetentionState.REMOVED, "its files are gone"

@@ -44,8 +44,6 @@ class _Left:
 
     what: str
     bring: Callable[[], Awaitable[object]]
-    unreadable: str | None = None
-    """Why its row cannot be read."""
 
 
 class Sweep:
@@ -90,9 +88,9 @@ class Sweep:
         store, due = self._store, self._clock() - GRACE
         for run in store.sweep.unowned_runs(due):
             take_over = partial(self._commands.take_over, run)
-            yield _Left(f"the start of run {run.run_id}", take_over, run.unreadable)
+            yield _Left(f"the start of run {run.run_id}", take_over)
         for run in store.sweep.unheard_stops(due):
-            yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run), run.unreadable)
+            yield _Left(f"the stop of run {run.run_id}", partial(self._tell, run))
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for manager in store.managers.list_managers(limit=MANAGERS_MAX, status=status):
                 if manager.updated_at <= due and (what == "stop" or manager.owner_run_id is None):
@@ -104,9 +102,6 @@ class Sweep:
 
     async def _mend(self, left: _Left) -> int:
         if not self._is_due(left.what):
-            return 0
-        if left.unreadable is not None:
-            logger.error("%s waits until its row is mended: %s", left.what, left.unreadable)
             return 0
         try:
             await left.bring()

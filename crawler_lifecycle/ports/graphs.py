@@ -80,7 +80,7 @@ class StepRow:
     number: int
     path: str
     kind: str
-    state: StepState | str
+    state: StepState
     job: Mapping[str, Any]
     deps: Sequence[str] = ()
     attempt: int = 0
@@ -98,7 +98,6 @@ class StepRow:
     result_bytes: int | None = None
     """Size of its recorded result; ``None``: it recorded none."""
     snoozed: int = 0
-    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,6 @@ class StepWork:
     run_attempt: int = 0
     batch: int | None = None
     """The call that it was given to: it begins only while its row names that one."""
-    unreadable: str | None = None
-    """The fault in ``job``, which another hand has spoilt: it can never be executed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,6 @@ class ManagerRow:
     """The time when jobs of it were last removed, long after an end: from then on the same jobs are new to it."""
     counts: ManagerCounts = ManagerCounts()
     """After its end: with what its runs became since, which no cycle handles."""
-    unreadable: str | None = None
-    """The fault in this row, and the cure. In a list ``status`` is then what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +150,7 @@ class JobRow:
     """One row of ``manager_item`` as readers see it."""
 
     item_id: int
-    state: JobState | str
-    """Another text than a ``JobState`` only in a row that is ``unreadable``."""
+    state: JobState
     job: Job | None
     """``None``: a yield that could not be one (``error``), or unreadable."""
     seq: int | None = None

@@ -57,17 +57,6 @@ class RunHandle:
     stop: StopIntent | None = None
 
 
-class UnknownStatus(str):
-    """A recorded status that does not exist, as a list shows it: it stands where a status would, and is no end."""
-
-    __slots__ = ()
-    terminal = False
-
-    @property
-    def value(self) -> str:
-        return str(self)
-
-
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One row of ``run_history`` as readers see it."""
@@ -113,9 +102,6 @@ class RunRow:
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``. Null where it is unknown; of a
     resumed run as well, whose counters and start are of several attempts: its tasks tell theirs."""
-    unreadable: str | None = None
-    """The fault in this row, and the cure. ``status`` is then what stands there, in a list also an
-    ``UnknownStatus``; what cannot be read is empty."""
 
     @property
     def ref(self) -> RunRef:
@@ -147,8 +133,7 @@ class TaskRow:
     run_id: int
     attempt: int
     task_index: int
-    status: TaskStatus | str
-    """Another text than a ``TaskStatus`` only in a row that is ``unreadable``."""
+    status: TaskStatus
     superseded_by: int | None = None
     outcome: str | None = None
     cause: str | None = None
@@ -174,8 +159,6 @@ class TaskRow:
     """The time when its counters were last seen to move: what they say is of then."""
     pages_per_minute: float | None = None
     """On average, from its start to its end or, before that, to ``last_progress_at``; null where it is unknown."""
-    unreadable: str | None = None
-    """The fault in this row, and the cure; what cannot be read is empty."""
 
 
 class DrawnTask(NamedTuple):
@@ -184,7 +167,6 @@ class DrawnTask(NamedTuple):
     task_id: int
     task_index: int
     status: str
-    """The word that stands there, also where it is no ``TaskStatus``."""
     outcome: str | None
     cause: str | None
     reason: str | None
@@ -192,8 +174,6 @@ class DrawnTask(NamedTuple):
     exit_code: int | None
     exit_signal: int | None
     peak_memory: int | None
-    unreadable: bool
-    """True when one of these values cannot be; ``TaskRow`` says which."""
 
 
 @dataclass(frozen=True, slots=True)

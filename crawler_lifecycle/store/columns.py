@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,32 +10,8 @@ from sqlalchemy import DateTime, Dialect, String, Text
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-A_TIME = "a time such as 2026-03-01 12:00:00.000000 (UTC)"
 CAUSE_MAX = 4000
 """Characters kept of a text that comes from a cluster, a crawler or a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A stand-in for a value that its column cannot hold, so that one such value spoils no list."""
-
-    stored: str
-    expected: str
-
-
-class _TolerantTime(sqlite.DATETIME):
-    """SQLite keeps any text in a column of times, and SQLAlchemy gives up the whole result at the first odd one."""
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        read = super().result_processor(dialect, coltype)
-
-        def process(value: Any) -> Any:
-            try:
-                return value if read is None else read(value)
-            except (ValueError, TypeError):
-                return value
-
-        return process
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -47,7 +21,7 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(mysql.DATETIME(fsp=6) if dialect.name == "mysql" else _TolerantTime())  # type: ignore[no-untyped-call]
+        return dialect.type_descriptor(mysql.DATETIME(fsp=6) if dialect.name == "mysql" else sqlite.DATETIME())  # type: ignore[no-untyped-call]
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
@@ -57,10 +31,7 @@ class UtcTime(TypeDecorator[datetime]):
         return value.astimezone(UTC).replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if isinstance(value, datetime):
-            return value.replace(tzinfo=UTC)
-        # Another program may have written what is no time (SQLite), or the zero date (MySQL in another mode).
-        return None if value is None else Broken(str(value), A_TIME)
+        return None if value is None else value.replace(tzinfo=UTC)
 
 
 def storable(text: str, length: int | None = None) -> str:
@@ -80,15 +51,6 @@ def json_text(value: object) -> str:
     if isinstance(value, JsonText):
         return value
     return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
-
-
-def read_json(text: str | bytes) -> Any:
-    """The value of a JSON column; ``Broken`` where its text is no JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        return Broken(shown, "JSON")
 
 
 class Words(TypeDecorator[str]):

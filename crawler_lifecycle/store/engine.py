@@ -29,7 +29,7 @@ from sqlalchemy.pool import QueuePool
 
 from crawler_lifecycle.domain.errors import InvalidRequest, StoreRefused, StoreUnavailable
 
-from .columns import json_text, read_json
+from .columns import json_text
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
 CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
@@ -108,7 +108,6 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
         "json_serializer": json_text,
-        "json_deserializer": read_json,
         # Values may be personal or secret (arguments of crawlers); they never belong into messages.
         "hide_parameters": True,
     }
@@ -183,7 +182,7 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
         text += "; the folder that LIFECYCLE_DATABASE__URL names has to exist and be writable"
     if itself and isinstance(error, OperationalError | InternalError | InterfaceError):
         return StoreUnavailable(f"The database cannot be used now: {text}")
-    kind = KeyTaken if isinstance(error, IntegrityError) else StoreRefused
+    kind = KeyTaken if isinstance(error, IntegrityError) and not text.startswith("CHECK") else StoreRefused
     return kind(f"The database refused a statement ({_head(error.statement)}): {text}; nothing of it was written")
 
 

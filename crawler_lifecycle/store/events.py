@@ -9,7 +9,7 @@ from sqlalchemy import and_, insert, or_, select, update
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store.base.outbox import event_row, listed_event, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.outbox import event_row, outbox_counter, outbox_delivery, outbox_event
 from crawler_lifecycle.store.runs.unit import RunPart
 
 
@@ -78,7 +78,7 @@ class EventStore(RunPart):
             query = query.where(e.run_id == run_id)
         if subject is not None:
             query = query.where(e.subject == subject)
-        return [listed_event(row) for row in self._rows(query)]
+        return [event_row(row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
         """The number of the newest event; 0 when there was none yet."""

@@ -33,13 +33,13 @@ from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
 from crawler_lifecycle.store.base.named_rows import definition_of, locked_row, needed_row, put_row
 from crawler_lifecycle.store.base.outbox import (
+    event_row,
     insert_event,
-    listed_event,
     outbox_counter,
     outbox_delivery,
     outbox_event,
 )
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime, Words
@@ -72,7 +72,6 @@ webhook = Table(
     **OPTIONS,
 )
 
-_WEBHOOK = tuple(WebhookRow.__dataclass_fields__)
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)
 _w, _e, _d = webhook.c, outbox_event.c, outbox_delivery.c
 #: Events that are looked at behind one that is not taken, or that nobody wants: what one reading costs at most.
@@ -231,7 +230,7 @@ class WebhookStore(StorePart):
                 until = newest if first is None else min(newest, first - 1 + _WINDOW)
             rows = conn.execute(query.where(_e.seq <= until).order_by(_e.seq).limit(limit)).mappings().all()
             runs = _runs(conn, sorted({row["run_id"] for row in rows if row["run_id"] is not None}), spec)
-        events = [listed_event(row) for row in rows]
+        events = [event_row(row) for row in rows]
         own = webhook_subject(webhook_id)
         told = [
             event
@@ -305,7 +304,7 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 
 
 def _webhook(row: Row) -> WebhookRow:
-    return WebhookRow(**{name: row[name] for name in _WEBHOOK})
+    return made(WebhookRow, row)
 
 
 def _tell(conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]) -> Event:

@@ -139,11 +139,6 @@ def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: C
     shown = crawlctl("graph", "step", "nightly 1", "g/a")
     assert "attempt 1: boom" in shown.out
     assert "crawlctl describe 7" in shown.err
-    step |= {"state": "flying", "unreadable": "graph_step graph_id 1, number 1: state is 'flying', which cannot be"}
-    listed.respond(json={"steps": [step], "next_page_token": None})
-    assert "number 1: state is 'flying'" in crawlctl("graph", "describe", "nightly 1", "--steps", "all").err
-    gateway.get(f"{AT}/step").respond(json=step)
-    assert "state is 'flying', which cannot be" in crawlctl("graph", "step", "nightly 1", "g/a").out
     gateway.get(f"{AT}/result").respond(text='{"n": 1}')
     assert crawlctl("graph", "step", "nightly 1", "g/a", "--result").json == {"n": 1}
     drawn = gateway.get(f"{AT}/picture").respond(text="flowchart TD\n")

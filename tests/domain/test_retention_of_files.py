@@ -22,7 +22,7 @@ runs = st.builds(
     run_id=st.just(7),
     run_uid=st.just("a"),
     crawler=st.just("shops"),
-    status=st.sampled_from([*RunStatus.__members__, "DONE"]),
+    status=st.sampled_from([*RunStatus.__members__]),
     attempt=st.just(2),
     ended_at=times,
     export=st.none() | st.sampled_from(["exported", "empty", "failed", "new"]),
@@ -30,7 +30,6 @@ runs = st.builds(
     exported_at=times,
     given_up=st.booleans(),
     removed=st.booleans(),
-    unreadable=st.none() | st.just("attempt is -1"),
 )
 
 
@@ -38,7 +37,7 @@ runs = st.builds(
 def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete: bool) -> None:
     stand, why = stand_of(run, BEFORE, incomplete=incomplete)
     assert why
-    over = run.unreadable is None and run.status in ("COMPLETED", "FAILED") and run.ended_at is not None
+    over = run.status in ("COMPLETED", "FAILED") and run.ended_at is not None
     exported = run.export in ("exported", "empty") and run.exported_at == LONG_AGO
     whole = run.export_note is None or incomplete
     old = over and not run.removed and (run.given_up or (run.ended_at == LONG_AGO and exported and whole))
@@ -58,7 +57,6 @@ def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete
         ({"export_note": "3 files were left out"}, RetentionState.INCOMPLETE, "3 files were left out"),
         ({"given_up": True, "exported_at": LATER}, RetentionState.OLD, "its removal was begun before"),
         ({"given_up": True, "removed": True}, RetentionState.REMOVED, "its files are gone"),
-        ({"unreadable": "attempt is -1"}, RetentionState.UNREADABLE, "attempt is -1"),
     ],
 )
 def test_each_reason_is_told(change: dict[str, object], stand: RetentionState, word: str) -> None:

@@ -93,7 +93,6 @@ def make_databases_cheap() -> None:
 
 @functools.cache
 def _sqlite() -> Engine:
-    names = {"json_serializer": engine.json_text, "json_deserializer": engine.read_json}
-    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, **names)
+    shared = create_engine("sqlite+pysqlite://", query_cache_size=5_000, json_serializer=engine.json_text)
     shared.connect().close()
     return shared

@@ -171,6 +171,7 @@ def fill_managers(connection: sa.Connection, count: int) -> None:
     unique, at = _name(connection, "f", "n"), _minute(connection, "n")
     columns = {
         **dict.fromkeys(needed, "0"),
+        **dict.fromkeys(("attempt", "next_seq"), "1"),
         "name": _name(connection, "m", f"n % {NAMES}"),
         "status": "'COMPLETED'",
         **dict.fromkeys(("manager_uid", "flow_id"), unique),

@@ -169,7 +169,7 @@ class AuditActivities:
         with beating():
             runs = self.audits.open_runs(int(page.after or 0), PAGE)
             since = self.clock() - timedelta(seconds=self.rules.recent_s)
-            found = self._late_evidence({run.run_id: run.stop for run in runs if run.unreadable is None}, since)
+            found = self._late_evidence({run.run_id: run.stop for run in runs}, since)
             for run in runs:
                 alive()
                 judged = self._judged(run)
@@ -182,8 +182,6 @@ class AuditActivities:
         return replace(part, next=str(runs[-1].run_id) if len(runs) >= PAGE else None)
 
     def _judged(self, run: LiveRun) -> AuditFinding | None:
-        if run.unreadable is not None:
-            return judge_live(run, WorkflowState(open=False))
         state = self._state(run)
         if state.open:
             return None

@@ -49,8 +49,6 @@ _ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFou
 
 def unfit(work: StepWork) -> str | None:
     """The reason why a step whose row was edited by hand can never be executed; ``None``: it can."""
-    if work.unreadable is not None:
-        return f"{work.unreadable}, then retry the step"
     job = {name: value for name, value in work.job.items() if name != "context" or not work.graft}
     try:
         check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
@@ -92,7 +90,7 @@ def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
     """These steps, the reason of each that waits saying what for. That takes all steps of the graph."""
-    waits = {row.number for row in rows if row.unreadable is None and row.state in _WAIT and not row.reason}
+    waits = {row.number for row in rows if row.state in _WAIT and not row.reason}
     graph = graphs.load(graph_id) if waits else None
     return [replace(row, reason=graph.waiting(row.number)) if graph and row.number in waits else row for row in rows]
 

@@ -150,8 +150,6 @@ class LiveRun:
     """The time at which its next look is due; where none is planned, the time since which its row has not changed."""
     planned: bool = False
     """True when a look is planned."""
-    unreadable: str | None = None
-    """The error in the row; then nobody may go by the row."""
     uncounted: ParentJob | None = None
     """The job or step whose run it says it is, where that has not written it down."""
 
@@ -213,8 +211,6 @@ class EndedRun:
     event_delivered: bool = False
     pushes_delivered: bool = True
     exported: bool = False
-    unreadable: str | None = None
-    """The error in the row; then nobody may go by the row."""
 
     @property
     def ref(self) -> RunRef:

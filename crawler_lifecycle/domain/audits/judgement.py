@@ -53,8 +53,6 @@ def progress_mark(*facts: object) -> str:
 def judge_live(run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None) -> AuditFinding | None:
     """A run that has not ended. ``workflow`` is its owner, or whichever other workflow of it is open or closed last;
     ``tasks`` are its tasks by status."""
-    if run.unreadable is not None:
-        return judge_unreadable("run", run.run_id, run.unreadable)
     if workflow.open:
         return None
     evidence: dict[str, object] = {"status": run.status, "attempt": run.attempt}
@@ -94,7 +92,7 @@ def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
 def judge_counted(run: LiveRun) -> AuditFinding | None:
     """A run that a manager or a graph began: whether that knows of it."""
     job = run.uncounted
-    if job is None or run.unreadable is not None:
+    if job is None:
         return None
     why = f"has no such {job.kind}" if job.state is None else f"has its {job.kind} as {job.state}, without this run"
     spared = None if job.starting else f"left alone: Stop ends the run (crawlctl stop {run.run_id})"
@@ -238,8 +236,6 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
 
 def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     """A run that has ended, and at whose deliveries no workflow is."""
-    if run.unreadable is not None:
-        return judge_unreadable("run", run.run_id, run.unreadable)
     delivered = {
         "the event run.ended": run.event_delivered,
         "pushes": run.pushes_delivered,

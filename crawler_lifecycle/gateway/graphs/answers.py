@@ -55,8 +55,7 @@ class Graph(BaseModel):
     name: str | None
     workflow_id: str
     """Also the ``parent`` of its runs."""
-    state: GraphState | str
-    """Another text than a state only in a list, in a row that is ``unreadable``."""
+    state: GraphState
     attempt: int
     """It ended so often, and went on after a retry, and once more."""
     total: int

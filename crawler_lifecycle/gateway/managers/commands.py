@@ -23,12 +23,11 @@ from crawler_lifecycle.domain.crawlers.arguments import check_value
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, check_tasks, effective_settings
 from crawler_lifecycle.domain.errors import (
     InvalidRequest,
-    RowUnreadable,
     TemporalUnavailable,
 )
 from crawler_lifecycle.domain.managers.jobs import base_of, options_of
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, NAME_MAX, Job, manager_workflow_id
-from crawler_lifecycle.domain.run import RunStatus, StopIntent, StopRequest, check_sizes
+from crawler_lifecycle.domain.run import RunStatus, StopIntent, check_sizes
 from crawler_lifecycle.gateway.runs.commands import LATER, Commanded, mismatch, told
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import texts
@@ -218,34 +217,14 @@ class ManagerCommands:
         """Put the stop on record, then wake the workflow."""
         body.check()
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
-        try:
-            before = await self.find(manager_id)
-            if before.status.terminal:
-                return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
-            row = await run_in_threadpool(self._managers.record_manager_stop, manager_id, intent, body.leave)
-        except RowUnreadable as error:
-            if body.leave:
-                raise
-            return await self._tell_by_keys(manager_id, intent, error)
+        before = await self.find(manager_id)
+        if before.status.terminal:
+            return Commanded(before, fresh=False, note="It had ended already; nothing was stopped.")
+        row = await run_in_threadpool(self._managers.record_manager_stop, manager_id, intent, body.leave)
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = (before.stop, before.leave) != (row.stop, row.leave)
         return Commanded(row, fresh, await self._told(row))
-
-    async def _tell_by_keys(self, manager_id: int, intent: StopIntent, error: RowUnreadable) -> Commanded[ManagerRow]:
-        """Signal the workflow of a manager whose row cannot be read: it stops the runs, and records the stop as soon
-        as the row is mended. Raises the ``error`` when no workflow is open."""
-        [row] = await run_in_threadpool(self._managers.list_managers, manager_id + 1, 1)
-        stop = StopRequest(None, intent.requested_by, intent.reason, intent.force)
-        try:
-            told = row.manager_id == manager_id and await self._workflows.stop(workflow_id_of(row), stop)
-        except TemporalUnavailable as down:
-            detail = f"The stop was not told; send this again later. {down}. Mend its row, too: {error}"
-            raise unavailable("temporal_unavailable", detail) from down
-        if not told:
-            raise error
-        what = "killed" if intent.force else "asked to end"
-        return Commanded(row, note=f"Its runs are {what}; the manager ends when its row was mended, by itself: {error}")
 
     async def pause(self, manager_id: int) -> Commanded[ManagerRow]:
         """Pick nothing more; what runs goes on."""

@@ -88,8 +88,7 @@ class Manager(BaseModel):
     crawler: str | None
     """Of the built-in manager: the crawler that it runs once for each item."""
     argv: list[str]
-    status: RunStatus | str
-    """Another text than a status only in a list, in a row that is ``unreadable``."""
+    status: RunStatus
     outcome: str | None
     cause: str | None
     attempt: int
@@ -121,8 +120,6 @@ class Manager(BaseModel):
     """The time at which anything of the above was last written: by its newest cycle, or by a command after it."""
     jobs_pruned_at: datetime | None
     """The time at which jobs of it were last removed, long after an end: since then the same jobs are new to it."""
-    unreadable: str | None
-    """The error in the manager's row, which another program wrote, and the cure."""
 
     @classmethod
     def of(cls, row: ManagerRow, **more: Any) -> Self:
@@ -152,7 +149,7 @@ class Manager(BaseModel):
 
 def waiting(row: ManagerRow) -> str | None:
     """Say in a sentence what a manager waits for."""
-    if row.status in ENDED or row.unreadable:
+    if row.status in ENDED:
         return None
     live = row.counts.live
     runs = f"{live} {'run' if live == 1 else 'runs'}"

@@ -132,8 +132,7 @@ class Run(BaseModel):
     workflow_id: str
     crawler: str
     trigger: str
-    status: RunStatus | str
-    """Another text than a status only in a list, in a row that is ``unreadable``."""
+    status: RunStatus
     stage: str
     outcome: str | None
     cause: str | None
@@ -167,8 +166,6 @@ class Run(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
-    unreadable: str | None
-    """The error in the run's row, which another program wrote, and the cure."""
     _waits: str | None = PrivateAttr(default=None)
 
     @property

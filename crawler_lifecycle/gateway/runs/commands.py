@@ -197,7 +197,7 @@ class Commands:
     async def stop(self, run_id: int, body: StopRun) -> Commanded[RunRow]:
         """Record the stop, then tell the workflow, or start one that carries it out.
 
-        A row that cannot be read keeps no stop back: then the workflow is told by the keys of the run.
+        A request that cannot be read keeps no stop back.
         """
         try:
             before = await self.find(run_id)
@@ -208,31 +208,12 @@ class Commands:
         request_id = body.request_id or uuid.uuid4().hex
         stop = StopRequest(request_id, body.requested_by, body.reason, body.force)
         intent = StopIntent(self._clock(), body.force, body.requested_by, body.reason)
-        try:
-            row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
-        except RowUnreadable as error:
-            return await self._tell_by_keys(run_id, stop, error)
+        row = await run_in_threadpool(self._stops.record_stop, run_id, intent, request_id)
         if row.status.terminal:
             return Commanded(row, fresh=False, note="It had ended already; nothing was stopped.")
         fresh = before is None or before.stop is None or row.stop != before.stop
         later = "The stop is recorded and is carried out as soon as Temporal can be reached, without another request."
         return Commanded(row, fresh, await told(self.tell_stop(row, stop), f"the stop of run {run_id}", later))
-
-    async def _tell_by_keys(self, run_id: int, stop: StopRequest, error: RowUnreadable) -> Commanded[RunRow]:
-        """Signal the workflow of a run whose row cannot be read. Raises the ``error`` when none is open."""
-        row = await run_in_threadpool(as_it_stands, self._runs, run_id)
-        try:
-            for candidate in workflow_ids(row):
-                if await self._workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
-                    note = (
-                        f"Its tasks are {'killed' if stop.force else 'asked to end'}; the run itself ends when its row "
-                        f"was mended, by itself: {error}"
-                    )
-                    return Commanded(row, note=note)
-        except TemporalUnavailable as down:
-            detail = f"The stop of run {run_id} was not told; send this again later. {down}. Mend its row, too: {error}"
-            raise unavailable("temporal_unavailable", detail, run_id=run_id) from down
-        raise error
 
     async def tell_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Signal the workflow of a run whose stop is recorded; where none is open, start one, which sees the record."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from crawler_lifecycle.domain.errors import LifecycleError, RowUnreadable
+from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TERMINAL, TaskStatus
@@ -238,8 +238,6 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
         cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
         raise Problem(404, "task_not_found", f"task {task_id} does not belong to run {run_id}; {cure}", run_id=run_id)
     row = found[0]
-    if not isinstance(row.status, TaskStatus):
-        raise RowUnreadable(row.unreadable)
     return LoggedTask(run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, delete, insert, select, true, update
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted
 from crawler_lifecycle.ports.looks import FindingRow
+from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import storable
 from crawler_lifecycle.store.engine import KeyTaken
@@ -80,9 +81,7 @@ class FindingStore(StorePart):
         """Findings in this status (open, repaired, gone), the one seen last first."""
         a = audit_finding.c
         query = select(audit_finding).where(a.status == status).order_by(a.last_seen.desc(), a.id.desc()).limit(limit)
-        names = FindingRow.__dataclass_fields__
-        with self._db.reading() as conn:
-            return [FindingRow(**{name: row[name] for name in names}) for row in conn.execute(query).mappings()]
+        return [made(FindingRow, row) for row in self._rows(query)]
 
     def record_audit(self, report: AuditReport) -> None:
         """Keep a report, and forget those that are older than 30 days. Again: it is kept already."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, literal, or_, select, union
+from sqlalchemy import Connection, Select, and_, func, literal, or_, select, union, union_all
 
 from crawler_lifecycle.domain.audits.audit import (
     LOST,
@@ -38,12 +38,11 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
-from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart, stop_of
-from crawler_lifecycle.store.graphs.rows import GRAPH, listed_graph
+from crawler_lifecycle.store.graphs.rows import GRAPH, graph_row
 from crawler_lifecycle.store.graphs.tables import graph, graph_step
 from crawler_lifecycle.store.graphs.unit import BY_STATE as BY_STATE_OF_STEPS
-from crawler_lifecycle.store.managers.queries import BY_STATE, no_state
 from crawler_lifecycle.store.managers.tables import manager, manager_item
 from crawler_lifecycle.store.runs.tables import export_record, run_history, task_history
 from crawler_lifecycle.store.runs.tasks import recorded, recorded_task
@@ -63,36 +62,27 @@ class AuditStore(StorePart):
     """Rows that an audit compares with the cluster and with Temporal."""
 
     def open_runs(self, after_run_id: int = 0, limit: int = 500) -> list[LiveRun]:
-        """Runs that have not ended, by id, with what in their rows cannot be."""
+        """Runs that have not ended, by id."""
         r = run_history.c
-        # By status and by the missing end: what another hand wrote into one of them shows in the other.
-        conditions = [*(r.status == status for status in _LIVE), r.ended_at.is_(None)]
-        query = _open_page(r.run_id, run_history.c, conditions, after_run_id, limit)
+        query = _open_page(r.run_id, r, r.status, _LIVE, after_run_id, limit)
         with self._db.reading() as conn:
             rows = list(conn.execute(query).mappings())
             jobs = _unknown_jobs(conn, rows) | _unknown_steps(conn, rows)
         return [replace(_live_run(row), uncounted=jobs.get(row["run_id"])) for row in rows]
 
     def open_managers(self, after_manager_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Managers that have not ended, by id, with what in their rows cannot be."""
+        """Managers that have not ended, by id."""
         m = manager.c
-        conditions = [*(m.status == status for status in _LIVE), m.ended_at.is_(None)]
-        query = _open_page(m.manager_id, m, conditions, after_manager_id, limit)
+        query = _open_page(m.manager_id, m, m.status, _LIVE, after_manager_id, limit)
         with self._db.reading() as conn:
-            rows = list(conn.execute(query).mappings())
-            lost = _jobs_in_no_state(conn, [row["manager_id"] for row in rows])
-        return [_live_manager(row, lost.get(row["manager_id"])) for row in rows]
+            return [_live_manager(row) for row in conn.execute(query).mappings()]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
         """Graphs that have not ended, by id, drafts left out, with what in their rows cannot be."""
         g = graph.c
-        # As of runs: what another hand wrote into the state shows in the missing end.
-        conditions = [g.state == GraphState.EXECUTING.value, g.ended_at.is_(None) & (g.state != GraphState.DRAFT.value)]
-        query = _open_page(g.graph_id, GRAPH, conditions, after_graph_id, limit)
+        query = _open_page(g.graph_id, GRAPH, g.state, [GraphState.EXECUTING.value], after_graph_id, limit)
         with self._db.reading() as conn:
-            rows = list(conn.execute(query).mappings())
-            lost = _steps_in_no_state(conn, [row["graph_id"] for row in rows])
-        return [_live_graph(row, lost.get(row["graph_id"])) for row in rows]
+            return [_live_graph(row) for row in conn.execute(query).mappings()]
 
     def steps_without_runs(self, graph_ids: Collection[int], limit: int = 1000) -> list[StepWithoutRun]:
         """Steps of these graphs that execute, or end, as a run or a manager that is not there, or not of the graph."""
@@ -138,7 +128,7 @@ class AuditStore(StorePart):
         begin, last_id = after or (since, -1)
         query = (
             select(run_history)
-            .where(r.ended_at >= begin, r.status.in_(_OVER))
+            .where(r.ended_at >= begin)
             .where((r.ended_at > begin) | (r.run_id > last_id))
             .order_by(r.ended_at, r.run_id)
             .limit(limit)
@@ -225,21 +215,15 @@ class OverdueStore(StorePart):
             return replace(found, lost=many, lost_since=what.first_seen, lost_what=what.detail)
 
 
-def _open_page(key: Any, columns: Iterable[Any], conditions: Sequence[Any], after: int, limit: int) -> Select[Any]:
-    """The rows behind ``after`` that meet one of the conditions, by their key; each condition reads its own index."""
+def _open_page(
+    key: Any, columns: Iterable[Any], state: Any, states: Sequence[str], after: int, limit: int
+) -> Select[Any]:
+    """The rows behind ``after`` in one of these states, by their key; each state is read for itself."""
     table = key.table
-    by = "state" if table is graph else "status"
-    indexes = ", ".join(f"ix_{table.name}_{name}_{key.name}" for name in (by, "ended_at"))
-    pages = [
-        select(key)
-        .where(condition, key > after)
-        .order_by(key)
-        .limit(limit)
-        .with_hint(table, f"FORCE INDEX ({indexes})", "mysql")
-        .subquery(f"page_{n}")
-        for n, condition in enumerate(conditions)
-    ]
-    ids = union(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
+    index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"
+    behind = select(key).where(key > after).order_by(key).limit(limit).with_hint(table, index, "mysql")
+    pages = [behind.where(state == one).subquery(f"page_{n}") for n, one in enumerate(states)]
+    ids = union_all(*(select(page.c[key.name]) for page in pages)).subquery("page_of_all")
     return select(*columns).join(ids, ids.c[key.name] == key).order_by(key).limit(limit)
 
 
@@ -255,62 +239,32 @@ def _due_page(
 
 
 def _live_run(row: Row) -> LiveRun:
-    values, wrong = salvaged(run_history, row)
-    request = values["request"]
-    priority = request.get("priority") if isinstance(request, Mapping) else None
-    names = ("run_id", "run_uid", "attempt", "status", "crawler", "request_id", "created_at", "attempt_at")
-    return LiveRun(
-        **{name: values[name] for name in (*names, "owner_workflow_id", "owner_run_id")},
+    priority, planned = row["request"].get("priority"), row["next_look_at"]
+    return made(
+        LiveRun,
+        row,
         priority=priority if isinstance(priority, int) else 3,
-        stop=stop_of(values) if wrong is None else None,
-        due_at=values["next_look_at"] or values["updated_at"],
-        planned=values["next_look_at"] is not None,
-        unreadable=wrong,
+        stop=stop_of(row),
+        due_at=planned or row["updated_at"],
+        planned=planned is not None,
     )
 
 
-def _jobs_in_no_state(conn: Connection, manager_ids: Sequence[int]) -> dict[int, str]:
-    """Managers among these with a job in a state that does not exist, and what is wrong with one such job.
-
-    No cycle finds such a job, and its manager waits for it.
-    """
-    i, found = manager_item.c, dict[int, str]()
-    for chunk in chunks(manager_ids, 100):
-        for between in no_state():
-            query = select(manager_item).where(i.manager_id.in_(chunk), between).limit(len(chunk))
-            for row in conn.execute(query.with_hint(manager_item, BY_STATE, "mysql")).mappings():
-                found.setdefault(row["manager_id"], salvaged(manager_item, row)[1] or "")
-    return found
-
-
-def _steps_in_no_state(conn: Connection, graph_ids: Sequence[int]) -> dict[int, str]:
-    """The same of graphs, none of whose steps goes on."""
-    s, found = graph_step.c, dict[int, str]()
-    columns, kinds = (s.graph_id, s.number, s.kind, s.state), [kind.value for kind in StepKind]
-    for chunk in chunks(graph_ids, 100):
-        for between in no_state(s.state, StepState):
-            query = select(*columns).where(s.graph_id.in_(chunk), s.kind.in_(kinds), between).limit(len(chunk))
-            for row in conn.execute(query.with_hint(graph_step, BY_STATE_OF_STEPS, "mysql")).mappings():
-                found.setdefault(row["graph_id"], salvaged(graph_step, row)[1] or "")
-    return found
-
-
-def _live_manager(row: Row, lost: str | None) -> LiveParent:
-    values, wrong = salvaged(manager, row)
-    forced = bool(values["stop_requested_at"] and values["stop_force"])
-    return LiveParent(
-        "manager",
-        values["manager_id"],
-        manager_workflow_id(values["name"], values["flow_id"]),
-        **{name: values[name] for name in ("status", "attempt", "updated_at", "owner_run_id")},
-        unreadable=wrong or lost,
-        progress=progress_mark(*(values[name] for name in _MOVES), values["stop_requested_at"] is None, forced),
+def _live_manager(row: Row) -> LiveParent:
+    forced = bool(row["stop_requested_at"] and row["stop_force"])
+    return made(
+        LiveParent,
+        row,
+        what="manager",
+        number=row["manager_id"],
+        workflow_id=manager_workflow_id(row["name"], row["flow_id"]),
+        progress=progress_mark(*(row[name] for name in _MOVES), row["stop_requested_at"] is None, forced),
         forced=forced,
     )
 
 
-def _live_graph(row: Row, lost: str | None) -> LiveParent:
-    found = listed_graph(row)
+def _live_graph(row: Row) -> LiveParent:
+    found = graph_row(row)
     forced = found.stop is not None and found.stop.force
     return LiveParent(
         "graph",
@@ -318,7 +272,7 @@ def _live_graph(row: Row, lost: str | None) -> LiveParent:
         graph_workflow_id(found.key),
         status=str(found.state),
         **{name: getattr(found, name) for name in ("attempt", "updated_at", "owner_run_id")},
-        unreadable=found.unreadable or lost,
+        unreadable=found.unreadable,
         progress=progress_mark(
             sorted((str(state), n) for state, n in found.counts.items()), found.stop is None, forced
         ),
@@ -394,16 +348,14 @@ def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
     for run_ids in chunks([row["run_id"] for row in rows]):
         attempts = select(x.run_id, x.attempt).where(x.run_id.in_(run_ids), x.status.in_(("exported", "empty")))
         exported |= {tuple(found) for found in conn.execute(attempts)}
-    names = ("run_id", "run_uid", "attempt", "status", "crawler", "ended_at", "owner_workflow_id", "owner_run_id")
     return [
-        EndedRun(
-            **{name: values[name] for name in names},
-            stop=stop_of(values) if wrong is None else None,
+        made(
+            EndedRun,
+            row,
+            stop=stop_of(row),
             event_delivered=(row["run_id"], EVENT_RUN_ENDED) in delivered,
             pushes_delivered=not {(row["run_id"], kind) for kind in (EVENT_RUN_STARTED, EVENT_RUN_STOPPED)} & waiting,
             exported=(row["run_id"], row["attempt"]) in exported,
-            unreadable=wrong,
         )
         for row in rows
-        for values, wrong in (salvaged(run_history, row),)
     ]

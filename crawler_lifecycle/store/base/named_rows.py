@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import RunNotFound, StoreUnavailable
 from crawler_lifecycle.store.engine import Database, KeyTaken
 
-from .row_validation import Fault, Row, check, unreadable
+from .rows import Fault, Row, unreadable
 
 T = TypeVar("T")
 _ROUNDS = 3
@@ -45,7 +45,6 @@ def locked_row(conn: Connection, table: Table, name: str, *, deleted: bool = Fal
         return None
     if row["name"] != name:
         raise refusal("name", name, "leave the spaces at its end out")
-    check(table, row, graver=True)
     return dict(row)
 
 

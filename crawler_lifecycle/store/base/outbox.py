@@ -23,7 +23,7 @@ from sqlalchemy import (
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.columns import UtcTime
 
-from .row_validation import Row, check, evident
+from .rows import Row, made
 from .tables import OPTIONS, Json, Key, Long, metadata
 
 outbox_counter = Table(
@@ -84,25 +84,6 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     return event_row(whole)
 
 
-def listed_event(row: Row) -> Event:
-    """One event of many; see ``evident``."""
-    return _event(evident(outbox_event, row, "body"))
-
-
 def event_row(row: Row) -> Event:
-    """One event, to be delivered. Raises ``RowUnreadable`` when anything in the row cannot be."""
-    check(outbox_event, row)
-    return _event(row)
-
-
-def _event(row: Row) -> Event:
-    return Event(
-        seq=row["seq"],
-        subject=row["subject"],
-        subject_uid=row["subject_uid"],
-        run_id=row["run_id"],
-        attempt=row["attempt"],
-        type=row["type"],
-        body=row["body"],
-        created_at=row["created_at"],
-    )
+    """One event."""
+    return made(Event, row)

@@ -26,7 +26,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database, KeyTaken
 
 from .outbox import insert_event, outbox_counter, outbox_event
-from .row_validation import Row, check
+from .rows import Row
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def read_row(
     """A row of ``table``, until the end of the transaction locked against everybody (``lock="write"``) or against
     those who lock it so (``"share"``).
 
-    Raises ``RunNotFound``, and ``RowUnreadable`` when nobody can go on with what stands there.
+    Raises ``RunNotFound``.
     """
     [key] = table.primary_key
     query = select(*(columns or table.c)).where(key == id)
@@ -71,7 +71,6 @@ def read_row(
     row = conn.execute(query).mappings().one_or_none() if known else None
     if row is None:
         raise RunNotFound(f"There is no {table.name} {id}")
-    check(table, row, graver=True)
     return dict(row)
 
 

@@ -6,9 +6,8 @@ changes the graph as a whole (``graphs.py``) waits for them.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from graphlib import TopologicalSorter
@@ -16,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
 
-from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure, may_begin_again
 from crawler_lifecycle.domain.graph.spec import DELIVERY_S, LOST_MAX, StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
@@ -26,20 +25,18 @@ from crawler_lifecycle.ports.graphs import Done, GraphFence, StepWork
 from crawler_lifecycle.ports.managers import ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.bulk import chunks, delete_rows
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import check_owner, read_row
-from crawler_lifecycle.store.managers.rows import listed_manager
+from crawler_lifecycle.store.managers.rows import manager_row
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import export_record
 
-from .rows import check_step_row, work_of
+from .rows import work_of
 from .steps import LOST, with_error
 from .tables import graph, graph_result, graph_step
 from .unit import BEGINNING, BY_STATE, PRIMARY, WORKING, GraphPart
 from .unrecorded import CANCELLED, RUNS, unrecorded
-
-log = logging.getLogger(__name__)
 
 _OVER = [status.value for status in RunStatus if status.terminal]
 #: States in which a step that was given to a call may begin.
@@ -82,7 +79,7 @@ class GraphCalls(GraphPart):
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, _BY_BATCH, "mysql")).mappings().all()
-        may = [row for row in _readable(rows) if row["state"] in _MAY_BEGIN]
+        may = [row for row in rows if row["state"] in _MAY_BEGIN]
         may.sort(key=lambda row: int(_shape(row, "priority", 0)))
         work = [work_of(row, attempt=row["attempt"] + 1, tries=row["tries"] + 1) for row in may]
         return _in_order(work)
@@ -134,7 +131,7 @@ class GraphCalls(GraphPart):
         with self._db.reading() as conn:
             check_owner(read_row(conn, graph, fence.graph_id, _FENCE), fence)
             rows = conn.execute(query.with_hint(graph_step, BY_STATE, "mysql")).mappings().all()
-        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in _readable(rows)]
+        return [work_of(row, attempt=row["attempt"], tries=row["tries"]) for row in rows]
 
     def run_begun(self, fence: GraphFence, number: int, run_id: int | None, error: str | None = None) -> bool:
         """The run of a crawl, or the manager, exists (``run_attempt`` stays: only a later end counts); or it can never
@@ -181,7 +178,7 @@ class GraphCalls(GraphPart):
                     .where(_s.graph_id == fence.graph_id, _OPEN, _s.kind == kind.value)
                     .with_hint(graph_step, BY_STATE, "mysql")
                 )
-                rows = _readable(conn.execute(query).mappings())
+                rows = conn.execute(query).mappings()
                 ends = ((row, _run_end(row, whose, now)) for row in rows)
                 found += [_with_archive(row, end, now) for row, end in ends if end and end.number not in lives]
         return sorted(found, key=lambda end: end.number)
@@ -210,7 +207,7 @@ class GraphCalls(GraphPart):
             ids = {*known, *unrecorded(conn, StepKind.MANAGER, named).values()} - {None}
             for chunk in chunks(sorted(ids)):
                 live = select(manager).where(m.manager_id.in_(chunk), m.status.not_in(_OVER)).order_by(m.manager_id)
-                found += [listed_manager(row) for row in conn.execute(live).mappings()]
+                found += [manager_row(row) for row in conn.execute(live).mappings()]
         return found
 
 
@@ -234,7 +231,7 @@ class _Steps:
         for chunk in chunks(sorted(numbers)):
             query = select(*_STEP).where(_s.graph_id == graph_id, _s.number.in_(chunk)).order_by(_s.number)
             rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql").with_for_update()).mappings()
-            self.rows |= {row["number"]: dict(row) for row in _readable(rows)}
+            self.rows |= {row["number"]: dict(row) for row in rows}
 
     def set(self, number: int, **values: Any) -> None:
         """Change columns of a step."""
@@ -339,17 +336,6 @@ class _Steps:
         values |= {"state": StepState.EXECUTING.value, "attempt": work.attempt, "tries": step["tries"] + 1}
         self.set(work.number, **values, not_before=None, started_at=self._now, ended_at=None)
         return True
-
-
-def _readable(rows: Iterable[Row]) -> Iterator[Row]:
-    """Rows of steps but those in which another hand has written: these stand still, as ``engine_steps`` tells."""
-    for row in rows:
-        try:
-            check_step_row(row)
-        except RowUnreadable as error:
-            log.error("a step stands still: %s", error)
-        else:
-            yield row
 
 
 def _shape(step: Row, name: str, default: Any) -> Any:

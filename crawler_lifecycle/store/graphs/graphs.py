@@ -25,7 +25,6 @@ from crawler_lifecycle.domain.names import EVENT_GRAPH_ENDED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.graphs import GraphFence, GraphRow, NewGraph
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store.base.row_validation import check
 from crawler_lifecycle.store.base.unit import NO_STOP
 from crawler_lifecycle.store.runs.lists import live_runs
 
@@ -159,7 +158,6 @@ class GraphStore(GraphCalls, GraphReads):
                 raise Fenced(
                     f"Step {number} of graph {graph_id} does not execute as attempt {attempt}; it cannot graft"
                 )
-            check(graph_step, row)
             if row["graft_digest"] is not None:
                 # An earlier attempt may have been lost behind its graft, which has begun to run since.
                 if row["graft_digest"] != digest:

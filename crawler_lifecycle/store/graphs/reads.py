@@ -14,11 +14,11 @@ from crawler_lifecycle.domain.graph.engine import Graph
 from crawler_lifecycle.domain.graph.spec import DEPTH_MAX, GraphState, StepKind, StepState
 from crawler_lifecycle.ports.graphs import Given, GraphRow, StepOutline, StepRow
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row, check
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.columns import json_text
 
-from .rows import GRAPH, LISTED, listed_graph, listed_step, whole_graph
+from .rows import GRAPH, LISTED, graph_row, step_row, whole_graph
 from .steps import path_hash
 from .tables import graph, graph_log, graph_result, graph_step
 from .unit import PRIMARY, GraphPart, count_steps, load_graph
@@ -34,7 +34,7 @@ _LISTED = [column for column in _s if column.name not in ("path_hash", "graft_at
 
 
 class GraphReads(GraphPart):
-    """Part of ``GraphStore`` that reads. Lists go on over a row that another hand spoilt."""
+    """Part of ``GraphStore`` that reads."""
 
     def get_graph(self, graph_id: int) -> GraphRow | None:
         return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
@@ -67,7 +67,7 @@ class GraphReads(GraphPart):
         with self._db.reading() as conn:
             rows = [row for one in which for row in conn.execute(query.where(one)).mappings()]
             rows.sort(key=lambda row: int(row["graph_id"]), reverse=True)
-            return _counted(conn, [listed_graph(row) for row in rows[:limit]])
+            return _counted(conn, [graph_row(row) for row in rows[:limit]])
 
     def untold_graphs(self, until: datetime, silent_until: datetime, limit: int = 1000) -> list[GraphRow]:
         """Graphs that execute: those that were last written by ``until`` and that no workflow has taken up, or that
@@ -76,7 +76,7 @@ class GraphReads(GraphPart):
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING.value, _g.updated_at <= until)
         query = query.where(untold | (_g.updated_at <= silent_until))
         order = (case((untold, 0), else_=1), _g.graph_id)
-        return [listed_graph(row) for row in self._rows(query.order_by(*order).limit(limit))]
+        return [graph_row(row) for row in self._rows(query.order_by(*order).limit(limit))]
 
     def count_graphs(self) -> int:
         """The number of graphs that execute."""
@@ -110,34 +110,27 @@ class GraphReads(GraphPart):
         names = {row["number"]: row["path"] for row in there}
         missing = [_shape(row).get("missing", ()) for row in rows]
         return [
-            listed_step(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
+            step_row(row, [*(names.get(dep, f"#{dep}") for dep in _deps(row)), *absent])
             for row, absent in zip(rows, missing, strict=True)
         ]
 
     def outline(self, graph_id: int) -> list[StepOutline]:
-        """All steps in their order. Raises ``RowUnreadable``."""
+        """All steps in their order."""
         holds = case((_s.kind == StepKind.GRAPH.value, _s.job))
         columns = (_s.number, _s.path, _s.kind, _s.state, _s.ending, holds, _s.started_at, _s.ended_at)
         query = select(*columns).where(_s.graph_id == graph_id).order_by(_s.number)
         with self._db.reading() as conn:
             rows = conn.execute(query.with_hint(graph_step, PRIMARY, "mysql")).all()
-        try:
-            return [
-                StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
-                for _, path, kind, state, ending, job, started_at, ended_at in rows
-            ]
-        except (KeyError, ValueError):
-            self._load(graph_id, strict=True)  # names the row that cannot be
-            raise
+        return [
+            StepOutline(path, StepKind(kind), _STATES[state], bool(ending), job or {}, started_at, ended_at)
+            for _, path, kind, state, ending, job, started_at, ended_at in rows
+        ]
 
     def load(self, graph_id: int) -> Graph:
         """The engine with all steps as they are now, to read from: as ``GraphStore.change`` has it. Raises
         ``RunNotFound``."""
-        return self._load(graph_id, strict=False)
-
-    def _load(self, graph_id: int, *, strict: bool) -> Graph:
         with self._db.reading() as conn:
-            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=strict)
+            return load_graph(conn, read_row(conn, graph, graph_id, GRAPH), strict=False)
 
     def graph_output(self, graph_id: int) -> str:
         """The last output of a graph's functions; empty when there was none."""
@@ -199,7 +192,6 @@ class GraphReads(GraphPart):
                 step = conn.execute(query.where(_s.graph_id == graph_id, _s.number == number)).mappings().one_or_none()
                 if step is None:
                     break
-                check(graph_step, step)
                 found.append(step["job"].get("context"))
                 number = step["parent"]
         return [json_text(one).encode() for one in (row["context"], *reversed(found)) if one]
@@ -222,7 +214,7 @@ def _counted(conn: Connection, rows: list[GraphRow]) -> list[GraphRow]:
 
 
 def _shape(row: Row) -> Mapping[str, Any]:
-    return row["shape"] if isinstance(row["shape"], dict) else {}
+    return row["shape"] or {}
 
 
 def _deps(row: Row) -> Sequence[int]:

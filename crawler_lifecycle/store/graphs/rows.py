@@ -16,18 +16,13 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.graph.engine import Step
 from crawler_lifecycle.domain.graph.spec import GraphOptions, GraphState, StepKind, StepSpec, StepState
 from crawler_lifecycle.ports.graphs import GraphRow, StepRow, StepWork
-from crawler_lifecycle.ports.runs import UnknownStatus
-from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import json_text
 
 from .tables import graph, graph_step
 
 _OPTIONS = TypeAdapter(GraphOptions)
-_SAME = tuple(
-    n for n in GraphRow.__dataclass_fields__ if n not in ("key", "options", "state", "counts", "stop", "unreadable")
-)
-
 #: All of a graph's row but the context, which may be large.
 GRAPH = [column for column in graph.c if column is not graph.c.context]
 #: What readers see of it.
@@ -46,7 +41,6 @@ def dump_options(options: GraphOptions) -> dict[str, Any]:
 
 def load_options(row: Row) -> GraphOptions:
     """The options of a graph's row. Raises ``RowUnreadable``."""
-    check(graph, {"graph_id": row["graph_id"], "options": row["options"]})
     try:
         return _OPTIONS.validate_python(row["options"])
     except ValidationError as error:
@@ -57,30 +51,26 @@ def load_options(row: Row) -> GraphOptions:
 
 
 def whole_graph(row: Row) -> GraphRow:
-    """One graph. Raises ``RowUnreadable`` when nobody can go on with the row."""
-    check(graph, row, graver=True)
+    """One graph. Raises ``RowUnreadable`` when its options are none."""
     load_options(row)
-    return listed_graph(row)
+    return graph_row(row)
 
 
-def listed_graph(row: Row) -> GraphRow:
-    """One graph of many: what cannot be is told in ``unreadable``, and the state is what stands there."""
-    values, wrong = salvaged(graph, row)
-    stands: str = values["state"]
-    state: Any = GraphState(stands) if stands in set(GraphState) else UnknownStatus(stands)
-    options = GraphOptions()
+def graph_row(row: Row) -> GraphRow:
+    """One graph of many: options that cannot be are told in ``unreadable``."""
+    options, wrong = GraphOptions(), None
     try:
         options = load_options(row)
     except RowUnreadable as error:
-        wrong = wrong or str(error)
-    counts = values["counts"] or {}
-    return GraphRow(
-        **{name: values[name] for name in _SAME},
-        key=values["graph_key"],
+        wrong = str(error)
+    return made(
+        GraphRow,
+        row,
+        key=row["graph_key"],
         options=options,
-        state=state,
-        counts={_STATES[name]: n for name, n in counts.items() if name in _STATES and isinstance(n, int)},
-        stop=stop_of(values),
+        state=GraphState(row["state"]),
+        counts={StepState(name): n for name, n in (row["counts"] or {}).items()},
+        stop=stop_of(row),
         unreadable=wrong,
     )
 
@@ -220,10 +210,6 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -
         fault = Fault("number", row["number"], f"step {place} is gone: put its row back, or cancel the graph's run")
         return unreadable(graph_step, row, fault)
     shape = row.pop("shape")
-    try:
-        check(graph_step, row)
-    except RowUnreadable as error:
-        return error
     cure = "give the number of a step of this graph"
     if row["parent"] is not None and not 0 <= row["parent"] < len(rows):
         return unreadable(graph_step, row, Fault("parent", row["parent"], cure))
@@ -231,42 +217,15 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], place: int) -
     return unreadable(graph_step, row, Fault("shape", shape, cure, document=True))
 
 
-def listed_step(row: Row, deps: Sequence[str]) -> StepRow:
-    """One step of many: what cannot be is told in ``unreadable``. ``deps``: the paths of its dependencies."""
-    values, wrong = salvaged(graph_step, row)
-    state = values["state"]
-    shape = values["shape"] or {}
-    names = ("number", "path", "kind", "job", "attempt", "tries", "outcome", "reason", "ending", "run_id", "not_before")
-    told = ("started_at", "ended_at", "result_bytes", "snoozed")
-    return StepRow(
-        **{name: values[name] for name in (*names, *told)},
-        state=_STATES.get(state, state),
-        deps=deps,
-        max_attempts=shape.get("max_attempts", 1),
-        errors=values["errors"] or (),
-        unreadable=wrong,
-    )
-
-
-def check_step_row(row: Row) -> None:
-    """Raise ``RowUnreadable`` when nobody can go on with a step. Its job and its errors are matters of its own."""
-    check(graph_step, {name: value for name, value in row.items() if name not in ("job", "errors")})
+def step_row(row: Row, deps: Sequence[str]) -> StepRow:
+    """One step. ``deps``: the paths of its dependencies."""
+    more = {"max_attempts": (row["shape"] or {}).get("max_attempts", 1), "errors": row["errors"] or ()}
+    return made(StepRow, row, state=StepState(row["state"]), deps=deps, **more)
 
 
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
     """A step as whoever executes it needs it, for this execution."""
-    check_step_row(row)
-    values, wrong = salvaged(graph_step, {name: row[name] for name in ("graph_id", "number", "job")})
     shape = row["shape"] or {}
-    same = ("number", "path", "snoozed", "run_id", "run_attempt", "batch")
-    shaped = ("max_attempts", "backoff_s", "timeout_s", "graft")
-    return StepWork(
-        **{name: row[name] for name in same},
-        **{name: shape.get(name, _SHAPE[name]) for name in shaped},
-        kind=StepKind(row["kind"]),
-        deps=tuple(shape.get("deps", ())),
-        attempt=attempt,
-        tries=tries,
-        job=values["job"],
-        unreadable=wrong,
-    )
+    shaped = {name: shape.get(name, _SHAPE[name]) for name in ("max_attempts", "backoff_s", "timeout_s", "graft")}
+    more = {"kind": StepKind(row["kind"]), "deps": tuple(shape.get("deps", ()))}
+    return made(StepWork, row, **shaped, **more, attempt=attempt, tries=tries)

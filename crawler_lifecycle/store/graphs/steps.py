@@ -102,8 +102,7 @@ def _apply(dialect: str) -> TextClause:
 def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str | None) -> list[Any]:
     """The errors of a step with one more; the last ones stay."""
     told = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
-    kept = errors if isinstance(errors, list) else ()  # another hand may have written there
-    return [*kept, told][-ERRORS_MAX:]
+    return [*(errors or ()), told][-ERRORS_MAX:]
 
 
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:

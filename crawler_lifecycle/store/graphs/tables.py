@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Bytes, Json, Key, Long, metadata
+from crawler_lifecycle.store.base.tables import OPTIONS, Bytes, Json, Key, Long, metadata, stop_columns
 from crawler_lifecycle.store.columns import UtcTime, Words
 
 graph = Table(
@@ -32,12 +32,7 @@ graph = Table(
     Column("next_batch", BigInteger, nullable=False),
     # What people asked for lately, with the answers: [[request id, answer], ...].
     Column("commands", Json, nullable=False),
-    Column("stop_requested_at", UtcTime),
-    Column("stop_force", Boolean, nullable=False),
-    Column("stop_requested_by", Words(255)),
-    Column("stop_reason", Long),
-    Column("stop_limit", Words(200)),
-    Column("stop_escalated", Boolean, nullable=False),
+    *stop_columns(),
     Column("tags", Json, nullable=False),
     Column("waiting_for", Long),
     Column("requested_by", Words(255)),
@@ -51,7 +46,6 @@ graph = Table(
     Column("ended_at", UtcTime),
     UniqueConstraint("graph_key"),
     Index(None, "state", "graph_id"),
-    Index(None, "ended_at", "graph_id"),
     Index(None, "name", "graph_id"),
     **OPTIONS,
 )

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.graph.spec import GraphState, StepKind, StepState
 from crawler_lifecycle.domain.names import EVENT_GRAPH_CHANGED, graph_subject, graph_workflow_id
 from crawler_lifecycle.ports.graphs import GraphFence
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import OwnedPart, RowUnit
 
 from .rows import ENGINE, GRAPH, engine_steps, load_options
@@ -37,8 +37,7 @@ def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, di
         query = select(s.graph_id, s.state, func.count()).where(s.graph_id.in_(chunk), s.kind.in_(WORKING))
         query = query.group_by(s.graph_id, s.state).with_hint(graph_step, BY_STATE, "mysql")
         for graph_id, state, n in conn.execute(query).all():
-            if state in set(StepState):  # another hand wrote it: the list of steps tells it
-                found[graph_id][StepState(state)] = n
+            found[graph_id][StepState(state)] = n
     return found
 
 

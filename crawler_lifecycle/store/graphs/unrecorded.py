@@ -7,7 +7,6 @@ attempt before, which went on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from sqlalchemy import Connection, and_, or_, select
 
@@ -17,7 +16,7 @@ from crawler_lifecycle.domain.graph.commands import step_manager, step_request_i
 from crawler_lifecycle.domain.graph.spec import StepKind, StepState
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.lists import LIVE_RUNS
 from crawler_lifecycle.store.runs.tables import run_history
@@ -65,7 +64,7 @@ def _runs(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[
 def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tuple[int, int]]:
     m, asked = manager.c, dict[tuple[str, str], int]()
     for row in steps:
-        job: Any = salvaged(graph_step, {name: row[name] for name in ("graph_id", "number", "job")})[0]["job"]
+        job = row["job"]
         try:
             check_job("step", StepKind.MANAGER, job)
         except InvalidRequest:

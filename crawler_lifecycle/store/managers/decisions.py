@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.managers.manager import (
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import Committed, ManagerFence
 from crawler_lifecycle.store.base.bulk import chunks, insert_mappings
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
 from crawler_lifecycle.store.runs.tables import run_history
 

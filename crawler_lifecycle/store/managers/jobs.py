@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.manager import job_of_request, manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.runs.tables import run_history
 

@@ -24,7 +24,7 @@ from .items import ManagerItems, set_items
 from .jobs import ManagerJobs
 from .queries import BY_STATE, in_states
 from .reads import ManagerReads
-from .rows import job_key, manager_hash, whole_manager
+from .rows import job_key, manager_hash, manager_row
 from .tables import MANAGER_COUNTERS, manager, manager_item, manager_log
 from .unit import ManagerUnit
 
@@ -70,7 +70,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             self._check_most(conn, manager, _IS_OPEN)
             unit.set(**_asked(new), sealed=False)  # whoever starts it again has more to give
             unit.write()
-        return whole_manager(unit.row), False
+        return manager_row(unit.row), False
 
     def _insert(self, conn: Connection, new: NewManager) -> ManagerRow:
         self._check_most(conn, manager, _IS_OPEN)
@@ -81,7 +81,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         there = read_row(conn, manager, conn.execute(query).scalar_one(), lock="write")
         unit = ManagerUnit(conn, there, row["created_at"])
         unit.announce(EVENT_MANAGER_CHANGED)
-        return whole_manager(unit.row)
+        return manager_row(unit.row)
 
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         """Own the manager: the row as reserved, or, after its end, as its next attempt (a resume). Again: the same.
@@ -98,7 +98,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                     again = dict.fromkeys(("outcome", "cause", "started_at", "ended_at", "close_reason", "waiting_for"))
                     unit.set(status=RunStatus.INITIALIZING.value, paused=False, hook_errors=0, **again, **_NO_STOP)
                     self._count_anew(unit)
-            return whole_manager(unit.row)
+            return manager_row(unit.row)
 
     def new_generation(self, fence: ManagerFence, fingerprint: str, read_from: int | None) -> ManagerRow:
         """A new process holds the class: raise the generation, keep the fingerprint. ``read_from``: the source is read
@@ -114,7 +114,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                 unit.set(position=min(read_from, unit.row["position"]), exhausted=False, source_error=None)
             unit.set(started_at=unit.row["started_at"] or unit.now)
             unit.move(RunStatus.PROCESSING)
-            return whole_manager(unit.row)
+            return manager_row(unit.row)
 
     def note_error(self, fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         """Write down what the class did wrong (``None``: all is well) and what the manager waits for."""
@@ -145,18 +145,18 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
                 if not 0 <= cap <= CAP_MAX:
                     raise InvalidRequest(f"cap: {cap} is not allowed; give a whole number from 0 (none) to {CAP_MAX}")
                 unit.set(cap=cap or None)
-            return whole_manager(unit.row)
+            return manager_row(unit.row)
 
     def record_manager_stop(self, manager_id: int, intent: StopIntent, leave: bool = False) -> ManagerRow:
         """Put a stop on record: the manager is STOPPING, and nothing more is picked. After its end: nothing changes."""
         with self._manager(manager_id) as unit:
             if unit.status.terminal:
-                return whole_manager(unit.row)
+                return manager_row(unit.row)
             # Whoever asks again without leaving the runs wants them stopped.
             unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
             unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
-            return whole_manager(unit.row)
+            return manager_row(unit.row)
 
     def end_manager(
         self, fence: ManagerFence, status: RunStatus, outcome: str, cause: str, *, leave: bool = False
@@ -169,13 +169,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             raise InvalidRequest(f"status: {status} is not allowed; give COMPLETED or FAILED")
         with self._manager(fence.manager_id, fence) as unit:
             if unit.status.terminal:
-                return whole_manager(unit.row)
+                return manager_row(unit.row)
             left = leave or unit.row["leave_runs"]
             self._settle_starting(unit)
             if not left and (live := live_runs(unit.conn, unit.parent, f"manager/{unit.id}/%", limit=1)):
                 raise NotInThisState(f"Manager {unit.manager_id} has jobs that hold slots, such as {live[0]}")
             unit.end(EVENT_MANAGER_ENDED, status=status.value, outcome=outcome, cause=cause)
-            return whole_manager(unit.row)
+            return manager_row(unit.row)
 
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 
 from crawler_lifecycle.ports.managers import PLAN_READING, PlanRow
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .rows import plan_row

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, not_, select
+from sqlalchemy import Connection, Select, and_, func, not_, select
 
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.managers.manager import JobState
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.lists import LIVE_RUNS
-from crawler_lifecycle.store.runs.rows import listed_run
+from crawler_lifecycle.store.runs.rows import run_row
 from crawler_lifecycle.store.runs.tables import run_history, task_history, task_stats
 from crawler_lifecycle.store.runs.tasks import run_statistics
 
@@ -49,25 +47,11 @@ def with_run(*conditions: Any) -> Select[Any]:
     return select(manager_item, *facts).select_from(joined).where(*conditions)
 
 
-def no_state(state: Column[Any] = manager_item.c.state, known: type[StrEnum] = JobState) -> list[ColumnElement[bool]]:
-    """Conditions for jobs in a state that another hand wrote and that does not exist. Each is a range of the index."""
-    words = sorted(known)
-    between = [and_(state > low.value, state < high.value) for low, high in pairwise(words)]
-    return [state < words[0].value, *between, state > words[-1].value]
-
-
 def in_states(
-    conn: Connection,
-    manager_id: int,
-    states: Sequence[str],
-    after_id: int,
-    limit: int,
-    *,
-    odd: bool = False,
-    over: bool = False,
+    conn: Connection, manager_id: int, states: Sequence[str], after_id: int, limit: int, *, over: bool = False
 ) -> list[Row]:
-    """A page of the jobs in these states, by id; with ``odd`` also of those in no state that there is. ``over``: the
-    manager has ended, so a job that was started is ENDED when its run has.
+    """A page of the jobs in these states, by id. ``over``: the manager has ended, so a job that was started is ENDED
+    when its run has.
 
     Each state is read for itself, so that nothing is sorted.
     """
@@ -77,7 +61,7 @@ def in_states(
         i.state == state if not over or state != JobState.STARTED else and_(started, lives) for state in states
     ]
     conditions += [and_(started, not_(lives))] if over and JobState.ENDED in states else []
-    for condition in [*conditions, *(no_state() if odd else ())]:
+    for condition in conditions:
         query = with_run(i.manager_id == manager_id, condition, i.item_id > after_id)
         query = query.order_by(i.item_id).limit(limit).with_hint(manager_item, BY_STATE, "mysql")
         found += conn.execute(query).mappings().all()
@@ -100,7 +84,7 @@ def runs_of(conn: Connection, rows: Iterable[Row]) -> dict[int, ToldRun]:
     found: dict[int, ToldRun] = {}
     for chunk in chunks(sorted({row["run_id"] for row in rows if row["run_id"] is not None})):
         query = select(run_history).where(r.run_id.in_(chunk)).with_hint(run_history, "FORCE INDEX (PRIMARY)", "mysql")
-        runs = [listed_run(row) for row in conn.execute(query).mappings()]
+        runs = [run_row(row) for row in conn.execute(query).mappings()]
         single = _single(conn, [run.run_id for run in runs if not run.multi])
         fatal = _fatal(conn, [run.run_id for run in runs if run.multi and run.status == RunStatus.FAILED])
         for run in runs:

@@ -16,26 +16,26 @@ from crawler_lifecycle.store.base.unit import check_owner, read_row
 from crawler_lifecycle.store.runs.lists import LIVE_RUNS, live_runs, runs_by_id
 
 from .queries import HOLDING, in_states, jobs_that_live, known
-from .rows import listed_job, listed_manager, live_row, waiting_row, whole_manager
+from .rows import listed_job, live_row, manager_row, waiting_row
 from .tables import manager, manager_log
 from .unit import ManagerPart
 
 
 class ManagerReads(ManagerPart):
-    """Part of ``ManagerStore`` that reads for people and cycles. Lists go on over a row that another hand spoilt."""
+    """Part of ``ManagerStore`` that reads for people and cycles."""
 
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         if not 0 < manager_id <= ID_MAX:
             return None
         rows = self._rows(select(manager).where(manager.c.manager_id == manager_id))
-        return self._settled([whole_manager(rows[0])])[0] if rows else None
+        return self._settled([manager_row(rows[0])])[0] if rows else None
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
         """The manager of this flow; without a name the first one, whatever it is called."""
         m = manager.c
         query = select(manager).where(m.flow_id == flow_id).order_by(m.manager_id).limit(1)
         rows = self._rows(query if name is None else query.where(m.name == name))
-        return self._settled([whole_manager(rows[0])])[0] if rows else None
+        return self._settled([manager_row(rows[0])])[0] if rows else None
 
     def list_managers(
         self, before_id: int | None = None, limit: int = 50, *, status: str | None = None, name: str | None = None
@@ -49,7 +49,7 @@ class ManagerReads(ManagerPart):
             query = query.where(m.status == status)
         if name is not None:
             query = query.where(m.name == name)
-        return self._settled([listed_manager(row) for row in self._rows(query)])
+        return self._settled([manager_row(row) for row in self._rows(query)])
 
     def _settled(self, rows: list[ManagerRow]) -> list[ManagerRow]:
         """The rows, with what became of jobs after their manager's end: no cycle writes that down any more."""
@@ -70,7 +70,7 @@ class ManagerReads(ManagerPart):
         with self._db.reading() as conn:
             status = conn.execute(select(manager.c.status).where(manager.c.manager_id == manager_id)).scalar()
             over = status not in LIVE_RUNS
-            rows = in_states(conn, manager_id, wanted, after_id, limit, odd=not states, over=over)
+            rows = in_states(conn, manager_id, wanted, after_id, limit, over=over)
         return [listed_job(row, over=over) for row in rows]
 
     def live_managers(self) -> LiveManagers:
@@ -109,8 +109,7 @@ class ManagerReads(ManagerPart):
             return known(conn, manager_id, identities)
 
     def live_runs(self, manager_id: int, after_run_id: int = 0, limit: int = 100) -> list[RunRow]:
-        """Runs that the manager began and that have not ended, by id. Whatever another hand wrote into its row, name
-        and flow id are enough."""
+        """Runs that the manager began and that have not ended, by id."""
         m = manager.c
         with self._db.reading() as conn:
             row = conn.execute(select(m.name, m.flow_id).where(m.manager_id == manager_id)).one_or_none()

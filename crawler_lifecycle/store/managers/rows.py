@@ -16,21 +16,15 @@ from crawler_lifecycle.domain.managers.scrapy_cloud import never_retried
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.managers import JobRow, ManagerCounts, ManagerRow, NewManager, PlanRow
-from crawler_lifecycle.ports.runs import RunRow, UnknownStatus
-from crawler_lifecycle.store.base.row_validation import Fault, Row, check, salvaged, unreadable
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import Broken, json_text
+from crawler_lifecycle.store.columns import json_text
 
-from .tables import manager, manager_item
+from .tables import manager_item
 
 _JOB = TypeAdapter(Job)
 _JOBS = TypeAdapter(list[Job])
-_STATES = tuple(state.value for state in JobState)
-_SAME = tuple(
-    name
-    for name in ManagerRow.__dataclass_fields__
-    if name not in ("status", "leave", "over", "stop", "counts", "unreadable")
-)
 
 #: Columns of a run that say how a job's run stands; under names of their own beside the job's.
 RUN_FACTS = ("status", "attempt", "started_at", "outcome")
@@ -52,31 +46,22 @@ def manager_hash(new: NewManager) -> str:
     return request_fingerprint(json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True))
 
 
-def whole_manager(row: Row) -> ManagerRow:
-    """One manager. Raises ``RowUnreadable`` when nobody can go on with the row."""
-    check(manager, row, graver=True)
-    return listed_manager(row)
-
-
-def listed_manager(row: Row) -> ManagerRow:
-    """One manager of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
-    values, wrong = salvaged(manager, row)
-    stands: str = values["status"]
-    status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
-    return ManagerRow(
-        **{name: values[name] for name in _SAME},
-        status=status,
-        over=values["is_over"],
-        leave=values["leave_runs"],
-        stop=stop_of(values),
-        counts=counts_of(values),
-        unreadable=wrong,
+def manager_row(row: Row) -> ManagerRow:
+    """One manager."""
+    return made(
+        ManagerRow,
+        row,
+        status=RunStatus(row["status"]),
+        over=row["is_over"],
+        leave=row["leave_runs"],
+        stop=stop_of(row),
+        counts=counts_of(row),
     )
 
 
 def counts_of(row: Row) -> ManagerCounts:
     return ManagerCounts(
-        by_state={state: row[f"jobs_{state}"] for state in _STATES},
+        by_state={state: row[f"jobs_{state}"] for state in JobState},
         yields=row["yields"],
         duplicates=row["duplicates"],
         skipped=row["jobs_skipped"],
@@ -106,39 +91,23 @@ def load_job(row: Row) -> Job:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
-        shown = row["params"].stored if isinstance(row["params"], Broken) else json_text(row["params"])
         cure = f"{field} of the job: {first['msg']}; set spider, spider_args and the like"
-        fault = Fault("params", shown, cure, document=True)
+        fault = Fault("params", json_text(row["params"]), cure, document=True)
         raise unreadable(manager_item, row, fault) from None
 
 
 def waiting_row(row: Row) -> Waiting:
-    check(manager_item, row)
-    return Waiting(
-        item_id=row["item_id"],
-        job=load_job(row),
-        seq=row["seq"],
-        retry=row["retry"],
-        retry_of=row["retry_of"],
-        not_before=row["not_before"].timestamp() if row["not_before"] is not None else None,
-    )
+    before = row["not_before"]
+    return made(Waiting, row, job=load_job(row), not_before=before.timestamp() if before is not None else None)
 
 
 def live_row(row: Row) -> Live:
     """A job that holds a slot; ``row`` has the columns ``RUN_FACTS`` of its run, if it has one."""
-    check(manager_item, row)
     if row["seq"] is None:
         raise unreadable(manager_item, row, Fault("seq", None, f"a job that is {row['state']} has a number: set it"))
     started = row["run_started_at"]
-    return Live(
-        item_id=row["item_id"],
-        key=job_key(row),
-        job=load_job(row),
-        seq=row["seq"],
-        retry=row["retry"],
-        cap_key=row["cap_key"],
-        started_at=started.timestamp() if started is not None else None,
-    )
+    at = started.timestamp() if started is not None else None
+    return made(Live, row, key=job_key(row), job=load_job(row), started_at=at)
 
 
 def job_key(row: Row) -> str:
@@ -283,26 +252,17 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 
 
 def listed_job(row: Row, *, over: bool = False) -> JobRow:
-    """One job of many: what cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended with its
-    run."""
+    """One job of many: a job that cannot be is told in ``unreadable``. ``over``: its manager has ended, so it ended
+    with its run."""
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *_OVER):
         row = {**row, "state": JobState.ENDED.value, "outcome": row["outcome"] or row["run_outcome"]}
-    values, wrong = salvaged(manager_item, row)
-    job: Job | None = None
-    if values["params"] is not None:
-        try:
-            job = load_job(values)
-        except RowUnreadable as error:
-            wrong = wrong or str(error)
-    stands = values["state"]
-    return JobRow(
-        item_id=values["item_id"],
-        state=JobState(stands) if stands in _STATES else stands,
-        job=job,
-        unreadable=wrong,
-        **{n: values[n] for n in ("seq", "retry", "position", "run_id", "outcome", "error", "not_before")},
-    )
+    job, wrong = None, None
+    try:
+        job = None if row["params"] is None else load_job(row)
+    except RowUnreadable as error:
+        wrong = str(error)
+    return made(JobRow, row, state=JobState(row["state"]), job=job, unreadable=wrong)
 
 
 def plan_row(row: Row) -> PlanRow:
-    return PlanRow(**{name: row[name] for name in PlanRow.__dataclass_fields__})
+    return made(PlanRow, row)

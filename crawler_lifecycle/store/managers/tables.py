@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
 from crawler_lifecycle.domain.managers.manager import JobState
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata, stop_columns
 from crawler_lifecycle.store.columns import UtcTime, Words
 
 #: What a manager counts beside its jobs by state.
@@ -45,12 +45,7 @@ manager = Table(
     Column("cap", Integer),
     Column("paused", Boolean, nullable=False),
     Column("leave_runs", Boolean, nullable=False),
-    Column("stop_requested_at", UtcTime),
-    Column("stop_force", Boolean, nullable=False),
-    Column("stop_requested_by", Words(255)),
-    Column("stop_reason", Long),
-    Column("stop_limit", Words(200)),
-    Column("stop_escalated", Boolean, nullable=False),
+    *stop_columns(),
     # Cycles in a row that its class could not do; hooks of this attempt that failed for good.
     Column("tries", Integer, nullable=False),
     Column("hook_errors", Integer, nullable=False),
@@ -75,7 +70,6 @@ manager = Table(
     Column("ended_at", UtcTime),
     UniqueConstraint("flow_id", "name"),
     Index(None, "status", "manager_id"),
-    Index(None, "ended_at", "manager_id"),
     Index(None, "name", "manager_id"),
     **OPTIONS,
 )

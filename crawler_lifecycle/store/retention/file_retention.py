@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select, update
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
 from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import salvaged
+from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import export_record, history_property, run_history
 from crawler_lifecycle.store.runs.unit import RunPart
 
@@ -72,23 +72,17 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
         marks[run_id, attempt] = value
     found = []
     for row in conn.execute(select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)).mappings():
-        values, wrong = salvaged(run_history, row)
-        key = (row["run_id"], values["attempt"])
+        key = (row["run_id"], row["attempt"])
         export, mark = exports.get(key), marks.get(key)
         found.append(
-            KeptRun(
-                row["run_id"],
-                str(values["run_uid"]),
-                str(values["crawler"]),
-                str(values["status"]),
-                values["attempt"],
-                values["ended_at"],
+            made(
+                KeptRun,
+                row,
                 export=export["status"] if export else None,
                 export_note=export["error"] if export else None,
                 exported_at=export["at"] if export else None,
                 given_up=mark is not None,
                 removed=mark is not None and mark.startswith(_DONE),
-                unreadable=wrong,
             )
         )
     return found

@@ -34,7 +34,7 @@ from crawler_lifecycle.domain.webhooks.definition import webhook_sink
 from crawler_lifecycle.store.audits.tables import audit_finding
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows
 from crawler_lifecycle.store.base.outbox import outbox_delivery, outbox_event
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import Clock, utc_now
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.graphs.tables import graph, graph_log, graph_page, graph_result, graph_step

@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import JSON, Boolean, Column, Connection, String, Table, delete, func, insert, select
 
 from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
+from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.store.base.outbox import outbox_counter
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
@@ -15,6 +17,11 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 
 #: Numbers of tasks that are left out at the most, whatever is missing.
 TASK_GAP_MAX = 10**9
+#: What no row of these tables may be without.
+_REAL = {
+    "run_history": {"attempt": 1, "status": RunStatus.INITIALIZING, "stage": Stage.INITIATION, "trigger": Trigger.API},
+    "task_history": {"attempt": 1, "status": TaskStatus.QUEUED},
+}
 
 
 class RunNumberStore(StorePart):
@@ -59,7 +66,7 @@ def _newest(conn: Connection, column: Column[int]) -> int:
 
 def _insert(conn: Connection, table: Table, now: datetime, **values: Any) -> int:
     blanks = {c.name: _blank(c, now) for c in table.columns if not c.nullable and not c.primary_key}
-    done = conn.execute(insert(table).values(**{**blanks, **values}))
+    done = conn.execute(insert(table).values(**{**blanks, **_REAL[table.name], **values}))
     assert done.inserted_primary_key is not None, "it is a plain INSERT of one row"
     return int(done.inserted_primary_key[0])
 

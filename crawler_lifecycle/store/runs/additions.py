@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.names import TASKS_PER_RUN_MAX
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import AddedTask, Fence
 from crawler_lifecycle.store.base.bulk import insert_rows
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 
 from .rows import args_hash
 from .tables import task_addition, task_history

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STOPPED, W
 from crawler_lifecycle.domain.run import EndedTasks, Stage, StopIntent, Verdict
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.outbox import outbox_event
-from crawler_lifecycle.store.base.row_validation import Fault, unreadable
+from crawler_lifecycle.store.base.rows import Fault, unreadable
 
 from .live_counters import count_sums
 from .moves import forget_staged

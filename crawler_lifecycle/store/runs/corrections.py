@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.columns import storable
 
 from .rows import compact, correction_row

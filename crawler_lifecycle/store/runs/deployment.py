@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopInten
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.ports.runs import Deployed, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 
 from .completion import ended_groups
 from .moves import Move, move_tasks, update_tasks

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 from crawler_lifecycle.store.engine import KeyTaken
 

@@ -23,9 +23,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, exists
 
 from crawler_lifecycle.domain.run import STOPPED_OUTCOMES, RunStatus
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 
-from .rows import listed_run, tag_key
+from .rows import run_row, tag_key
 from .tables import run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
@@ -168,4 +168,4 @@ def runs_by_id(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
     """These runs, in the order of their ids."""
     r = run_history.c
     query = select(run_history).where(r.run_id.in_(run_ids)).order_by(r.run_id)
-    return [listed_run(run) for run in conn.execute(query).mappings()] if run_ids else []
+    return [run_row(run) for run in conn.execute(query).mappings()] if run_ids else []

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import case, func, update
+from sqlalchemy import func, update
 
-from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports.looks import Counted
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 
 from .moves import update_tasks
 from .tables import run_history, task_history
@@ -54,9 +53,7 @@ class LiveCounterStore(RunPart):
 def count_sums(unit: Unit) -> dict[str, int | None]:
     """The run's counters: sums over tasks that are not superseded, unknown as long as no task told any."""
     t = task_history.c
-    # Below zero nobody counts, and nobody beyond the bound of what is taken in: what another hand wrote there is left
-    # out until a look counts anew, so that the sum always fits its column.
-    sums = (func.sum(case((t[name].between(0, COUNT_MAX), t[name]))).label(name) for name in COUNTERS)
+    sums = (func.sum(t[name]).label(name) for name in COUNTERS)
     row = unit.conn.execute(current_tasks(unit.run_id, *sums)).one()
     return {name: None if value is None else int(value) for name, value in row._mapping.items()}
 
@@ -69,10 +66,8 @@ def _live(unit: Unit, indexes: Sequence[int]) -> Sequence[Row]:
 
 
 def grown(known: Any, told: int | None) -> Any:
-    """A counter of one task after a reading: never less than it was, unless what stood there cannot be."""
-    if told is None:
-        return known
-    return max(known, told) if isinstance(known, int) and 0 <= known <= COUNT_MAX else told
+    """A counter of one task after a reading: never less than it was."""
+    return max((n for n in (known, told) if n is not None), default=None)
 
 
 def _raised(task: Row, told: Counted, now: datetime) -> dict[str, Any] | None:

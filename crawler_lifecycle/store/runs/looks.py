@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import ALIVE, Counters, Observation, Phase, T
 from crawler_lifecycle.ports.looks import Details, FoundState, Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import Fence, TaskCounts
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import stop_of
 from crawler_lifecycle.store.columns import storable
 

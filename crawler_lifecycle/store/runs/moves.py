@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
 from crawler_lifecycle.ports.looks import Corrected, TaskChanged
 from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
-from crawler_lifecycle.store.base.row_validation import Row
+from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.columns import JsonText, UtcTime
 
 from .rows import correction_row, lag_ms

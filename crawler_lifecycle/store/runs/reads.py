@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 
@@ -12,11 +11,11 @@ from sqlalchemy import func, select
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, ROWS_MAX, RecentRun, Resumption, RunRow, TransitionRow
-from crawler_lifecycle.store.base.row_validation import Row, salvaged
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
-from .rows import listed_run, load_request, transition_row, whole_run
+from .rows import load_request, run_row, transition_row, whole_run
 from .tables import cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
@@ -32,10 +31,7 @@ _NOTES_MAX = 10
 
 
 class RunReader(RunPart):
-    """Runs, and what is on record beside them. All raise only ``StoreUnavailable`` and ``RowUnreadable``.
-
-    Lists of runs, tasks and records go on over a row that another hand spoilt, and mark it.
-    """
+    """Runs, and what is on record beside them. All raise only ``StoreUnavailable`` and ``RowUnreadable``."""
 
     def get_run(self, run_id: int) -> RunRow | None:
         if not 0 < run_id <= ID_MAX:  # no row has it, and SQLite's driver does not even take a larger one
@@ -90,7 +86,7 @@ class RunReader(RunPart):
             attention=attention,
         )
         with self._db.reading() as conn:
-            return [listed_run(row) for row in newest_runs(conn, filters, limit)]
+            return [run_row(row) for row in newest_runs(conn, filters, limit)]
 
     def count_runs(self, status: Sequence[str], most: int) -> int:
         """The number of runs that have one of these statuses; counting ends at ``most``."""
@@ -121,8 +117,7 @@ class RunReader(RunPart):
         if len(wanted) > CRAWLERS_MAX:
             raise ValueError(f"{len(wanted)} crawlers are asked for at once; give at most {CRAWLERS_MAX}")
         with self._db.reading() as conn:
-            values = [salvaged(run_history, row)[0] for row in newest_of_each(conn, wanted, each)]
-        return [RecentRun(**{name: row[name] for name in RecentRun.__dataclass_fields__}) for row in values]
+            return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
 
     def resumption(self, run_id: int) -> list[Resumption]:
         """Notes of the run's tasks about going on with saved state: at most ten, the commonest first."""
@@ -146,9 +141,8 @@ class RunReader(RunPart):
 
 def _changed(before: RunRow, row: Row) -> RunRow | None:
     """The row as it is now; ``None`` when that is what it was, or the number is another run's by now."""
-    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN)) and before.unreadable is None
+    same = _plain(before) == tuple(map(row.__getitem__, _PLAIN))
     if row["run_uid"] != before.run_uid or (same and before.stop == stop_of(row)):
         return None
-    now = listed_run({**{name: getattr(before, name) for name in _FIXED}, **row})
-    now = now if now.unreadable or not before.unreadable else replace(now, unreadable=before.unreadable)
+    now = run_row({**{name: getattr(before, name) for name in _FIXED}, **row})
     return None if now == before else now

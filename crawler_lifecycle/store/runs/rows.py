@@ -16,14 +16,12 @@ from crawler_lifecycle.domain.pace import pages_per_minute
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
 from crawler_lifecycle.ports.looks import CorrectionRow, Details, TaskFinding
-from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow, TransitionRow, UnknownStatus
-from crawler_lifecycle.store.base.row_validation import Fault, check, evident, salvaged, unreadable
+from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow, TransitionRow
+from crawler_lifecycle.store.base.rows import Fault, Row, made, unreadable
 from crawler_lifecycle.store.base.unit import stop_of
-from crawler_lifecycle.store.columns import Broken, JsonText, json_text, storable
+from crawler_lifecycle.store.columns import JsonText, json_text, storable
 
-from .tables import correction, run_history, status_transition, task_history, task_observation
-
-Row = Mapping[Any, Any]
+from .tables import run_history, task_observation
 
 _REQUEST = TypeAdapter(RunRequest)
 _FINDING = TypeAdapter(TaskFinding)
@@ -69,7 +67,6 @@ def load_request(run: Row) -> RunRequest:
     Fields that a newer build wrote are left aside, so that old workers go on beside new ones.
     """
     known, stored = RunRequest.__dataclass_fields__, run["request"]
-    check(run_history, {"run_id": run["run_id"], "request": stored})
     try:
         kept = {name: value for name, value in stored.items() if name in known}
         return _REQUEST.validate_json(json.dumps(kept), strict=True)  # as at every other door
@@ -112,8 +109,7 @@ def _loaded(adapter: TypeAdapter[Any], row: Row, column: str) -> Any:
     try:
         return adapter.validate_python(row[column])
     except ValidationError:
-        shown = row[column].stored if isinstance(row[column], Broken) else json_text(row[column])
-        fault = Fault(column, shown, "delete this row: the next look finds it again", document=True)
+        fault = Fault(column, json_text(row[column]), "delete this row: the next look finds it again", document=True)
         raise unreadable(task_observation, row, fault) from None
 
 
@@ -155,53 +151,29 @@ def lag_ms(now: datetime, cluster_time: datetime | None) -> int | None:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-_MADE = ("status", "stop", "pages_per_minute", "unreadable")
-_RUN_FIELDS = tuple(n for n in RunRow.__dataclass_fields__ if n not in _MADE)
-_TASK_FIELDS = tuple(n for n in TaskRow.__dataclass_fields__ if n not in _MADE)
-
-
 def whole_run(run: Row) -> RunRow:
-    """One run for a reader. Raises ``RowUnreadable`` when nobody can go on with the row; what else cannot be is told in
-    ``unreadable``, so that a counter never stands in the way of a stop."""
-    check(run_history, run, graver=True)
+    """One run for a reader. Raises ``RowUnreadable`` when its request is none."""
     load_request(run)
-    return listed_run(run)
+    return run_row(run)
 
 
 def run_row(run: Row) -> RunRow:
-    """One run whose row was checked already."""
-    return RunRow(status=RunStatus(run["status"]), stop=stop_of(run), **_run_fields(run))
-
-
-def _run_fields(run: Row) -> dict[str, Any]:
-    fields = {name: run[name] for name in _RUN_FIELDS}
+    """One run."""
     # A later attempt counts on from what the earlier ones had, in a time that is not on record.
-    return fields | {"pages_per_minute": _pace(run) if run["attempt"] == 1 else None}
+    pace = _pace(run) if run["attempt"] == 1 else None
+    return made(RunRow, run, status=RunStatus(run["status"]), stop=stop_of(run), pages_per_minute=pace)
 
 
 def _pace(row: Row) -> float | None:
     return pages_per_minute(row["pages"], row["started_at"], row["ended_at"] or row["last_progress_at"])
 
 
-def listed_run(run: Row) -> RunRow:
-    """One run of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
-    values, wrong = salvaged(run_history, run)
-    if wrong is None:
-        return run_row(values)
-    stands: str = values["status"]
-    # Only here a status may be none: who lists runs looks at ``unreadable``.
-    status: Any = RunStatus(stands) if stands in RunStatus.__members__ else UnknownStatus(stands)
-    return RunRow(status=status, stop=stop_of(values), unreadable=wrong, **_run_fields(values))
-
-
 def run_handle(run: Row) -> RunHandle:
-    return RunHandle(
-        run_id=run["run_id"],
-        run_uid=run["run_uid"],
-        attempt=run["attempt"],
+    return made(
+        RunHandle,
+        run,
         status=RunStatus(run["status"]),
         request=load_request(run),
-        multi=run["multi"],
         resumed=run["claim_resumed"],
         rerun=run["claim_rerun"],
         repair=run["claim_repair"],
@@ -210,63 +182,31 @@ def run_handle(run: Row) -> RunHandle:
 
 
 def task_row(task: Row) -> TaskRow:
-    """One task of many: what cannot be is told in ``unreadable``, and the status is what stands there."""
-    values, wrong = salvaged(task_history, task)
-    status = values["status"]
-    if status in TaskStatus.__members__:
-        status = TaskStatus(status)
-    fields = {name: values[name] for name in _TASK_FIELDS}
-    return TaskRow(status=status, unreadable=wrong, pages_per_minute=_pace(values), **fields)
+    """One task."""
+    return made(TaskRow, task, status=TaskStatus(task["status"]), pages_per_minute=_pace(task))
 
 
 def counters_of(row: Row) -> Counters:
-    """The counters of a row; one below zero, which nobody counted, is unknown."""
-    pages, items, errors, size = (
-        None if (n := row[name]) is None or n < 0 else n for name in ("pages", "items", "errors", "bytes")
-    )
-    return Counters(pages, items, errors, size)
+    return Counters(*(row[name] for name in ("pages", "items", "errors", "bytes")))
 
 
 def task_state(task: Row) -> TaskState:
-    """The state that is believed of one task. Raises ``RowUnreadable`` when nobody can go on with the row."""
-    check(task_history, task, graver=True)
-    return TaskState(
-        task_id=task["task_id"],
+    """The state that is believed of one task."""
+    return made(
+        TaskState,
+        task,
         index=task["task_index"],
-        attempt=task["attempt"],
         status=TaskStatus(task["status"]),
         since=task["status_since"],
         uid=task["cluster_uid"],
-        ever_seen=task["ever_seen"],
         counters=counters_of(task),
-        offered_until=task["offered_until"],
-        reason=task["reason"],
-        missed_at=task["missed_at"],
         place=task["cluster_place"],
     )
 
 
-def stop_state(task: Row) -> TaskState:
-    """A task to be stopped, which takes its keys alone: what cannot be in its row is left out."""
-    values, _ = salvaged(task_history, task)
-    known = values["status"] in TaskStatus.__members__
-    return TaskState(
-        task_id=values["task_id"],
-        index=values["task_index"],
-        attempt=values["attempt"],
-        status=TaskStatus(values["status"]) if known else TaskStatus.RUNNING,
-        since=values["status_since"],
-        uid=values["cluster_uid"],
-        ever_seen=values["ever_seen"],
-        offered_until=values["offered_until"],
-        missed_at=values["missed_at"],
-        place=values["cluster_place"],
-    )
-
-
 def transition_row(row: Row) -> TransitionRow:
-    return TransitionRow(**evident(status_transition, row, "evidence"))
+    return made(TransitionRow, row)
 
 
 def correction_row(row: Row) -> CorrectionRow:
-    return CorrectionRow(**evident(correction, row, "evidence"))
+    return made(CorrectionRow, row)

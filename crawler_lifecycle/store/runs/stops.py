@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, false, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, func, insert, or_, select, update
 
-from crawler_lifecycle.domain.bounds import ID_MAX
-from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.row_validation import Row
 from crawler_lifecycle.store.base.unit import stop_columns
 
 from .moves import Move, move_tasks
-from .rows import run_row, stop_state
-from .tables import cancellation_log, run_history, task_history
-from .unit import RunPart, Unit, check_fence, current_tasks
+from .rows import run_row, task_state
+from .tables import cancellation_log, task_history
+from .unit import RunPart, Unit, check_fence, current_tasks, read_run
 
 #: What a plain stop still has to ask.
 _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
@@ -34,43 +31,28 @@ class StopStore(RunPart):
         """Write the intent, STOPPING (unless terminal) and, for a person, the row of ``cancellation_log``.
 
         The gateway calls it without a fence before it signals. A second stop keeps the first intent's time; a forced
-        one adds force; a person's outweighs a limit's. On a terminal run nothing is written. Of a run whose row cannot
-        be read a person's log row alone is written, by its keys, and ``RowUnreadable`` raised.
+        one adds force; a person's outweighs a limit's. On a terminal run nothing is written.
         """
-        try:
-            return self._recorded(run_id, stop, request_id, fence)
-        except RowUnreadable:
-            if fence is None and request_id is not None:
-                self._log_by_keys(run_id, stop, request_id)
-            raise
-
-    def _recorded(self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None) -> RunRow:
         with self._unit(run_id, fence) as unit:
-            if unit.status.terminal:
-                return run_row(unit.run)
-            before = unit.stop
-            unit.update_run(**stop_columns(stop if before is None else before.merged(stop)))
-            if fence is None and unit.stop != before:
-                # It came past the workflow, which therefore has to hear of it (again).
-                unit.update_run(stop_acted_at=None)
-            if stop.limit is None and request_id is not None:
-                c = cancellation_log.c
-                # An attempt that takes the run over is told of the stop under the same id.
-                key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
-                _log(unit.conn, key, unit.run_id, unit.attempt, stop, request_id)
-            told = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
-            unit.move_run(RunStatus.STOPPING, "stop", told)
-            unit.changed = unit.changed or unit.stop != before
-            return run_row(unit.run)
+            if not unit.status.terminal:
+                self._record(unit, stop, request_id, fence)
+        return run_row(unit.run)
 
-    def _log_by_keys(self, run_id: int, stop: StopIntent, request_id: str) -> None:
-        """The log row of a stop, whatever else stands in the run's row."""
-        c = cancellation_log.c
-        with self._db.writing() as conn:
-            attempt = _run_keys(conn, run_id, lock=True)["attempt"]
-            if isinstance(attempt, int) and attempt > 0:
-                key = (c.run_id == run_id, c.attempt == attempt, c.request_id == request_id)
-                _log(conn, key, run_id, attempt, stop, request_id)
+    def _record(self, unit: Unit, stop: StopIntent, request_id: str | None, fence: Fence | None) -> None:
+        before = unit.stop
+        unit.update_run(**stop_columns(stop if before is None else before.merged(stop)))
+        if fence is None and unit.stop != before:
+            # It came past the workflow, which therefore has to hear of it (again).
+            unit.update_run(stop_acted_at=None)
+        if stop.limit is None and request_id is not None:
+            c = cancellation_log.c
+            # An attempt that takes the run over is told of the stop under the same id.
+            key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
+            if unit.conn.execute(select(c.id).where(*key).limit(1)).one_or_none() is None:
+                _log(unit, stop, request_id)
+        told = {"by": stop.requested_by, "reason": stop.reason, "force": stop.force, "limit": stop.limit}
+        unit.move_run(RunStatus.STOPPING, "stop", told)
+        unit.changed = unit.changed or unit.stop != before
 
     def cancel_queued(self, fence: Fence, now: datetime) -> TaskCounts:
         """QUEUED tasks become CANCELLED, except those offered by a call that no look has proved to be without effect.
@@ -112,25 +94,19 @@ class StopStore(RunPart):
         """A page of the tasks that are to be asked to end and were not yet, by index: those PENDING or RUNNING.
 
         With ``force`` those active ones that were not killed yet, or were before ``killed_before``. Raises ``Fenced``.
-
-        Nothing but keys is needed of the rows, the run's own included: what else stands there keeps no stop back. A
-        task in a status that does not exist is asked, too.
         """
         t = task_history.c
         statuses = ACTIVE if force else _UNASKED
         query = current_tasks(fence.run_id, task_history).where(
-            t.status.not_in([status.value for status in TaskStatus if status not in statuses]),
+            t.status.in_([status.value for status in statuses]),
             t.task_index > after_index,
         )
         if force:
             query = query.where(t.killed_at.is_(None) if killed_before is None else t.killed_at < killed_before)
         with self._db.reading() as conn:
-            keys = dict(_run_keys(conn, fence.run_id))
-            if not (isinstance(keys["attempt"], int) and keys["attempt"] > 0):
-                keys["attempt"] = fence.attempt  # one that cannot be, no takeover wrote
-            check_fence(keys, fence)
+            check_fence(read_run(conn, fence.run_id), fence)
             rows = conn.execute(query.order_by(t.task_index).limit(limit)).mappings().all()
-        return [stop_state(row) for row in rows]
+        return [task_state(row) for row in rows]
 
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
         """These tasks were asked to end: PENDING and RUNNING become STOPPING. ``killed``: by force, just now."""
@@ -152,23 +128,12 @@ class StopStore(RunPart):
         query = current_tasks(run_id, func.max(t.status_since)).where(t.status == TaskStatus.STOPPING)
         with self._db.reading() as conn:
             found: datetime | None = conn.execute(query).scalar_one()
-        return found if isinstance(found, datetime) else None
+            return found
 
     def acted_on_stop(self, fence: Fence, at: datetime) -> None:
         """Fill ``acted_at`` of the intent's cancellation log rows without one, also of those of an earlier attempt."""
         with self._unit(fence.run_id, fence) as unit:
             note_acted(unit, at)
-
-
-def _run_keys(conn: Connection, run_id: int, *, lock: bool = False) -> Row:
-    """Whose the run is, and nothing else of its row. Raises ``RunNotFound``."""
-    c = run_history.c
-    query = select(c.run_id, c.run_uid, c.attempt, c.owner_run_id).where(c.run_id == run_id)
-    query = query.with_for_update() if lock else query
-    row = conn.execute(query).mappings().one_or_none() if 0 < run_id <= ID_MAX else None
-    if row is None:
-        raise RunNotFound(f"There is no run {run_id}")
-    return row
 
 
 def note_acted(unit: Unit, at: datetime) -> None:
@@ -193,25 +158,7 @@ def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
     return mine if stop is None else or_(mine, c.requested_at >= stop.requested_at)
 
 
-def _log(
-    conn: Connection,
-    key: tuple[ColumnElement[bool], ...],
-    run_id: int,
-    attempt: int,
-    stop: StopIntent,
-    request_id: str,
-) -> None:
-    """Write the log row of a stop, unless there is one with this key."""
-    if conn.execute(select(cancellation_log.c.id).where(*key).limit(1)).one_or_none() is not None:
-        return
-    conn.execute(
-        insert(cancellation_log).values(
-            run_id=run_id,
-            attempt=attempt,
-            request_id=request_id,
-            requested_by=stop.requested_by,
-            reason=stop.reason,
-            force=stop.force,
-            requested_at=stop.requested_at,
-        )
-    )
+def _log(unit: Unit, stop: StopIntent, request_id: str) -> None:
+    told = {name: getattr(stop, name) for name in ("requested_by", "reason", "force", "requested_at")}
+    row = {"run_id": unit.run_id, "attempt": unit.attempt, "request_id": request_id, **told}
+    unit.conn.execute(insert(cancellation_log).values(**row))

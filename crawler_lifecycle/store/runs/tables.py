@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
 
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
+from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata, stop_columns
 from crawler_lifecycle.store.columns import UtcTime, Words
 
 
@@ -50,12 +50,7 @@ run_history = Table(
     Column("multi", Boolean, nullable=False),
     Column("flow_id", String(255)),
     Column("parent", String(255)),
-    Column("stop_requested_at", UtcTime),
-    Column("stop_force", Boolean, nullable=False),
-    Column("stop_requested_by", Words(255)),
-    Column("stop_reason", Long),
-    Column("stop_limit", Words(200)),
-    Column("stop_escalated", Boolean, nullable=False),
+    *stop_columns(),
     Column("stop_acted_at", UtcTime),
     Column("waiting_for", Long),
     Column("waiting_since", UtcTime),
@@ -92,7 +87,7 @@ run_history = Table(
     Index(None, "work_hash", "status", "run_id"),
     Index(None, "schedule", "status", "run_id"),
     Index(None, "created_at"),
-    # What is open, and what ended lately, is what audits compare.
+    # What ended lately is what audits compare.
     Index(None, "ended_at", "run_id"),
     # Only live runs have a next look; those without one are read by the last change of their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),

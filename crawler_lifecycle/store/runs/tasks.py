@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.task import TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import ROWS_MAX, DrawnTask, RunTasks, TaskCounts, TaskRow
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks
-from crawler_lifecycle.store.base.row_validation import Row, checker, salvaged
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .rows import task_row, task_state
@@ -23,12 +23,11 @@ from .unit import BY_RUN, count_tasks, current_tasks
 NAMES_MAX = 1000
 #: PENDING tasks of a run of which the first reason is told.
 _REASONS = 5
-_DRAWN = tuple(name for name in DrawnTask._fields if name != "unreadable")
 _BY_ID = "FORCE INDEX (ix_task_history_run_id_task_id)"
 
 
 class TaskReader(StorePart):
-    """Tasks of runs. Lists go on over a row that another hand spoilt, and mark it."""
+    """Tasks of runs."""
 
     def list_tasks(
         self,
@@ -55,12 +54,10 @@ class TaskReader(StorePart):
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
         """The first tasks by id that are not superseded, in short: for so many that their whole rows take long."""
         t = task_history.c
-        query = select(*(t[name] for name in _DRAWN)).where(t.run_id == run_id, t.superseded_by.is_(None))
+        query = select(*(t[name] for name in DrawnTask._fields)).where(t.run_id == run_id, t.superseded_by.is_(None))
         page = query.order_by(t.task_id).limit(limit).with_hint(task_history, _BY_ID, "mysql")
-        wrong = checker(task_history, _DRAWN)
         with self._db.reading() as conn:
-            found = [tuple(row) for row in conn.execute(page)]
-        return [_salvaged(row) if wrong(row) else DrawnTask._make((*row, False)) for row in found]
+            return [DrawnTask._make(row) for row in conn.execute(page)]
 
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
@@ -153,11 +150,6 @@ class TaskReader(StorePart):
             return run_statistics(conn, run_id)
 
 
-def _salvaged(row: tuple[Any, ...]) -> DrawnTask:
-    values, _ = salvaged(task_history, dict(zip(_DRAWN, row, strict=True)))
-    return DrawnTask(**values, unreadable=True)
-
-
 def recorded() -> Select[Any]:
     t, r = task_history.c, run_history.c
     columns = (t.task_id, t.run_id, t.task_index, t.attempt, t.status, t.cluster_uid, t.exit_code, t.exit_signal)
@@ -167,19 +159,7 @@ def recorded() -> Select[Any]:
 
 
 def recorded_task(row: Row) -> RecordedTask:
-    return RecordedTask(
-        row["task_id"],
-        row["run_id"],
-        row["run_uid"],
-        row["task_index"],
-        row["attempt"],
-        row["status"],
-        row["run_status"],
-        row["cluster_uid"],
-        row["exit_code"],
-        row["exit_signal"],
-        row["outcome"],
-    )
+    return made(RecordedTask, row, index=row["task_index"], uid=row["cluster_uid"])
 
 
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:

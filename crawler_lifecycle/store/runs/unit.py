@@ -16,12 +16,11 @@ from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNo
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
 from crawler_lifecycle.domain.run import RunStatus, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import Standing, waiting
 from crawler_lifecycle.ports.looks import Committed, Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.ports.runs import Event, Fence, TaskCounts
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.base.row_validation import Fault, Row, check, unreadable, where
+from crawler_lifecycle.store.base.rows import Fault, Row, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, stop_of
 
 from .rows import lag_ms
@@ -90,8 +89,7 @@ def missing(run_id: int) -> RowMissing:
 def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False) -> dict[Any, Any]:
     """The run's row, locked until the end of the transaction if asked for.
 
-    Raises ``RunNotFound`` (to whoever ``owned`` the run ``RowMissing``), and ``RowUnreadable`` when nobody can go on
-    with what stands there.
+    Raises ``RunNotFound`` (to whoever ``owned`` the run ``RowMissing``).
     """
     query = select(run_history).where(run_history.c.run_id == run_id)
     known = 0 < run_id <= ID_MAX  # SQLite's driver does not even take a larger one
@@ -100,22 +98,12 @@ def read_run(conn: Connection, run_id: int, *, lock: bool = False, owned: bool =
         raise missing(run_id)
     if row is None:
         raise RunNotFound(f"There is no run {run_id}")
-    check(run_history, row, graver=True)
     return dict(row)
 
 
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
-    """``count_tasks``, when all of them can be. Raises ``RowUnreadable``.
-
-    A task in a status that does not exist is neither alive nor ended; a run that ended has no task that is alive.
-    """
-    counts, t = count_tasks(conn, run["run_id"]), task_history.c
-    for status in counts.by_status:
-        if status not in TaskStatus.__members__:
-            query = current_tasks(run["run_id"], task_history).where(t.status == status).limit(1)
-            row = conn.execute(query).mappings().one_or_none()
-            if row is not None:
-                check(task_history, row, graver=True)
+    """``count_tasks``. Raises ``RowUnreadable`` for a run that ended and has tasks that are alive."""
+    counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
         cure = f"{counts.alive} of its tasks are alive: set it back to PROCESSING, or stop the run (crawlctl stop)"
         raise unreadable(run_history, run, Fault("status", run["status"], cure))

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.wake_ups import WakeUpState
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.unit import StorePart
 
-from .rows import listed_run
+from .rows import run_row
 from .tables import run_history
 
 _LIVE = [status.value for status in RunStatus if not status.terminal]
@@ -35,7 +35,7 @@ class SweepStore(StorePart):
             .order_by(r.created_at)
             .limit(limit)
         )
-        return [listed_run(row) for row in self._rows(query)]
+        return [run_row(row) for row in self._rows(query)]
 
     def unheard_stops(self, older_than: datetime, limit: int = 100) -> list[RunRow]:
         """Runs whose recorded stop no workflow has acted on yet."""
@@ -46,7 +46,7 @@ class SweepStore(StorePart):
             .order_by(r.stop_requested_at)
             .limit(limit)
         )
-        return [listed_run(row) for row in self._rows(query)]
+        return [run_row(row) for row in self._rows(query)]
 
 
 class WakeUpStore(StorePart):
@@ -67,6 +67,4 @@ class WakeUpStore(StorePart):
                 verified_at=row["verified_at"],
             )
             for row in rows
-            # A run whose row another hand spoilt is not woken: the next look tells what is wrong.
-            if row["status"] in RunStatus.__members__ and isinstance(row["verified_at"], datetime | None)
         ]

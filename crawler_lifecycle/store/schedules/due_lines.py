@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKi
 from crawler_lifecycle.ports.schedules import DueRow, Noted, TargetRef
 from crawler_lifecycle.store.base.named_rows import definition_of
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.base.row_validation import Row, check
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history
@@ -27,7 +27,6 @@ from crawler_lifecycle.store.runs.tables import run_history
 from .tables import schedule, schedule_due
 
 BEGINS = [one.value for one in Decision if one.begins]
-_OWN = tuple(name for name in DueRow.__dataclass_fields__ if name in schedule_due.c and name != "decision")
 _s, _d = schedule.c, schedule_due.c
 #: How each kind of target stands: its table, its key, its state; the states after an end, and those that are good.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
@@ -258,12 +257,6 @@ def target_of(line: Row) -> TargetRef | None:
 
 
 def due_row(line: Row, name: str) -> DueRow:
-    """The line as the port tells it. Raises ``RowUnreadable``."""
-    check(schedule_due, line, graver=True)
-    return DueRow(
-        **{field: line[field] for field in _OWN},
-        name=name,
-        decision=Decision(line["decision"]),
-        target=target_of(line),
-        status=line.get("status"),
-    )
+    """The line as the port tells it."""
+    more = {"decision": Decision(line["decision"]), "target": target_of(line), "status": line.get("status")}
+    return made(DueRow, line, name=name, **more)

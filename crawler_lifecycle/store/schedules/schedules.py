@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.schedules.decision import (
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
 from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
 from crawler_lifecycle.store.base.named_rows import locked_row, needed_row, put_row
-from crawler_lifecycle.store.base.row_validation import Row, check
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .due_lines import (
@@ -53,7 +53,6 @@ from .due_lines import (
 )
 from .tables import schedule, schedule_due
 
-_SCHEDULE = tuple(ScheduleRow.__dataclass_fields__)
 _s, _d = schedule.c, schedule_due.c
 #: Of a schedule that has most of the lines MySQL reads and sorts all of them otherwise.
 _BY_DUE = "FORCE INDEX (uq_schedule_due_schedule_id_due_at)"
@@ -292,7 +291,6 @@ class ScheduleStore(StorePart):
             row = conn.execute(query).mappings().one_or_none()
             if row is None or row["deleted_at"] is not None:
                 return Noted()
-            check(schedule, row, graver=True)
             noted, tell = note(conn, dict(row), until, self._clock())
             append_events(conn, tell)
             return noted
@@ -383,4 +381,4 @@ class ScheduleStore(StorePart):
 
 
 def _schedule(row: Row) -> ScheduleRow:
-    return ScheduleRow(**{name: row[name] for name in _SCHEDULE})
+    return made(ScheduleRow, row)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
@@ -38,20 +37,6 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     assert [run.status for run in found] == ["INITIALIZING", "PROCESSING"] + ["INITIALIZING"] * 3
     assert found[0].owner_workflow_id == OWNER.workflow_id
     assert (found[-1].owner_run_id, found[-1].priority, found[-1].request_id) == (None, 2, "reserved")
-    assert {run.unreadable for run in found} == {None}
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [("status = 'DANCING'", "DANCING"), ("status = 'COMPLETED', ended_at = NULL", "ended_at")],
-)
-def test_what_cannot_be_is_among_the_open_runs_and_says_so(world: World, store: Store, change: str, named: str) -> None:
-    spoilt, whole = world.run("r1"), world.run("r2")
-    with store.database.engine.begin() as conn:
-        conn.execute(text(f"UPDATE run_history SET {change} WHERE run_id = {spoilt.run_id}"))
-    bad, good = store.audits.open_runs()
-    assert named in (bad.unreadable or "")
-    assert (good.run_id, good.unreadable) == (whole.run_id, None)
 
 
 def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Clock) -> None:

@@ -12,11 +12,11 @@ from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
-from crawler_lifecycle.domain.task import Counters, End, Phase
+from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports.looks import Details
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store import Store
-from crawler_lifecycle.store.runs.tables import run_history, task_history
+from crawler_lifecycle.store.runs.tables import run_history
 from tests.contracts.store.world import World, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.
@@ -91,28 +91,6 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
         bounds.COUNT_MAX + 2**31,
         0,
     )
-    assert all(task.unreadable is None for task in world.store.tasks.list_tasks(fence.run_id, limit=100))
-
-
-@pytest.mark.parametrize("edited", [2**63 - 1, bounds.COUNT_MAX + 1, -1])
-def test_counters_that_another_hand_wrote_never_break_a_sum(store: Store, world: World, edited: int) -> None:
-    fence = world.deployed(tasks=3)
-    world.execute(fence)
-    t = task_history.c
-    with store.database.writing() as conn:
-        conn.execute(sa.update(task_history).where(t.task_index < 2).values(pages=edited, bytes=edited))
-    tasks = world.store.looks.found_state(fence).tasks
-    most = Counters(bounds.COUNT_MAX, 1, 1, 1)
-    world.look(fence, [seen(tasks[2], Phase.EXECUTING, world.clock.now, uid=tasks[2].uid, counters=most)])
-    row = world.store.runs.get_run(fence.run_id)
-    assert row is not None
-    assert (row.pages, row.errors) == (bounds.COUNT_MAX, 1)
-    told = [task.unreadable or "" for task in world.store.tasks.list_tasks(fence.run_id)]
-    assert [f"set a whole number of at least 0 and at most {bounds.COUNT_MAX}" in text for text in told] == [
-        True,
-        True,
-        False,
-    ]
 
 
 @pytest.mark.parametrize("run_id", [2**63 - 1, 2**63, 10**30, 0, -1])

@@ -849,36 +849,6 @@ def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Manage
     assert told.job is None
     assert "spider" in str(told.unreadable)
     assert whole == second
-    for state in ("", "odd", "started2"):
-        hand(managed.world, "UPDATE manager_item SET state = :odd WHERE item_id = :id", odd=state, id=second.item_id)
-        _, odd = managed.jobs()
-        assert (odd.item_id, odd.state) == (second.item_id, state)
-        assert f"state is '{state}', which cannot be; set one of buffered" in str(odd.unreadable)
-        [told] = managed.world.store.audits.open_managers()
-        assert told.unreadable == odd.unreadable, "its manager would wait for it for ever"
-    hand(managed.world, "UPDATE manager_item SET state = 'buffered' WHERE item_id = :id", id=second.item_id)
-    assert managed.world.store.audits.open_managers()[0].unreadable is None
-
-
-def test_a_manager_that_another_hand_spoilt_waits_until_it_is_mended(managed: Managed) -> None:
-    managers = managed.world.store.managers
-    for column, odd, cure in (
-        ("status", "odd", "set one of"),
-        ("status", "COMPLETED", "set a time"),
-        ("status", "STOPPING", "crawlctl manager stop"),
-        ("next_seq", 0, "at least 1"),
-    ):
-        good = managed.row.status.value if column == "status" else managed.row.next_seq
-        hand(managed.world, f"UPDATE manager SET {column} = :odd", odd=odd)
-        with pytest.raises(RowUnreadable, match=cure):
-            managers.facts(managed.fence, 1)
-        with pytest.raises(RowUnreadable):
-            managers.get_manager(managed.id)
-        [listed], [audited] = managers.list_managers(), managed.world.store.audits.open_managers()
-        assert column in str(listed.unreadable)
-        assert audited.unreadable == listed.unreadable
-        hand(managed.world, f"UPDATE manager SET {column} = :good", good=good)
-        assert managers.facts(managed.fence, 1).next_seq == 1
 
 
 def test_the_end_of_what_a_class_printed_is_kept(world: World) -> None:

@@ -361,12 +361,12 @@ def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: Test
 def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestClient) -> None:
     graphed = sent(world, client, [step("a"), step("b")])
     with world.store.database.writing() as conn:
-        conn.execute(text("UPDATE graph_step SET state = 'flying' WHERE path = 'b'"))
+        conn.execute(text("UPDATE graph_step SET shape = '{\"long\": 7}' WHERE path = 'b'"))
     told = client.post("/v1/graphs/g/stop").json()["waiting"]
     assert told.startswith('step "b": graph_step')
-    assert "state is 'flying'" in told
+    assert "shape is" in told
     with world.store.database.writing() as conn:
-        conn.execute(text("UPDATE graph_step SET state = 'suspended' WHERE path = 'b'"))
+        conn.execute(text("UPDATE graph_step SET shape = NULL WHERE path = 'b'"))
     graphed.advance()
     assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
     assert client.get("/v1/graphs/g").json()["waiting"] == "the end of what it executes: it is being stopped"
@@ -379,12 +379,12 @@ def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(world: W
     assert client.post("/v1/graphs/g/stop", json={"force": True}).json()["stop"]["force"] is True
     assert graphed.states() == {"a": "cancelled"}
     with world.store.database.writing() as conn:
-        conn.execute(text("UPDATE graph SET state = 'FINISHED'"))
+        conn.execute(text("UPDATE graph SET options = '{\"fail_fast\": 7.5}'"))
     assert client.post("/v1/graphs/g/stop").json()["code"] == "row_unreadable"
     [(workflow, stop)] = world.workflows.signals
     assert (workflow, stop) == ("graph/g", StopRequest(None, None, None, False))
     [listed] = client.get("/v1/graphs").json()["graphs"]
-    assert (listed["state"], "FINISHED" in listed["unreadable"]) == ("FINISHED", True)
+    assert "fail_fast of the options" in listed["unreadable"]
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
 
 from crawler_lifecycle.domain.errors import StoreUnavailable, TemporalUnavailable
 from crawler_lifecycle.domain.managers.manager import BUILT_IN, PAGE_ITEMS, Decision, JobState
-from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopRequest
+from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.managers import HEARD_S, PLAN_READING, LiveManagers, ManagerFence, ManagerRow, PlanRow
 from crawler_lifecycle.ports.runs import Owner
@@ -325,24 +324,6 @@ def test_after_its_end_what_lives_are_the_runs_that_it_left(world: World, client
         assert (answer["live"], listed["live"]) == (left, left)
         if left:
             world.end(runs.pop(), close=False)
-
-
-def test_a_stop_of_a_manager_whose_row_another_hand_spoilt_is_told(world: World, client: TestClient) -> None:
-    manager_id = started(client, **ITEMS)
-    claim(world, manager_id)
-    with world.store.database.writing() as conn:
-        conn.execute(text("UPDATE manager SET next_seq = 0"))
-    body = {"force": True, "requested_by": "ada"}
-    answer = client.post(f"/v1/managers/{manager_id}/stop", json=body)
-    assert answer.status_code == 202, answer.text
-    assert "killed" in answer.json()["note"]
-    assert "next_seq" in answer.json()["note"]
-    assert world.workflows.signals[-1] == ("manager/plain/f-1", StopRequest(None, "ada", None, True))
-    left = client.post(f"/v1/managers/{manager_id}/stop", json={"leave": True})
-    assert (left.status_code, left.json()["code"]) == (500, "row_unreadable"), "no signal of a gateway can leave runs"
-    world.workflows.open.clear()
-    deaf = client.post(f"/v1/managers/{manager_id}/stop", json=body)
-    assert (deaf.status_code, deaf.json()["code"]) == (500, "row_unreadable")
 
 
 def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(world: World, client: TestClient) -> None:

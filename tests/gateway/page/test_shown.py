@@ -148,7 +148,7 @@ class Squares(HTMLParser):
 
 def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
     empty = dict.fromkeys(DrawnTask._fields, None)
-    return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status, "unreadable": False} | known)
+    return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status} | known)
 
 
 def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:

@@ -444,19 +444,6 @@ async def test_evidence_that_comes_after_a_loss_is_a_correction_and_the_status_s
         await handle.result()
 
 
-async def test_a_row_that_cannot_be_is_told_and_never_touched(lab: Lab) -> None:
-    lab.cluster.behaviour = ENDLESS
-    handle = await running(lab, {"crawler": "books", "poll_minutes": [0.02, 60]})
-    await handle.terminate("by an operator")
-    write(lab, "UPDATE run_history SET status = 'DANCING' WHERE run_id = 1")
-    before = read(lab, "SELECT * FROM run_history")
-    report = await audit(lab)
-    assert (report.found, report.repaired) == ({"unreadable": 1}, {})
-    assert "DANCING" in report.findings[0].detail
-    assert read(lab, "SELECT * FROM run_history") == before
-    assert lab.store.corrections.list_corrections() == []
-
-
 # --- trouble ----------------------------------------------------------------------------------------------------------
 
 

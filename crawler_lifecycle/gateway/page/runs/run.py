@@ -130,7 +130,7 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
     unreadable = None
     try:
         drawn = store.tasks.drawn_tasks(run.run_id, SQUARES_MAX + 1)
-        bad = [one for one in drawn if one.status in ("FAILED", "LOST") or one.unreadable]
+        bad = [one for one in drawn if one.status in ("FAILED", "LOST")]
         shown = drawn if len(drawn) <= FEW else bad[:FEW]
         few = store.tasks.list_tasks(run.run_id, among=[one.task_id for one in shown])
     except RowUnreadable as error:

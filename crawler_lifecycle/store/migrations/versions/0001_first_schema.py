@@ -11,6 +11,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.schema import CreateTable
 
 from crawler_lifecycle.store.audits.tables import schema_compatibility
+from crawler_lifecycle.store.base.checks import with_checks
 from crawler_lifecycle.store.base.outbox import outbox_counter
 from crawler_lifecycle.store.tables import metadata
 
@@ -27,7 +28,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     # A start on MySQL that was cut off leaves the tables and indexes it had made: DDL is not undone there.
     for table in metadata.sorted_tables:
-        connection.execute(CreateTable(table, if_not_exists=True))
+        connection.execute(CreateTable(with_checks(table), if_not_exists=True))
         # In one order everywhere: it decides between plans that cost the same.
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             index.create(connection, checkfirst=True)
