@@ -38,7 +38,7 @@ from crawler_lifecycle.temporal.client import Workflows
 
 @dataclass
 class Gateway:
-    """What a gateway was given, and what it makes of that, each once."""
+    """The things that a gateway was given, and those that it makes of them, each once."""
 
     store: Store
     workflows: Workflows
