@@ -26,7 +26,7 @@ CLOCK_WARN_S = 2.0
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
 #: Modules that are slow to import, by what needs them.
 SLOW = {
-    "all": ("anyio", "h11", "httpcore", "crawler_lifecycle.store.tables"),
+    "all": ("anyio", "h11", "httpcore", "crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
         *("boto3.session", "boto3.s3.inject", "boto3.s3.transfer"),
         *(f"{_ARCHIVE}.{name}" for name in ("bundles", "s3.archive", "s3.upload")),

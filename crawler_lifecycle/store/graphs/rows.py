@@ -69,7 +69,7 @@ def graph_row(row: Row) -> GraphRow:
         key=row["graph_key"],
         options=options,
         state=GraphState(row["state"]),
-        counts={StepState(name): n for name, n in (row["counts"] or {}).items()},
+        counts={state: row["counts"][state] for state in StepState if state in (row["counts"] or {})},
         stop=stop_of(row),
         unreadable=wrong,
     )

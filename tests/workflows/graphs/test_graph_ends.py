@@ -77,19 +77,19 @@ async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoil
     real_lab.cluster.behaviour = Behaviour(executes=None)
     g = holding(real_lab, "s0")
 
-    def write(state: str) -> None:
+    def write(options: str) -> None:
         with real_lab.store.database.writing() as conn:
-            conn.execute(text("UPDATE graph SET state = :state"), {"state": state})
+            conn.execute(text("UPDATE graph SET options = :options"), {"options": options})
 
     async with g.working():
         handle = await g.start([*chain(2), StepSpec("shops", StepKind.CRAWL, {"crawler": "quick"})])
         await real_lab.until(lambda: g.functions.calls["s0"] and real_lab.cluster.alive())
-        write("dancing")
+        write('{"odd": 1}')
         await handle.signal("stop", {"requested_by": "ada"})
         await real_lab.until(lambda: real_lab.cluster.alive() == [] and g.functions.killed == ["s0"])
         seen = await g.snapshot_where(handle, lambda s: s.notes)
         assert "not on record yet" in seen.notes[0]
-        write("executing")
+        write("{}")
         result = await g.ended(handle)
     assert (result.state, result.cause) == ("cancelled", "Stopped by ada")
 
