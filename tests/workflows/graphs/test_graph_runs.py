@@ -72,7 +72,7 @@ async def test_a_crawl_whose_row_another_hand_has_spoilt_ends_alone(real_lab: La
         assert (await g.ended(await g.begin(row))).state == "discarded"
     assert g.states() == {"shops": "completed", "bad": "discarded", "worse": "discarded"}
     assert "crawler: None is not allowed" in str(g.steps()["bad"].reason)
-    assert "then retry the step" in str(g.steps()["worse"].reason)
+    assert "then retry it" in str(g.steps()["worse"].reason)
 
 
 async def test_many_crawls_fan_in(real_lab: Lab) -> None:
