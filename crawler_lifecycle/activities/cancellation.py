@@ -59,11 +59,13 @@ class StopReport:
 class StopPass:
     """One turn to every task of a run that was not asked yet, or for force: not killed yet, and then again."""
 
-    def __init__(self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float = PASS_S) -> None:
+    def __init__(
+        self, acts: CancellationActivities, fence: Fence, *, force: bool, seconds: float | None = None
+    ) -> None:
         self._stops, self._details, self._tasks = acts.stops, acts.details, acts.tasks
         self._cluster, self._clock = acts.cluster, acts.clock
         self._fence, self._force = fence, force
-        self._until = time.monotonic() + seconds
+        self._until = time.monotonic() + (PASS_S if seconds is None else seconds)
         self._asked, self._begun, self._more = 0, False, False
         self._answered: list[tuple[TaskRef, Details | None]] = []
         self._marked_at = time.monotonic()

@@ -100,8 +100,9 @@ def _words(table: Table) -> Iterator[ColumnElement[bool]]:
 
 def _numbers(table: Table) -> Iterator[ColumnElement[bool]]:
     for column in table.c:
-        # Servers check no column that numbers itself.
-        if (least := _LEAST.get(column.name)) is not None and not column.primary_key:
+        # Servers check no column that numbers itself; ``errors`` counts in a task, and is a list in a step.
+        counts = isinstance(column.type, Integer) and not column.primary_key
+        if counts and (least := _LEAST.get(column.name)) is not None:
             # A step that waits has not begun.
             yield _or_null(column, column >= (0 if table.name == "graph_step" else least))
             if table.name == "task_history" and column.name in _COUNTED:

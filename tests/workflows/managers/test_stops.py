@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.activities.managers.cycles import CycleOrder
@@ -147,26 +146,3 @@ async def test_a_stop_does_not_wait_for_a_class_that_hangs(real_lab: Lab) -> Non
     await asyncio.sleep(0)
     assert m.runs() == []
     assert m.row().counts.live == 0
-
-
-async def test_a_stop_ends_the_runs_of_a_manager_whose_row_another_hand_spoilt(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(9)])
-
-    def write(next_seq: int) -> None:
-        with real_lab.store.database.writing() as conn:
-            conn.execute(text("UPDATE manager SET next_seq = :n"), {"n": next_seq})
-
-    async with m.plans():
-        handle = await running(m)
-        write(0)
-        await handle.signal("stop", {"requested_by": "ada"})
-        await real_lab.until(lambda: real_lab.cluster.alive() == [])
-        seen = await m.snapshot_where(handle, lambda s: s.notes)
-        assert "not on record yet" in seen.notes[0]
-        assert "next_seq" in seen.notes[0]
-        write(4)
-        result = await real_lab.ended(handle)
-    assert (result.outcome, result.cause) == ("cancelled", "Stopped by ada")
-    assert m.row().stop is not None
-    nothing_is_left(m)
