@@ -337,10 +337,8 @@ class _Beginning:
             return self._begin_manager(job)
         if job.run_id is not None:
             return self._resume(job, job.run_id)
-        request_id, request = (
-            step_request_id(self._row.key, job.path, job.attempt),
-            functools.partial(self._request, job),
-        )
+        request_id = step_request_id(self._row.key, job.path, job.attempt)
+        request = functools.partial(self._request, job)
         stopped = functools.partial(self._stopped, job)
         run = self._children.begin(self._whose, self._parent, request_id, request, stopped)
         return None if run is None else run.run_id

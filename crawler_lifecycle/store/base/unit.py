@@ -50,7 +50,7 @@ _STOP = ("requested_at", "force", "requested_by", "reason", "limit", "escalated"
 NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {"stop_force": False, "stop_escalated": False}
 
 
-def stop_columns(stop: StopIntent) -> dict[str, Any]:
+def stop_values(stop: StopIntent) -> dict[str, Any]:
     """The columns of a row that keep this stop."""
     return {f"stop_{name}": getattr(stop, name) for name in _STOP}
 
@@ -153,7 +153,7 @@ class RowUnit(ABC):
     def ask_to_stop(self, intent: StopIntent) -> None:
         """Put a stop on record, beside what was asked for before."""
         stop = intent if self.stop is None else self.stop.merged(intent)
-        self.set(**stop_columns(stop))
+        self.set(**stop_values(stop))
 
     @property
     @abstractmethod

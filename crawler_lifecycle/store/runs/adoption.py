@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import LostRun, RunRow, TaskRecord
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.unit import stop_columns
+from crawler_lifecycle.store.base.unit import stop_values
 
 from .initiation import new_run
 from .rows import distinct_tags, request_hash, run_row, work_hash
@@ -135,7 +135,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
         "claim_resumed": lost.attempt > 1,
         "owner_workflow_id": lost.owner.workflow_id,
         "owner_run_id": lost.owner.first_run_id,
-        **({} if stop is None else stop_columns(stop)),
+        **({} if stop is None else stop_values(stop)),
     }
 
 

@@ -11,7 +11,7 @@ from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskState, TaskStatus
 from crawler_lifecycle.ports.runs import Fence, RunRow, TaskCounts
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.unit import stop_columns
+from crawler_lifecycle.store.base.unit import stop_values
 
 from .moves import Move, move_tasks
 from .rows import run_row, task_state
@@ -40,7 +40,7 @@ class StopStore(RunPart):
 
     def _record(self, unit: Unit, stop: StopIntent, request_id: str | None, fence: Fence | None) -> None:
         before = unit.stop
-        unit.update_run(**stop_columns(stop if before is None else before.merged(stop)))
+        unit.update_run(**stop_values(stop if before is None else before.merged(stop)))
         if fence is None and unit.stop != before:
             # It came past the workflow, which therefore has to hear of it (again).
             unit.update_run(stop_acted_at=None)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, AuditReport, FindingKind, Noted, Reported
 from crawler_lifecycle.domain.errors import NotInThisState
@@ -55,6 +56,14 @@ def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Cl
     assert [run.run_id for run in (*first, *rest)] == [f.run_id for f in ended]
     assert first[1].ended_at == first[2].ended_at, "the id decides where the time does not"
     assert [r.run_id for r in world.store.audits.ended_runs(clock.now - timedelta(seconds=70))] == [ended[3].run_id]
+
+
+def test_a_run_that_goes_on_has_not_ended_whatever_time_another_hand_wrote(world: World, clock: Clock) -> None:
+    fence = world.deployed()
+    with world.store.database.writing() as conn:
+        assert conn.execute(sa.text("UPDATE run_history SET ended_at = updated_at")).rowcount == 1
+    assert world.store.audits.ended_runs(clock.now - timedelta(seconds=200)) == []
+    assert [run.run_id for run in world.store.audits.open_runs(0, 3)] == [fence.run_id]
 
 
 def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
