@@ -6,16 +6,15 @@ the digits that stand in the file, and every cell is text: nothing is computed w
 
 from __future__ import annotations
 
-import codecs
-import csv
 import io
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
+
+from .items import NO_JSON, TORN, ItemReader, decoded, format_of
 
 #: Bytes of a file that are looked at.
 READ_MAX = 2 * 1024 * 1024
@@ -26,17 +25,8 @@ COUNT_MAX, _DEPTH_MAX = 50_000, 20
 #: The column of what has no fields, and of lines that are no JSON.
 VALUE, LINE = "(value)", "(no JSON)"
 
-_SUFFIX = re.compile(r"\.(jsonl|jsonlines|ndjson|jl|json|csv|tsv)$", re.IGNORECASE)
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
 #: Control characters as their pictures; tab and line feed stay.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,203 +64,35 @@ class _Object(dict[str, Any]):
     repeated = False
 
 
-def is_items(name: str) -> bool:
-    """Tell whether a file of this name may hold items that can be shown as a table."""
-    return _SUFFIX.search(name) is not None
-
-
 def item_table(name: str, data: bytes, size: int) -> ItemTable:
     """The table of a file's beginning. ``data`` are its first bytes, ``size`` all of it at that time."""
     cut = size > len(data) or len(data) > READ_MAX
     data = data[:READ_MAX]
     text, note = decoded(data)
-    notes = [note] if note else []
-    found = _SUFFIX.search(name)
-    kind = found[1].lower() if found else ""
-    if kind in ("csv", "tsv"):
-        source: _Source = _Csv(text, cut, "\t" if kind == "tsv" else None)
-    else:
-        source = _Json(text, cut) if kind == "json" else _JsonLines(text, cut)
-    items = source.items()
+    stream = io.StringIO(text, newline="" if format_of(name) in ("csv", "tsv") else "\n")
+    reader = ItemReader(name, stream, cut=cut, decoder=_decoder, broken=lambda line: {LINE: line})
+    items = iter(reader)
     first = list(islice(items, ROWS_MAX))
-    more = source.more(items) if len(first) == ROWS_MAX else 0
+    more = sum(1 for _ in islice(items, COUNT_MAX))
     columns, rows, left_out = _laid_out(first)
+    notes = [note] if note else []
     if any(getattr(item, "repeated", False) for item in first):
         notes.append("some items name a field twice; the last one is shown")
+    if reader.skipped[NO_JSON]:
+        notes.append("some lines are no JSON; they are shown as they are")
+    if reader.skipped[TORN]:
+        notes.append("its last line is not whole: it is being written, or its crawler died")
     counted = len(first) + more
     whole = not cut and more < COUNT_MAX
-    about = None if whole or not counted else round(counted * size * len(text) / (len(data) * source.place))
-    return ItemTable(columns, rows, counted if whole else None, about, left_out, [*notes, *source.notes])
-
-
-def decoded(data: bytes) -> tuple[str, str | None]:
-    """The bytes as text, and what was unusual about that. A character that is cut at their end is left out."""
-    encoding, mark = next(((name, mark) for mark, name in _BOMS if data.startswith(mark)), ("utf-8", b""))
-    decoder, body = codecs.getincrementaldecoder(encoding), data[len(mark) :]
-    try:
-        return decoder().decode(body), None if encoding == "utf-8" else f"it was read as {encoding.upper()}"
-    except UnicodeDecodeError:
-        text = decoder("replace").decode(body)
-    # Of Windows' own encoding nearly every letter with an accent is wrong; of a spoilt file few are.
-    if not mark and text.count("\ufffd") * 2 > len(text) - len(text.encode("ascii", "ignore")):
-        return data.decode("cp1252", "replace"), "it is no UTF-8; it was read as Windows-1252"
-    return text, f"some of its bytes are no {encoding.upper()}"
+    about = None if whole or not counted else round(counted * size * len(text) / (len(data) * reader.place))
+    notes += [visible(note) for note in reader.notes]
+    return ItemTable(columns, rows, counted if whole else None, about, left_out, notes)
 
 
 def visible(text: str, most: int = CELL_MAX) -> str:
     """The text for a screen: no half characters, control characters as their pictures, cut with ``…``."""
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short.encode("utf-8", "replace").decode("utf-8").translate(_VISIBLE)
-
-
-# --- where items come from --------------------------------------------------------------------------------------------
-
-
-class _Source:
-    """Items one after the other, and what is behind those that were asked for."""
-
-    def __init__(self, text: str, cut: bool) -> None:
-        self.text, self.cut = text, cut
-        self.place = 0
-        """Characters that the items so far take."""
-        self.notes: list[str] = []
-
-    def items(self) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def more(self, items: Iterator[Any]) -> int:
-        """Count the items that follow, ``COUNT_MAX`` at most."""
-        return sum(1 for _ in islice(items, COUNT_MAX))
-
-    def too_long(self, what: str) -> None:
-        """Note that not even the first item fits into what is read."""
-        self.notes.append(f"its first {what} is longer than {READ_MAX:,} bytes; download the file to look into it")
-
-
-class _JsonLines(_Source):
-    """An item in each line. The last line of a beginning is not looked at: it may be a part of one."""
-
-    def _lines(self) -> Iterator[str]:
-        while (end := self.text.find("\n", self.place)) >= 0:
-            line = self.text[self.place : end].strip()
-            self.place = end + 1
-            if line:
-                yield line
-        rest = self.text[self.place :].strip()
-        if rest and not self.cut:
-            self.place = len(self.text)
-            yield rest
-
-    def items(self) -> Iterator[Any]:
-        broken = False
-        for line in self._lines():
-            item = _json(line)
-            if item is None:
-                if self._torn():
-                    return
-                if not broken:
-                    self.notes.append("some lines are no JSON; they are shown as they are")
-                item, broken = ({LINE: line},), True
-            yield item[0]
-        if self.cut and not self.place:
-            self.too_long("line")
-
-    def more(self, items: Iterator[Any]) -> int:
-        lines = list(islice(self._lines(), COUNT_MAX))  # without reading what is in them
-        return len(lines) - (1 if lines and _json(lines[-1]) is None and self._torn() else 0)
-
-    def _torn(self) -> bool:
-        """Tell whether the present line, which is no JSON, is the last one and has no end; if so, note that."""
-        if self.place < len(self.text) or self.text.endswith("\n"):
-            return False
-        self.notes.append("its last line is not whole: it is being written, or its crawler died")
-        return True
-
-
-class _Json(_Source):
-    """A list of items, or items one behind the other, read one by one: so a beginning is enough."""
-
-    def items(self) -> Iterator[Any]:
-        text, place = self.text, _end_of_space(self.text, 0)
-        in_list = text[place : place + 1] == "["
-        place = _end_of_space(text, place + in_list)
-        while text[place : place + 1] not in ("]", ""):
-            try:
-                item, place = _decoder.raw_decode(text, place)
-            except (ValueError, RecursionError) as error:
-                if not self.cut:
-                    self.notes.append(f"it ends in something that is no JSON: {visible(str(error), 100)}")
-                elif not self.place:
-                    self.too_long("item")
-                return
-            self.place = place
-            yield item
-            place = _end_of_space(text, place)
-            if in_list and text[place : place + 1] == ",":
-                place = _end_of_space(text, place + 1)
-            elif in_list and text[place : place + 1] not in ("]", ""):
-                self.notes.append("behind its last shown item stands something that is no JSON")
-                return
-
-
-class _Csv(_Source):
-    """Records with a head. The last record of a beginning is not looked at."""
-
-    def __init__(self, text: str, cut: bool, delimiter: str | None) -> None:
-        super().__init__(text, cut)
-        head = text[:10_000].partition("\n")[0]
-        self._delimiter = delimiter or max(",;\t|", key=head.count)
-
-    def _lines(self) -> Iterator[str]:
-        for line in io.StringIO(self.text, newline=""):
-            self.place += len(line)
-            yield line
-
-    def _records(self) -> Iterator[list[str]]:
-        held: list[str] | None = None
-        any_whole = False
-        try:
-            for record in csv.reader(self._lines(), delimiter=self._delimiter):
-                if held:
-                    any_whole = True
-                    yield held
-                held = record
-        except csv.Error as error:
-            self.notes.append(f"it cannot be read on: {visible(str(error), 100)}; a quote without its end is one cause")
-            return
-        if held and not self.cut:
-            yield held
-        elif self.cut and not any_whole:
-            self.too_long("line")
-
-    def items(self) -> Iterator[Any]:
-        records = self._records()
-        names = _unlike(next(records, []))
-        for record in records:
-            more = (f"(column {n + 1})" for n in range(len(names), len(record)))
-            yield {name: value for name, value in zip(chain(names, more), record, strict=False) if value}
-
-
-def _unlike(names: Iterable[str]) -> list[str]:
-    """The names of columns, each another one."""
-    found: dict[str, None] = {}
-    for n, name in enumerate(names):
-        own = name.strip()
-        found[own if own and own not in found else f"{own} (column {n + 1})".strip()] = None
-    return list(found)
-
-
-def _json(line: str) -> tuple[Any] | None:
-    """The value of the line, in a tuple of its own; ``None`` for a line that is no JSON."""
-    try:
-        return (_decoder.decode(line),)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _end_of_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:

@@ -20,9 +20,9 @@ from crawler_lifecycle.domain.item_table import (
     ROWS_MAX,
     VALUE,
     ItemTable,
-    is_items,
     item_table,
 )
+from crawler_lifecycle.domain.items import is_items
 
 KINDS = ("jsonl", "json", "csv", "tsv")
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.item_table import READ_MAX, is_items
+from crawler_lifecycle.domain.item_table import READ_MAX
+from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.api.paging import ItemsChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import found

@@ -1,0 +1,96 @@
+"""Items of feeds: exactly what was written, however the bytes are cut; of anything else a count and a sentence."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain import items
+from crawler_lifecycle.domain.items import NO_JSON, TOO_LONG, TORN, UNREADABLE, feeds, read_items, sentences
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+OBJECTS = st.dictionaries(st.text(max_size=8), VALUES, max_size=5)
+
+
+def read(name: str, data: bytes, cut: int = 1 << 20) -> tuple[list[Any], Counter[str]]:
+    skipped = Counter[str]()
+    pieces = (data[at : at + cut] for at in range(0, len(data), cut))
+    return list(read_items(name, pieces, skipped)), skipped
+
+
+@given(st.lists(OBJECTS), st.sampled_from(["jsonl", "json"]), st.integers(1, 50), st.sampled_from(["utf-8", "utf-16"]))
+def test_what_was_written_is_read_however_it_is_cut(
+    found: list[dict[str, Any]], kind: str, cut: int, encoding: str
+) -> None:
+    text = "".join(json.dumps(one) + "\n" for one in found) if kind == "jsonl" else json.dumps(found, indent=1)
+    assert read(f"items.{kind}", text.encode(encoding), cut) == (found, Counter())
+
+
+@given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=2, max_size=2)))
+def test_records_of_csv(rows: list[list[str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([["a", "b"], *rows])
+    assert read("items.csv", text.getvalue().encode(), 7) == ([dict(zip("ab", row, strict=True)) for row in rows], {})
+
+
+@given(st.sampled_from(["jsonl", "json", "csv", "tsv"]), st.binary(max_size=300), st.integers(1, 40))
+def test_any_bytes_have_an_end(kind: str, data: bytes, cut: int) -> None:
+    found, skipped = read(f"x.{kind}", data, cut)
+    assert len(found) <= len(data)
+    assert len(sentences(skipped)) == len(skipped)
+
+
+@pytest.mark.parametrize(("name", "data", "found", "skipped"), [
+    ("a.jsonl", b'{"a": 1}\nno\n\n{"a": 2}\n[1', [{"a": 1}, {"a": 2}], {NO_JSON: 1, TORN: 1}),
+    ("a.jsonl", b'{"a": NaN, "b": "\xff"}\r\n7\n', [{"a": None, "b": "ÿ"}, 7], {}),
+    ("a.jsonl", b'{"a": "' + b"x" * 300 + b'"}\n{"a": 1}\n', [{"a": 1}], {TOO_LONG: 1}),
+    ("a.jsonl", b"[" * 100_000 + b"\n", [], {TOO_LONG: 1}),
+    ("a.json", b'{"a": 1} {"a": 2}', [{"a": 1}, {"a": 2}], {}),
+    ("a.json", b'[{"a": 1}, {"a": ', [{"a": 1}], {UNREADABLE: 1}),
+    ("a.json", b"[12345, 1" + b"0" * 100 + b"]", [12345, 10**100], {}),
+    ("a.json", b'[{"a": "' + b"x" * 500, [], {UNREADABLE: 1}),
+    ("a.csv", b'a;b\n1;"2\n3";4\n5\n', [{"a": "1", "b": "2\n3", "(column 3)": "4"}, {"a": "5"}], {}),
+    ("a.csv", "a\nß\n".encode("cp1252"), [{"a": "ß"}], {}),
+    ("a.csv", b"", [], {}),
+], ids=range(11))  # fmt: skip
+def test_what_is_odd(
+    name: str, data: bytes, found: list[Any], skipped: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "ITEM_MAX", 200)
+    monkeypatch.setattr(items, "_CHUNK", 16)
+    assert read(name, data, 5) == (found, skipped)
+
+
+def test_no_more_is_read_than_is_asked_for() -> None:
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b'{"a": 1}\n' * 1000
+
+    reading = read_items("items.jsonl", endless(), Counter())
+    assert [next(reading) for _ in range(5)] == [{"a": 1}] * 5
+    assert taken < 20
+
+
+@pytest.mark.parametrize(("names", "found"), [
+    (["task-0/items.jsonl", "task-0/items.csv", "task-0/log.json"], ["task-0/items.jsonl"]),
+    (["task-0/a.csv", "task-0/out/b.JSON", "task-1/items-2.jl"], ["task-0/a.csv", "task-0/out/b.JSON", "task-1/items-2.jl"]),
+    (["task-0/items.csv", "task-0/items.jl", "task-0/items_b.csv"], ["task-0/items.jl", "task-0/items_b.csv"]),
+    (["task-0/skipped.jsonl", "task-0/pages/1.json", "task-0/a.xml", "task-0/readme"], []),
+], ids=range(4))  # fmt: skip
+def test_feeds_of_a_run(names: list[str], found: list[str]) -> None:
+    assert feeds(names) == found
