@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.domain.webhooks.addresses import WebhookRules
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
@@ -20,7 +21,6 @@ from crawler_lifecycle.gateway.runs.blocked import Blocked
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
-from crawler_lifecycle.gateway.runs.files import RunFiles
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.schedules.commands import ScheduleCommands

@@ -88,7 +88,7 @@ def test_no_more_is_read_than_is_asked_for() -> None:
 
 @pytest.mark.parametrize(("names", "found"), [
     (["task-0/items.jsonl", "task-0/items.csv", "task-0/log.json"], ["task-0/items.jsonl"]),
-    (["task-0/a.csv", "task-0/out/b.JSON", "task-1/items-2.jl"], ["task-0/a.csv", "task-0/out/b.JSON", "task-1/items-2.jl"]),
+    (["task-0/a.csv", "task-0/b/c.JSON", "task-1/items.jl"], ["task-0/a.csv", "task-0/b/c.JSON", "task-1/items.jl"]),
     (["task-0/items.csv", "task-0/items.jl", "task-0/items_b.csv"], ["task-0/items.jl", "task-0/items_b.csv"]),
     (["task-0/skipped.jsonl", "task-0/pages/1.json", "task-0/a.xml", "task-0/readme"], []),
 ], ids=range(4))  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
+from crawler_lifecycle.activities.run_files import RunFile
 from crawler_lifecycle.domain.audits.audit import AuditReport, Reported, Unknown
 from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
@@ -18,7 +19,6 @@ from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NAMED_MAX, Standing, waiting
-from crawler_lifecycle.gateway.runs.files import RunFile
 from crawler_lifecycle.gateway.runs.requests import StrictBody
 from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow

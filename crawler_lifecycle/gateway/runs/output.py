@@ -12,12 +12,12 @@ from fastapi import FastAPI, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
+from crawler_lifecycle.activities.run_files import FileList, OpenedFile, RunFiles
 from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.item_table import ItemTable
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, ItemsChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import found
-from crawler_lifecycle.gateway.runs.files import FileList, OpenedFile, RunFiles
 from crawler_lifecycle.gateway.runs.routes import RunId
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import Streamed

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from crawler_lifecycle.activities.run_files import CHUNK
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
-from crawler_lifecycle.gateway.runs.files import CHUNK
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.gateway.gateway_world import World

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.item_table import READ_MAX
@@ -21,7 +22,6 @@ from crawler_lifecycle.domain.items import is_items
 from crawler_lifecycle.gateway.api.paging import ItemsChoice
 from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.runs.commands import found
-from crawler_lifecycle.gateway.runs.files import FileList, RunFiles
 from crawler_lifecycle.gateway.runs.output import TABLES, THREADS, items_of, missing, reading
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
@@ -13,10 +14,12 @@ from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
-from crawler_lifecycle.store.runs.exports import ExportStore
-from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .archived import ArchivedFiles
+
+if TYPE_CHECKING:
+    from crawler_lifecycle.store.runs.exports import ExportStore
+    from crawler_lifecycle.store.runs.tasks import TaskReader
 
 #: Files that one answer names, and tasks whose folders are looked into for it.
 FILES_MAX, TASKS_MAX = 2_000, 100
