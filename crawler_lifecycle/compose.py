@@ -21,6 +21,7 @@ from crawler_lifecycle.activities.initiation import InitiationActivities
 from crawler_lifecycle.activities.managers.cycles import ManagerActivities
 from crawler_lifecycle.activities.managers.managing import ManagingActivities
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
+from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.activities.shared import activities_in
 from crawler_lifecycle.activities.webhooks import WebhookActivities
 from crawler_lifecycle.adapters.archive import open_archive, open_bundles
@@ -35,7 +36,7 @@ from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.managers.scrapy_cloud import Cloud
-from crawler_lifecycle.ports.cluster import Cluster, TaskFiles
+from crawler_lifecycle.ports.cluster import Cluster, LiveFiles, TaskFiles
 from crawler_lifecycle.ports.protocols import (
     Catalogue,
     EventSink,
@@ -144,7 +145,14 @@ class Parts:
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
     """Items of a manager's source that wait for a slot at most."""
+    live_files: LiveFiles | None = None
+    """The files that tasks leave, where this worker can read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
+
+    def reading(self) -> FileReading:
+        """What reads files of runs on for users' code."""
+        s = self.store
+        return FileReading(s.runs, RunFiles(s.tasks, s.exports, self.live_files, self.archive))
 
 
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
@@ -166,6 +174,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         audit=AuditRules(settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s),
         cloud=settings.plans.cloud(),
         buffer=settings.plans.buffer,
+        live_files=kind.live_files() if role == PLANS else None,
         webhooks=HttpWebhooks(settings.webhooks.rules),
     )
 
@@ -320,7 +329,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         GraphActivities(s.graphs, s.managers, children),
         DueActivities(s.schedules, s.managers, s.graphs, children),
         WebhookActivities(s.webhooks, p.webhooks),
-        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory),
+        GraphBatchActivities(s.graphs, s.plans, cast(FunctionHosts, p.functions), p.directory, p.reading),
         ManagerActivities(s.managers, s.plans, cast(PlanHosts, p.hosts), p.catalogue, p.cloud, p.buffer),
     )
     return {name: method for owner in owners for name, method in activities_in(owner).items()}

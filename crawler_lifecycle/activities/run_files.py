@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.item_table import READ_MAX, ItemTable, item_table
 from crawler_lifecycle.domain.names import files_prefix
+from crawler_lifecycle.domain.run_data import PIECE
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
@@ -16,13 +18,17 @@ from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
 
 from .archived import ArchivedFiles
+from .shared import there
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.exports import ExportStore
+    from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 #: Files that one answer names, and tasks whose folders are looked into for it.
 FILES_MAX, TASKS_MAX = 2_000, 100
+#: Files that one asker may read at the same time without beginning anew.
+OPEN_MAX = 8
 #: Bytes of a file that are read at once.
 CHUNK = 64 * 1024
 _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.ASCII | re.DOTALL)
@@ -157,6 +163,45 @@ class RunFiles:
             f"only those of the first {TASKS_MAX} tasks; ask with task= for others" if len(rows) > TASKS_MAX else None
         )
         return FileList(True, files, left_out, more)
+
+
+class FileReading:
+    """Reads files of runs on, for one who asks for piece after piece. Methods block and raise as those of ``RunFiles``;
+    ``RunNotFound`` for a run that is not there."""
+
+    def __init__(self, runs: RunReader, files: RunFiles) -> None:
+        self._runs, self._files = runs, files
+        self._open: dict[tuple[int, str], tuple[int, Iterator[bytes]]] = {}
+        """Files that are being read, and the offset of the next piece of each."""
+
+    def list(self, run_id: int) -> list[RunFile]:
+        """The files of a run. Raises ``NotDelivered`` where none of it can be read here."""
+        listed = self._files.list(there(self._runs.get_run(run_id), f"run {run_id}"))
+        if not listed.readable:
+            raise NotDelivered(f"files of run {run_id} cannot be read here: {listed.note}")
+        return listed.files
+
+    def read(self, run_id: int, name: str, offset: int) -> bytes:
+        """At most ``PIECE`` bytes from this offset on; none at the end. Raises ``NotDelivered`` where the file is not
+        there any more."""
+        at, pieces = self._open.pop((run_id, name), (0, None))
+        if pieces is None or at != offset:
+            run = there(self._runs.get_run(run_id), f"run {run_id}")
+            opened = self._files.open(run, name)
+            if opened is None:
+                raise NotDelivered(f"run {run_id} has no file {name!r:.300} that can be read here")
+            at, pieces = 0, iter(opened.pieces)
+        found = bytearray()
+        for piece in pieces:
+            at += len(piece)
+            if at > offset:
+                found += piece[-(at - offset - len(found)) :] if at - len(piece) < offset else piece
+            if len(found) >= PIECE:
+                break
+        while len(self._open) >= OPEN_MAX:
+            self._open.pop(next(iter(self._open)))
+        self._open[run_id, name] = at, pieces
+        return bytes(found)
 
 
 def _pieces(live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest, Li
 from crawler_lifecycle.domain.graph.pages import encode_pages, fingerprint
 from crawler_lifecycle.domain.graph.spec import GraphSpec
 from crawler_lifecycle.domain.loopback import leads_here
+from crawler_lifecycle.domain.run_data import PIECE, RunFile
 from crawler_lifecycle.domain.values import of_json
 
 from .platform import Document, PlatformUnavailable, with_above
@@ -132,6 +133,24 @@ class Gateway:
         return any(one["path"] == path and (one["attempt"], one["state"]) != (attempt, "executing")
                    for one in self.jobs(key, [path]))  # fmt: skip
 
+    def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
+        found = next(filter(None, (self.jobs(key, [path]) for path in paths)), [])
+        return [job for job in found if job["kind"] == "crawl"]
+
+    def run_files(self, run_id: int) -> list[RunFile]:
+        found = self._call("GET", f"/v1/runs/{run_id}/files")
+        return [RunFile(run_id, file["name"], file["bytes"]) for file in found["files"]]
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        if offset >= file.bytes:
+            return b""
+        part = {"Range": f"bytes={offset}-{min(offset + PIECE, file.bytes) - 1}"}
+        answer = self._answer("GET", f"/v1/runs/{file.run_id}/file", None, part, name=file.name)
+        if answer.status_code != 206:
+            self._document(answer)
+            raise PlatformUnavailable(f"{self.url} gives no parts of files; its build is older than this client")
+        return answer.content
+
     def wait(self, key: str, timeout_s: float | None) -> Document:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -158,11 +177,16 @@ class Gateway:
             more = {"page_token": page["next_page_token"]}
 
     def _call(self, method: str, path: str, body: Document | bytes | None = None, /, **params: Any) -> Document:
-        query = {name: one for name, one in params.items() if one not in (None, [])}
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex  # the same in every try of this call
+        return self._document(self._answer(method, path, data, headers, **params))
+
+    def _answer(
+        self, method: str, path: str, data: bytes | None, headers: Document, /, **params: Any
+    ) -> httpx.Response:
+        query = {name: one for name, one in params.items() if one not in (None, [])}
         for pause in (*PAUSES_S, None):
             try:
                 answer = self._http.request(method, self.url + path, params=query, content=data, headers=headers)
@@ -172,7 +196,7 @@ class Gateway:
                     raise PlatformUnavailable(f"the gateway at {self.url} cannot be reached: {why}; {cure}") from None
             else:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
-                    return self._document(answer)
+                    return answer
             time.sleep(pause)
         raise AssertionError  # the last turn returns or raises
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, BinaryIO
 
 from crawler_lifecycle.domain.bounds import YEAR_S, refusal
+from crawler_lifecycle.domain.run_data import Items, RunFile, find_file, open_file
 from crawler_lifecycle.domain.values import of_json
 
 from .asking import current
@@ -103,6 +104,60 @@ class Job:
             answer = current().cancelled(self.graph, self.path, self.attempt)
             self._asked = (now, answer)
         return answer
+
+    def items(
+        self,
+        step: str | None = None,
+        *,
+        task: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+        fields: Collection[str] | None = None,
+        partial: bool = False,
+    ) -> Items:
+        """The items of a crawl of this graph, one after the other.
+
+        ``step`` names it, beside this step or around it; the name of a graph means all crawls in it, in their order.
+        Without it this step is meant.
+        ``task``: only of the task with this index. ``fields``: only these of each item. A crawl that has not completed
+        is refused unless ``partial`` is true: then its items count as far as they came. Raises ``InvalidRequest``.
+
+        >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job
+        >>> from crawler_lifecycle.graphs.testing import in_memory
+        >>> def dearest():
+        ...     return max(item["price"] for item in current_job().items("shop", fields=["price"]))
+        >>> with in_memory(crawls={"shop.com": {"outcome": "finished", "items": [{"price": 7}, {"price": 9}]}}):
+        ...     workflow = Workflow().add("shop", crawl("shop.com")).add("report", dearest, "shop").start()
+        ...     _ = workflow.wait()
+        ...     print(workflow.get_recorded("report"))
+        9
+        """
+        runs = self._runs(step, partial=partial)
+        return Items(current(), runs, task=task, offset=offset, limit=limit, fields=fields)
+
+    def files(self, step: str | None = None, *, partial: bool = False) -> list[RunFile]:
+        """The supporting files of a crawl of this graph; ``step`` and ``partial`` as for ``items``."""
+        return [file for run_id in self._runs(step, partial=partial) for file in current().run_files(run_id)]
+
+    def open(self, step: str | None, name: str, *, partial: bool = False) -> BinaryIO:
+        """One of these files, to be read. Raises ``InvalidRequest`` where there is none of this name."""
+        source = current()
+        return open_file(source, find_file(source, self._runs(step, partial=partial), name))
+
+    def _runs(self, step: str | None, *, partial: bool) -> list[int]:
+        """The runs of the crawls that a name means. Raises ``InvalidRequest``."""
+        if step is not None and not isinstance(step, str):
+            raise refusal("step", step, "give the name of a step")
+        *above, own = self.path.split("/")
+        paths = ["/".join([*above[:depth], step or own]) for depth in range(len(above), -1, -1)]
+        found = current().crawls(self.graph, paths if step else [self.path])
+        if not found:
+            raise refusal("step", step or self.path, "name a step that crawls, or a graph with such steps")
+        for one in found:
+            if one["state"] != "completed" and not partial:
+                how = f"{one['state']} ({one['outcome']})" if one["outcome"] else one["state"]
+                raise refusal("step", one["path"], f"it is {how}; partial=True reads what there is")
+        return [one["run_id"] for one in found if one["run_id"] is not None]
 
 
 _AS_IT_IS = ("path", "kind", "state", "attempt", "max_attempts", "outcome", "reason", "ending", "run_id")

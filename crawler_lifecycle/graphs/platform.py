@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.domain.run_data import DataSource
 
 Document = dict[str, Any]
 
 
-class Platform(Protocol):
+class Platform(DataSource, Protocol):
     """Answers about graphs, known by their ids. Steps are named by their paths; a graph's path stands for all jobs in
     it, and ``None`` for all there are. Commands raise ``KeyError`` for a graph that nobody knows and ``InvalidRequest``
     for what cannot be; every method raises ``PlatformUnavailable`` when nobody answers. Any thread may call it."""
@@ -60,6 +61,11 @@ class Platform(Protocol):
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
         """Say whether this attempt of a step, which executes, is to end."""
+        ...
+
+    def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
+        """The crawl, or the crawls in the graph, of the first of these paths that there is: ``path``, ``run_id``
+        (``None``: none was begun), ``state``, ``outcome``."""
         ...
 
     def wait(self, key: str, timeout_s: float | None) -> Document:

@@ -9,6 +9,7 @@ Crawls and managers are not started: they end at once as ``crawls`` says. ``wait
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from crawler_lifecycle.domain.graph.engine import Graph, Step, StepEnd, after_fa
 from crawler_lifecycle.domain.graph.pages import fingerprint
 from crawler_lifecycle.domain.graph.rows import status_document
 from crawler_lifecycle.domain.graph.spec import GraphSpec, StepKind, StepSpec, StepState
+from crawler_lifecycle.domain.run_data import PIECE, RunFile
 from crawler_lifecycle.domain.values import decode, encode, of_json
 
 from .asking import use
@@ -36,6 +38,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 _GOOD = "finished"
 #: Crawler or plan -> how its runs end: an outcome, a dict with ``outcome``, ``pages``, ``items``, ``errors``,
 #: ``archive``, or a list of these, one for each try; or a function of the step's job that answers one of them.
+#: ``items`` may be a list: the items that the crawl leaves; ``files`` are others: name -> bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
 
 
@@ -117,6 +120,8 @@ class Memory:
         self._crawls: Ends = crawls or {}
         self._graphs: dict[str, _Graph] = {}
         self._runs = 0
+        self._files: dict[int, dict[str, bytes]] = {}
+        """Files of runs."""
 
     # --- Platform --------------------------------------------------------------------------------------------------
 
@@ -185,6 +190,19 @@ class Memory:
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
         row = self._known(key).row(path)
         return (row.attempt, row.state) != (attempt, StepState.EXECUTING)
+
+    def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
+        graph = self._known(key)
+        known = {row.path for row in graph.rows}
+        rows = graph.inside([path for path in paths if path in known][:1])
+        facts = ("path", "run_id", "state", "outcome")
+        return [{name: getattr(row, name) for name in facts} for row in rows if row.kind is StepKind.CRAWL]
+
+    def run_files(self, run_id: int) -> list[RunFile]:
+        return [RunFile(run_id, name, len(data)) for name, data in self._files[run_id].items()]
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        return self._files[file.run_id][file.name][offset : offset + PIECE]
 
     def wait(self, key: str, timeout_s: float | None) -> Document:
         graph = self._known(key)
@@ -265,8 +283,12 @@ class Memory:
         found = self._crawls(row.job) if callable(self._crawls) else self._crawls.get(what, _GOOD)
         if isinstance(found, list):
             found = found[min(step.tries, len(found)) - 1]
-        end = {"outcome": found} if isinstance(found, str) else dict(found)
+        end: dict[str, Any] = {"outcome": found} if isinstance(found, str) else dict(found)
         good, step.run_id = end["outcome"] == _GOOD, self._runs
+        self._files[self._runs] = files = dict(end.pop("files", {}))
+        if isinstance(items := end.get("items"), list):
+            files["task-0/items.jsonl"] = "".join(f"{json.dumps(item)}\n" for item in items).encode()
+            end["items"] = len(items)
         if row.kind is StepKind.CRAWL:
             counters = {"pages": 0, "items": 0, "errors": 0, "archive": None}
             run = {"run_id": self._runs, "status": "COMPLETED" if good else "FAILED"}

@@ -13,6 +13,7 @@ from crawler_lifecycle.domain import errors, values
 from crawler_lifecycle.domain.graph.checks import shown
 from crawler_lifecycle.domain.graph.pages import encode_pages
 from crawler_lifecycle.domain.graph.spec import GraphSpec
+from crawler_lifecycle.domain.run_data import RunFile
 from crawler_lifecycle.graphs.asking import use
 from crawler_lifecycle.graphs.calling import Meant, NotCallable, execute
 from crawler_lifecycle.graphs.job import Cancel, Job, Record, Snooze
@@ -109,6 +110,12 @@ class _Worker:
         with self._one:
             return self.frames(self.ask(name, **arguments))
 
+    def ask_bytes(self, name: str, **arguments: Any) -> bytes:
+        """The same for bytes as they are."""
+        with self._one:
+            frames = read_frames(self._given, self.ask(name, **arguments))
+            return b"".join(piece for _, chunks in frames for piece in chunks)
+
     def tell_much(self, name: str, parts: Iterable[bytes], **arguments: Any) -> Any:
         """Ask, and give bytes of any size."""
         with self._one:
@@ -162,6 +169,15 @@ class _OwnGraph:
 
     def cancelled(self, key: str, path: str, attempt: int) -> bool:
         return bool(self._of(key).ask("cancelled", path=path, attempt=attempt))
+
+    def crawls(self, key: str, paths: Sequence[str]) -> list[Document]:
+        return list(self._of(key).ask("crawls", paths=paths))
+
+    def run_files(self, run_id: int) -> list[RunFile]:
+        return [RunFile(run_id, name, size) for name, size in self._worker.ask("files", run_id=run_id)]
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        return self._worker.ask_bytes("read", run_id=file.run_id, file=file.name, offset=offset)
 
     def send(self, key: str, spec: GraphSpec, **_: Any) -> bool:
         raise _elsewhere("start a graph")

@@ -18,6 +18,7 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.graphs import batches as graph_batches
 from crawler_lifecycle.activities.graphs.batches import BatchOrder, GraphBatchActivities
+from crawler_lifecycle.activities.run_files import FileReading, RunFiles
 from crawler_lifecycle.domain.errors import Fenced, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import Picked
 from crawler_lifecycle.domain.graph.spec import StepKind, StepSpec, StepState
@@ -114,6 +115,8 @@ class Bench:
     world: World
     folder: Path
     modules: list[str] = field(default_factory=list)
+    live: Any = None
+    """The files that tasks have."""
 
     def __post_init__(self) -> None:
         self.module = module(self.folder, BODY)
@@ -121,10 +124,14 @@ class Bench:
         self.directory: Any = Directory()
         store = self.world.store
         self.activities = GraphBatchActivities(
-            store.graphs, store.plans, self.functions, self.directory, self.world.clock, grace_s=0.2
+            *(store.graphs, store.plans, self.functions, self.directory, self.reading, self.world.clock), grace_s=0.2
         )
         self.environment = ActivityEnvironment()
         self.environment.info = replace(self.environment.info, task_queue=functions_queue(None))
+
+    def reading(self) -> FileReading:
+        store = self.world.store
+        return FileReading(store.runs, RunFiles(store.tasks, store.exports, self.live, None))
 
     def step(self, path: str, *deps: str, call: str = "note", style: str = "plain", **fields: Any) -> StepSpec:
         job = {"call": call if ":" in call else f"{self.module}:{call}", "style": style}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 from temporalio.exceptions import CancelledError
 
+from crawler_lifecycle.activities.run_files import FileReading
 from crawler_lifecycle.activities.shared import Clock, alive, keep_output, patient, there, utc_now
 from crawler_lifecycle.domain.errors import InvalidRequest, RowUnreadable, StoreUnavailable
 from crawler_lifecycle.domain.graph.engine import StepEnd, after_failure
@@ -74,6 +75,8 @@ class GraphBatchActivities:
     plans: PlanStore
     functions: FunctionHosts
     directory: WorkflowDirectory
+    reading: Callable[[], FileReading]
+    """Makes what reads files of runs, for one execution."""
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
@@ -176,7 +179,9 @@ class _Batch:
             return Done(end, error=wrong)
         with self._owner.functions.use(self._row.key) as host:
             watch = _Watch(self._owner, self._fence, work, host, self.alive)
-            questions = Questions(self._graphs, self._owner.directory, self._row, work, host, watch.look)
+            questions = Questions(
+                *(self._graphs, self._owner.directory, self._row, work, host, watch.look, self._owner.reading())
+            )
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
                 return self._completed(work, reply)

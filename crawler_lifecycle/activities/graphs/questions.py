@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from crawler_lifecycle.activities.run_files import FileReading
 from crawler_lifecycle.activities.shared import answered, patient
 from crawler_lifecycle.domain.errors import (
+    ClusterUnavailable,
     DuplicateRequest,
     Fenced,
     InvalidRequest,
+    NotDelivered,
     NotInThisState,
     RunNotFound,
     TemporalUnavailable,
@@ -39,12 +42,16 @@ log = logging.getLogger(__name__)
 Frame = tuple[Mapping[str, Any], Iterable[bytes]]
 _CONTEXT: Mapping[str, Any] = {"path": []}
 _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
+#: The facts of a crawl that a function reads the data of.
+CRAWL = ("path", "run_id", "state", "outcome")
 #: Steps that are read at once.
 PAGE = 200
 #: Seconds for which a question waits while the database is away. The function would be executed again else.
 PATIENCE_S = 30.0
 #: What a question may raise: it goes to the function that asked.
-_ANSWERED = (InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound)
+_ANSWERED = (
+    *(InvalidRequest, DuplicateRequest, Fenced, NotInThisState, RunNotFound, NotDelivered, ClusterUnavailable),
+)
 
 
 def unfit(work: StepWork) -> str | None:
@@ -138,6 +145,10 @@ class Questions:
     host: FunctionHost
     cancelled: Callable[[], bool]
     """Whether it is to end."""
+    reading: FileReading
+    """Reads what crawls of this graph have left."""
+    _run_ids: set[int] = field(default_factory=set)
+    """The runs of which it may read."""
     _request_id: str = ""
     """Of the question that is being answered, however often that is tried."""
 
@@ -153,6 +164,9 @@ class Questions:
             "append": self._append,
             "graft": self._graft,
             "cancelled": self._cancelled,
+            "crawls": self._crawls,
+            "files": self._files,
+            "read": self._read,
         }
         self._request_id = uuid.uuid4().hex
         try:
@@ -212,7 +226,27 @@ class Questions:
             return attempt != self.work.attempt or self.cancelled()
         return any(row.attempt != attempt or row.state != StepState.EXECUTING for row in self._named([path]))
 
+    def _crawls(self, paths: list[str]) -> object:
+        known = {row.path for row in self._named(paths)}
+        inside = self._inside([path for path in paths if path in known][:1])
+        crawls = [one.path for one in inside if one.kind is StepKind.CRAWL]
+        pages = [crawls[begin : begin + PAGE] for begin in range(0, len(crawls), PAGE)]
+        rows = [row for page in pages for row in self._named(page)]
+        self._run_ids |= {row.run_id for row in rows if row.run_id is not None}
+        return [{name: getattr(row, name) for name in CRAWL} for row in rows]
+
+    def _files(self, run_id: int) -> object:
+        return [[file.name, file.bytes] for file in self.reading.list(self._mine(run_id))]
+
+    def _read(self, run_id: int, file: str, offset: int) -> object:
+        return self.host.give([({}, [self.reading.read(self._mine(run_id), file, offset)])])
+
     # --- behind them
+
+    def _mine(self, run_id: int) -> int:
+        if run_id not in self._run_ids:
+            raise InvalidRequest(f"run {run_id!r:.40} is no crawl of this graph that was asked for; name its step")
+        return run_id
 
     @property
     def _me(self) -> str:

@@ -73,7 +73,8 @@ def dies_once():
 async def functions_of(lab: Lab, folder: Path, name: str) -> AsyncIterator[tuple[GraphLab, Functions]]:
     """Workers that call the functions of this module."""
     functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_lab(lab)
-    real: Any = GraphBatchActivities(lab.store.graphs, lab.store.plans, functions, lab.parts.directory, grace_s=60.0)
+    s, p = lab.store, lab.parts
+    real: Any = GraphBatchActivities(s.graphs, s.plans, functions, p.directory, p.reading, grace_s=60.0)
     g.functions = real
     try:
         async with g.working(threads=2):

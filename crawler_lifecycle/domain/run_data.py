@@ -1,0 +1,149 @@
+"""Files and items of runs for users' code: read in pieces, through whoever may read them.
+
+Users' processes hold no credentials. They ask a ``DataSource``, piece by piece, and everything is parsed here.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, BinaryIO, Protocol, cast
+
+from .bounds import INT_MAX, refusal
+from .items import feeds, read_items, sentences
+
+#: Bytes that are read ahead of a file.
+PIECE = 1024 * 1024
+#: Fields that may be asked for.
+FIELDS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A file that a crawl left."""
+
+    run_id: int
+    name: str
+    """As in the archive: ``task-0/items.jsonl``."""
+    bytes: int
+
+
+class DataSource(Protocol):
+    """Files of runs. Raises ``NotDelivered`` and ``ClusterUnavailable`` when they cannot be read now, and
+    ``InvalidRequest`` for what may not be asked."""
+
+    def run_files(self, run_id: int) -> Sequence[RunFile]:
+        """The supporting files of the newest attempt."""
+        ...
+
+    def read_file(self, file: RunFile, offset: int) -> bytes:
+        """Bytes from this offset on, at most ``PIECE``; none at the end of the file."""
+        ...
+
+
+class Items:
+    """The items of crawls, one after the other: iterate over them, as often as you like.
+
+    ``skipped`` has sentences about what the last iteration could not read, such as ``3 lines were no JSON``.
+    """
+
+    def __init__(
+        self,
+        source: DataSource,
+        runs: Sequence[int],
+        *,
+        task: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+        fields: Collection[str] | None = None,
+    ) -> None:
+        """``task``: only of the task with this index. ``fields``: only these of each item. Raises
+        ``InvalidRequest``."""
+        for name, value in (("task", task), ("offset", offset), ("limit", limit)):
+            if value is not None and (type(value) is not int or not 0 <= value <= INT_MAX):
+                raise refusal(name, value, "give a whole number from 0 on")
+        if fields is not None and (isinstance(fields, str) or len(fields) > FIELDS_MAX):
+            raise refusal("fields", fields, f"give a list of at most {FIELDS_MAX} names")
+        self._source, self._runs, self._task = source, runs, task
+        self._offset, self._limit, self._fields = offset, limit, fields
+        self._skipped = Counter[str]()
+
+    @property
+    def skipped(self) -> list[str]:
+        return sentences(self._skipped)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._skipped.clear()
+        end = None if self._limit is None else self._offset + self._limit
+        for item in islice(self._all(), self._offset, end):
+            if self._fields is not None and isinstance(item, dict):
+                yield {name: item[name] for name in self._fields if name in item}
+            else:
+                yield item
+
+    def _all(self) -> Iterator[Any]:
+        for run_id in self._runs:
+            files = {file.name: file for file in self._source.run_files(run_id)}
+            for name in feeds(files):
+                if self._task is None or _task_of(name) == self._task:
+                    yield from read_items(name, _pieces(self._source, files[name]), self._skipped)
+
+
+def find_file(source: DataSource, runs: Sequence[int], name: str) -> RunFile:
+    """The file of this name. Raises ``InvalidRequest`` where there is none, and where several runs have it."""
+    found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
+    if len(found) != 1:
+        cure = "files() lists what is there" if not found else "several runs have it; name the step of one of them"
+        raise refusal("name", name, cure)
+    return found[0]
+
+
+def open_file(source: DataSource, file: RunFile) -> BinaryIO:
+    """The file, to be read from its beginning."""
+    return cast(BinaryIO, io.BufferedReader(_Raw(source, file), PIECE))
+
+
+def _pieces(source: DataSource, file: RunFile) -> Iterator[bytes]:
+    offset = 0
+    while piece := source.read_file(file, offset):
+        offset += len(piece)
+        yield piece
+
+
+def _task_of(name: str) -> int | None:
+    """The index of the task that has the file of this name: ``task-3/…`` or ``task-3-attempt-2/…``."""
+    number = name.partition("/")[0].removeprefix("task-").partition("-")[0]
+    return int(number) if number.isdecimal() else None
+
+
+class _Raw(io.RawIOBase):
+    """A file that is read on by questions."""
+
+    def __init__(self, source: DataSource, file: RunFile) -> None:
+        self._source, self._file, self._offset = source, file, 0
+        self._piece, self._begin = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        offset += {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._file.bytes}[whence]
+        if offset < 0:
+            raise ValueError(f"seek to {offset}: a file begins at 0")
+        self._offset = offset
+        return offset
+
+    def readinto(self, buffer: Any) -> int:
+        at = self._offset - self._begin
+        if not 0 <= at < len(self._piece):
+            self._piece, self._begin, at = self._source.read_file(self._file, self._offset), self._offset, 0
+        most = min(len(buffer), len(self._piece) - at)
+        buffer[:most] = self._piece[at : at + most]
+        self._offset += most
+        return most
