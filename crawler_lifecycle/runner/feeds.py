@@ -1,0 +1,234 @@
+"""Items that a crawler writes into its folder, counted by whoever looks: records of feeds, and the fields they fill.
+
+Any program that writes ``items.jsonl`` (or CSV, or a JSON list) has counters so. While it runs, what stands in complete
+lines is counted. Everything is read under bounds: the folder and what is in it are the crawler's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from typing import Any
+
+from .held import Held, NotOurs
+
+#: Feeds that are followed, names of a folder that are looked at, files that may be feeds, and levels of folders.
+FEEDS_MAX, NAMES_MAX, FILES_MAX, DEPTH_MAX = 50, 20_000, 2_000, 3
+#: Bytes that are read in one look, and of one line. A longer line counts, and is not looked into.
+READ_MAX, LINE_MAX = 16 * 1024 * 1024, 1024 * 1024
+#: Fields that are told of, characters of their names, and items that are all looked into; of more every sixteenth.
+FIELDS_MAX, FIELD_NAME_MAX, ALL_MAX, EACH = 30, 60, 20_000, 16
+_CHUNK = 256 * 1024
+#: As ``domain/items.py`` has it: what counts as a feed, and which of one feed in two formats.
+_FORMATS = ("jsonl", "jsonlines", "ndjson", "jl", "json", "csv", "tsv")
+_NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
+_NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
+
+
+class Feeds:
+    """The feeds in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._feeds: dict[str, _Feed] = {}
+
+    @property
+    def items(self) -> int | None:
+        """Items so far; ``None``: there is no feed."""
+        return sum(feed.items for feed in self._feeds.values()) if self._feeds else None
+
+    @property
+    def bytes(self) -> int:
+        return sum(feed.place for feed in self._feeds.values())
+
+    def look(self) -> bool:
+        """Count what was written since, or the first part of it; whether there is more to be counted."""
+        left = READ_MAX
+        try:
+            names = feeds(_files(Held(self._folder), "", DEPTH_MAX, []))[:FEEDS_MAX]
+        except (OSError, NotOurs):
+            return False
+        self._feeds = {name: self._feeds.get(name) or _Feed(name) for name in names}
+        for feed in self._feeds.values():
+            left -= feed.read(self._folder, left)
+        return left <= 0
+
+    def finish(self) -> None:
+        """Count the last line of each feed, which may have no end."""
+        for feed in self._feeds.values():
+            feed.finish(self._folder)
+
+    def fields(self) -> dict[str, float]:
+        """The share of items that have something in a field, for the fields that most have; 0 to 1."""
+        filled: dict[str, int] = {}
+        for feed in self._feeds.values():
+            for name, count in feed.filled.items():
+                filled[name] = filled.get(name, 0) + count
+        seen = sum(feed.seen for feed in self._feeds.values())
+        most = sorted(filled, key=lambda name: -filled[name])[:FIELDS_MAX]
+        return {name: round(filled[name] / seen, 4) for name in most}
+
+
+class _Feed:
+    """One feed, as far as it was read."""
+
+    def __init__(self, name: str) -> None:
+        self._names, self._kind = name.split("/"), name.rpartition(".")[2].lower()
+        self._file: tuple[int, int] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.items, self.place, self.seen = 0, 0, 0
+        self.filled: dict[str, int] = {}
+        self._rest, self._too_long, self._is_list = b"", False, False
+        self._head: list[str] | None = None
+        self._record: list[str] = []
+        self._quotes = self._length = 0
+
+    def read(self, folder: str, most: int) -> int:
+        """Read on, so many bytes at most; how many there were. A file that is another one now is read anew."""
+        *above, name = self._names
+        try:
+            handle = Held(folder, *above).open(name)
+        except (OSError, NotOurs):
+            return 0
+        if handle is None:
+            return 0
+        with open(handle, "rb") as file:
+            found = os.fstat(file.fileno())
+            if self._file != (found.st_dev, found.st_ino) or found.st_size < self.place:
+                self._begin()
+                self._file = (found.st_dev, found.st_ino)
+            file.seek(self.place)
+            took = 0
+            while took < most and (chunk := file.read(min(_CHUNK, most - took))):
+                took += len(chunk)
+                self._is_list = self._is_list or (self.place == 0 and chunk.lstrip().startswith(b"["))
+                self.place += len(chunk)
+                self._take(chunk)
+            return took
+
+    def finish(self, folder: str) -> None:
+        """Count the last line, which may have no end, and a list that has no item a line."""
+        rest, self._rest = self._rest, b""
+        if rest or self._too_long:
+            self._line(rest)
+        self._too_long = False
+        self._end_record()
+        if self._kind != "json" or not self._is_list or self.items or self.place > READ_MAX:
+            return
+        *above, name = self._names
+        try:
+            whole = Held(folder, *above).read(name, READ_MAX)
+        except (OSError, NotOurs):
+            return
+        found = _value(whole or b"")
+        for item in found if isinstance(found, list) else ():
+            self.items += 1
+            self._look_into(item)
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._line(self._rest + line)
+            self._rest, self._too_long = b"", False
+        self._rest += rest
+        if len(self._rest) > LINE_MAX:
+            self._rest, self._too_long = b"", True
+
+    def _line(self, line: bytes) -> None:
+        text = line.strip()
+        if self._kind in ("csv", "tsv"):
+            self._csv_line(line.decode("utf-8", "replace"))
+        elif self._kind == "json":
+            item = _value(text.lstrip(b"[ ,").rstrip(b"], ")) if self._is_list else None
+            if isinstance(item, dict):
+                self.items += 1
+                self._look_into(item)
+        elif text or self._too_long:
+            self.items += 1
+            if self._wanted():
+                self._look_into(_value(text))
+
+    def _csv_line(self, line: str) -> None:
+        """Take a line; a record ends where the quotes are even."""
+        self._record.append(line)
+        self._quotes += line.count('"')
+        self._length += len(line)
+        if self._quotes % 2 == 0 or self._length >= LINE_MAX:
+            self._end_record()
+
+    def _end_record(self) -> None:
+        record, self._record, self._quotes, self._length = "\n".join(self._record), [], 0, 0
+        if not record.strip():
+            return
+        if self._head is not None:
+            self.items += 1
+            if not self._wanted():
+                return
+        delimiter = "\t" if self._kind == "tsv" else max(",;\t|", key=record.count)
+        try:
+            row = next(csv.reader(io.StringIO(record, newline=""), delimiter=delimiter), [])
+        except csv.Error:
+            return
+        if self._head is None:
+            self._head = row
+        else:
+            self._look_into(dict(zip(self._head, row, strict=False)))
+
+    def _wanted(self) -> bool:
+        return self.items <= ALL_MAX or self.items % EACH == 0
+
+    def _look_into(self, item: Any) -> None:
+        if not isinstance(item, dict):
+            return
+        self.seen += 1
+        for name, value in item.items():
+            known = name in self.filled or (len(self.filled) < 10 * FIELDS_MAX and len(name) <= FIELD_NAME_MAX)
+            if known and value not in (None, "", [], {}):
+                self.filled[name] = self.filled.get(name, 0) + 1
+
+
+def feeds(names: list[str]) -> list[str]:
+    """The feeds among these files of a task, by the rule of ``domain/items.py``."""
+    known: dict[str, str] = {}
+    names = [name for name in names if _suffix(name) in _FORMATS and not _NO_FEED.search(name)]
+    for name in [name for name in names if _NAMED_ITEMS.search(name)] or names:
+        stem, _, suffix = name.rpartition(".")
+        if stem not in known or _FORMATS.index(suffix.lower()) < _FORMATS.index(known[stem].lower()):
+            known[stem] = suffix
+    return [f"{stem}.{suffix}" for stem, suffix in known.items()]
+
+
+def _suffix(name: str) -> str:
+    return name.rpartition(".")[2].lower()
+
+
+def _files(folder: Held, above: str, depth: int, found: list[str]) -> list[str]:
+    """The paths of files below this folder that may be feeds, at most ``FILES_MAX``; those named so come first."""
+    for name in sorted(folder.names(NAMES_MAX)[0], key=lambda name: (not _NAMED_ITEMS.search(name), name)):
+        if len(found) >= FILES_MAX:
+            break
+        feed = _suffix(name) in _FORMATS
+        if not feed and (depth == 1 or "." in name):
+            continue
+        known = folder.stat(name)
+        if feed and known is not None and stat.S_ISREG(known.st_mode):
+            found.append(above + name)
+        elif known is not None and stat.S_ISDIR(known.st_mode) and depth > 1 and name != "pages":
+            try:
+                _files(folder.below(name), f"{above}{name}/", depth - 1, found)
+            except (OSError, NotOurs):
+                continue
+    return found
+
+
+def _value(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,93 @@
+"""Items counted by the runner: what stands in feeds, under bounds, whatever a crawler puts into its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain import items
+from crawler_lifecycle.runner import feeds as counting
+from crawler_lifecycle.runner.feeds import Feeds, feeds
+
+NAMES = [
+    "items.jsonl",
+    "items.csv",
+    "Items-2.JSON",
+    "a.jsonl",
+    "a.csv",
+    "skipped.jsonl",
+    "pages/1.json",
+    "x/b.tsv",
+    "c.xml",
+]
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True))
+def test_the_rule_of_feeds_is_that_of_readers(names: list[str]) -> None:
+    assert [f"task-0/{name}" for name in feeds(names)] == items.feeds(f"task-0/{name}" for name in names)
+
+
+@pytest.mark.parametrize(("name", "text", "count", "fields"), [
+    ("items.jsonl", '{"a": 1, "b": ""}\n\n{"a": 2}\nno JSON\n{"a": 3', 4, {"a": 1.0}),
+    ("items.csv", 'a;b\n1;"two\nlines"\n2;\n', 2, {"a": 1.0, "b": 0.5}),
+    ("items.json", '[\n{"a": 1},\n{"a": null, "b": [1]}\n]', 2, {"a": 0.5, "b": 0.5}),
+    ("items.json", json.dumps([{"a": 1}, {"b": 2}], indent=2), 2, {"a": 0.5, "b": 0.5}),
+    ("report.json", '{"a": 1}', 0, {}),
+    ("x/y/items.tsv", "a\tb\n1\t2\n", 1, {"a": 1.0, "b": 1.0}),
+], ids=range(6))  # fmt: skip
+def test_counts_and_fields(tmp_path: Path, name: str, text: str, count: int, fields: dict[str, float]) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = Feeds(str(tmp_path))
+    assert (found.look(), found.items) == (False, None)
+    for cut in range(0, len(text), 7):  # as it is written
+        with file.open("a") as feed:
+            feed.write(text[cut : cut + 7])
+        found.look()
+    found.finish()
+    assert (found.items, found.bytes, found.fields()) == (count, len(text), fields)
+
+
+def test_a_feed_that_is_begun_anew_is_counted_anew(tmp_path: Path) -> None:
+    file, found = tmp_path / "items.jsonl", Feeds(str(tmp_path))
+    for text, count in (("1\n2\n3\n", 3), ("1\n", 1)):
+        file.write_text(text)
+        found.look()
+        assert found.items == count
+    (tmp_path / "new").write_text("1\n2\n")
+    os.replace(tmp_path / "new", file)
+    found.look()
+    assert found.items == 2
+
+
+def test_no_look_takes_more_than_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "READ_MAX", 1000)
+    (tmp_path / "items.jsonl").write_text("1\n" * 2000)
+    found = Feeds(str(tmp_path))
+    looks = [found.look() for _ in range(6)]
+    assert (looks, found.items) == ([True] * 4 + [False] * 2, 2000)
+
+
+def test_hostile_folders_have_an_end(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_bytes(b'"' + b"x\n" * 400_000)
+    (tmp_path / "items-2.jsonl").write_bytes(b"[" * 3_000_000 + b"\n" + json.dumps({"x" * 10**6: 1}).encode() + b"\n")
+    (tmp_path / "items-3.jsonl").write_text(json.dumps({f"f{n}": n for n in range(50_000)}) + "\n")
+    (tmp_path / "items-4.jsonl").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "items-5.jsonl")
+    (tmp_path / "items-6.jsonl").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path)
+    for n in range(3_000):
+        (tmp_path / f"z{n}.json").touch()
+    found = Feeds(str(tmp_path))
+    began = time.monotonic()
+    found.look()
+    found.finish()
+    assert time.monotonic() - began < 60
+    assert found.items == 2 + 1  # what has no end in the CSV file is its head
+    assert len(found.fields()) == counting.FIELDS_MAX
