@@ -214,7 +214,7 @@ def _files(folder: Held, above: str, depth: int, found: list[str]) -> list[str]:
         if len(found) >= FILES_MAX:
             break
         feed = _suffix(name) in _FORMATS
-        if not feed and (depth == 1 or "." in name):
+        if not feed and depth == 1:
             continue
         known = folder.stat(name)
         if feed and known is not None and stat.S_ISREG(known.st_mode):
