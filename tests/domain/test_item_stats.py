@@ -1,0 +1,30 @@
+"""Statistics of items: exact where few values are, near where many are."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler_lifecycle.domain.item_stats import FIELDS_MAX, FieldStats, item_stats
+
+
+def test_fields_of_items() -> None:
+    found = item_stats([{"a": "xy", "b": None}, {"a": "", "b": [1]}, {"a": "xyz", "c": {}}, {"a": "xy"}, 17])
+    assert found.items == 5
+    assert found.fields == [
+        FieldStats("a", 3, 0.6, 2, 2, 3),
+        FieldStats("b", 1, 0.2, 1, 3, 3),
+        FieldStats("(value)", 1, 0.2, 1, 2, 2),
+    ]
+    assert item_stats([]).fields == []
+
+
+@pytest.mark.parametrize("distinct", [1, 256, 2_000, 50_000])
+def test_distinct_values(distinct: int) -> None:
+    (field,) = item_stats({"url": f"https://example.com/{n % distinct}"} for n in range(50_000)).fields
+    assert field.filled == 50_000
+    assert abs(field.distinct - distinct) <= (0 if distinct <= 256 else 0.35 * distinct)
+
+
+def test_fields_without_end_are_counted_and_left_out() -> None:
+    found = item_stats([{f"f{n}": n for n in range(5_000)}, {"\x1b" * 300: 1}])
+    assert (len(found.fields), found.fields_left_out) == (FIELDS_MAX, 4_801)
