@@ -12,7 +12,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     String,
-    Table,
     UniqueConstraint,
     func,
     insert,
@@ -40,14 +39,12 @@ from crawler_lifecycle.store.base.outbox import (
     outbox_event,
 )
 from crawler_lifecycle.store.base.rows import Row, made
-from crawler_lifecycle.store.base.tables import OPTIONS, Json, Key, Long, metadata
 from crawler_lifecycle.store.base.unit import StorePart
-from crawler_lifecycle.store.columns import UtcTime, Words
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
 from crawler_lifecycle.store.runs.tables import run_history, run_tag
 
-webhook = Table(
+webhook = new_table(
     "webhook",
-    metadata,
     Column("webhook_id", Key, primary_key=True, autoincrement=True),
     Column("webhook_uid", String(32), nullable=False),
     Column("name", String(80), nullable=False),
@@ -69,7 +66,6 @@ webhook = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
-    **OPTIONS,
 )
 
 _DELIVERY = tuple(WebhookDelivery.__dataclass_fields__)

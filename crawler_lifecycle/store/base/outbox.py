@@ -13,7 +13,6 @@ from sqlalchemy import (
     Index,
     Integer,
     String,
-    Table,
     UniqueConstraint,
     insert,
     select,
@@ -21,22 +20,18 @@ from sqlalchemy import (
 )
 
 from crawler_lifecycle.ports.runs import Event
-from crawler_lifecycle.store.columns import UtcTime
+from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
 from .rows import Row, made
-from .tables import OPTIONS, Json, Key, Long, metadata
 
-outbox_counter = Table(
+outbox_counter = new_table(
     "outbox_counter",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seq", BigInteger, nullable=False),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-outbox_event = Table(
+outbox_event = new_table(
     "outbox_event",
-    metadata,
     Column("seq", Key, primary_key=True, autoincrement=False),
     # What it is about: runs/7, managers/3, graphs/nightly. Whose number or key that is, says the uid.
     Column("subject", String(220), nullable=False),
@@ -52,12 +47,10 @@ outbox_event = Table(
     UniqueConstraint("event_key"),
     Index(None, "run_id", "seq"),
     Index(None, "subject", "seq"),
-    **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-outbox_delivery = Table(
+outbox_delivery = new_table(
     "outbox_delivery",
-    metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("seq", Key, ForeignKey("outbox_event.seq"), nullable=False),
     Column("sink", String(100), nullable=False),
@@ -67,7 +60,6 @@ outbox_delivery = Table(
     Column("delivered_at", UtcTime),
     UniqueConstraint("seq", "sink"),
     Index(None, "sink", "seq"),
-    **OPTIONS,
 )
 
 
