@@ -9,7 +9,8 @@ from sqlalchemy import and_, insert, or_, select, update
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.webhooks.definition import WEBHOOK_SINKS
 from crawler_lifecycle.ports.runs import Event, Fence
-from crawler_lifecycle.store.base.outbox import event_row, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.unit import RunPart
 
 
@@ -21,7 +22,7 @@ class EventStore(RunPart):
         with self._unit(fence.run_id, fence) as unit:
             e = outbox_event.c
             row = unit.conn.execute(select(outbox_event).where(e.event_key == key)).mappings().one_or_none()
-            return event_row(row) if row is not None else unit.append_event(type, key, body)
+            return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
         """Count one try of a delivery; ``error`` None means delivered."""
@@ -53,19 +54,19 @@ class EventStore(RunPart):
 
     def find_event(self, key: str) -> Event | None:
         rows = self._rows(select(outbox_event).where(outbox_event.c.event_key == key))
-        return event_row(rows[0]) if rows else None
+        return made(Event, rows[0]) if rows else None
 
     def last_event(self, run_id: int, type: str) -> Event | None:
         """The run's newest event of this type."""
         e = outbox_event.c
         newest = select(outbox_event).where(e.run_id == run_id, e.type == type).order_by(e.seq.desc()).limit(1)
         rows = self._rows(newest)
-        return event_row(rows[0]) if rows else None
+        return made(Event, rows[0]) if rows else None
 
     def get_event(self, seq: int) -> Event | None:
         """The event of this number."""
         rows = self._rows(select(outbox_event).where(outbox_event.c.seq == seq))
-        return event_row(rows[0]) if rows else None
+        return made(Event, rows[0]) if rows else None
 
     def events_after(
         self, seq: int, limit: int = 500, run_id: int | None = None, subject: str | None = None
@@ -78,7 +79,7 @@ class EventStore(RunPart):
             query = query.where(e.run_id == run_id)
         if subject is not None:
             query = query.where(e.subject == subject)
-        return [event_row(row) for row in self._rows(query)]
+        return [made(Event, row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
         """The number of the newest event; 0 when there was none yet."""

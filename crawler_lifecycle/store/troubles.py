@@ -9,12 +9,9 @@ from sqlalchemy import select
 
 from crawler_lifecycle.domain.audits.audit import LiveRun
 from crawler_lifecycle.domain.names import EVENT_RUN_BLOCKED, EVENT_RUN_STALE, request_of_workflow
-from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.base.outbox import outbox_event
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 from crawler_lifecycle.store.runs.unit import RunPart, Unit
-
-_LIVE = [status.value for status in RunStatus if not status.terminal]
 
 
 class TroubleStore(RunPart):
@@ -40,7 +37,7 @@ class TroubleStore(RunPart):
         if run_id is None:
             # Whoever started it chose its id; one that has not claimed its run yet is known by ours alone.
             request_id, r = request_of_workflow(workflow_id), run_history.c
-            mine = [(r.status.in_(_LIVE), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
+            mine = [(r.status.in_(LIVE_RUNS), r.owner_workflow_id == workflow_id), (r.request_id == request_id,)]
             found = [row["run_id"] for where in mine for row in self._rows(select(r.run_id).where(*where).limit(1))]
             if not found:
                 return False

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
-from .rows import Row, made
+from .rows import made
 
 outbox_counter = new_table(
     "outbox_counter",
@@ -73,9 +73,4 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     conn.execute(update(outbox_counter).values(seq=outbox_counter.c.seq + 1))
     whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
     conn.execute(insert(outbox_event).values(**whole))
-    return event_row(whole)
-
-
-def event_row(row: Row) -> Event:
-    """One event."""
-    return made(Event, row)
+    return made(Event, whole)

@@ -6,7 +6,7 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, insert, select, update
 
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
-from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, StoreUnavailable, TooManyOpen
+from crawler_lifecycle.domain.errors import Fenced, RunIsLive, RunNotFound, TooManyOpen
 from crawler_lifecycle.domain.managers.manager import OUTPUT_BYTES
 from crawler_lifecycle.domain.names import ended_key
 from crawler_lifecycle.domain.run import StopIntent
@@ -40,7 +40,6 @@ Told = Callable[[Committed], None]
 #: How many of each kind may be open.
 Most = Mapping[str, int]
 
-T = TypeVar("T")
 U = TypeVar("U", bound="RowUnit")
 
 _FORMER_MAX = 20
@@ -237,13 +236,6 @@ class StorePart:
 
 class OwnedPart(StorePart):
     """The base of the adapters of managers and of graphs: a unit of work, and what users' code printed."""
-
-    def _reserved(self, what: str, reserve: Callable[[Connection], T]) -> T:
-        """Make a reservation and return its result; try once more when another one inserted the same meanwhile."""
-        for _ in range(2):
-            with suppress(KeyTaken), self._db.writing() as conn:
-                return reserve(conn)
-        raise StoreUnavailable(f"The {what} was inserted and removed at the same time")
 
     @contextmanager
     def _locked(self, kind: type[U], id: int, fence: ManagerFence | GraphFence | None) -> Iterator[U]:

@@ -72,7 +72,7 @@ class GraphStore(GraphCalls, GraphReads):
                 )
             return _told(GraphUnit(conn, found, self._clock())), is_new
 
-        return self._reserved(f"graph {new.key!r}", reserve)
+        return self._db.inserting(f"graph {new.key!r}", reserve)
 
     def add_graph_page(self, graph_id: int, page: int, data: bytes) -> None:
         """Keep one page of a draft (``spec.encode_page``). Again the same: nothing more. Raises ``DuplicateRequest``

@@ -18,8 +18,7 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.managers.tables import manager
-from crawler_lifecycle.store.runs.lists import LIVE_RUNS
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from .tables import graph_step
 from .unit import BY_STATE

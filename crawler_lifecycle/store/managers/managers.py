@@ -17,7 +17,7 @@ from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.unit import NO_STOP, read_row
 from crawler_lifecycle.store.runs.lists import live_runs
-from crawler_lifecycle.store.runs.tables import run_history
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS, run_history
 
 from .decisions import ManagerDecisions, hooks_failed
 from .items import ManagerItems, set_items
@@ -28,7 +28,7 @@ from .rows import job_key, manager_hash, manager_row
 from .tables import MANAGER_COUNTERS, manager, manager_item, manager_log
 from .unit import ManagerUnit
 
-_IS_OPEN = manager.c.status.in_([status.value for status in RunStatus if not status.terminal])
+_IS_OPEN = manager.c.status.in_(LIVE_RUNS)
 _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 
 
@@ -50,7 +50,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
             return self._found(conn, new) or (self._insert(conn, new), True)
 
-        return self._reserved(f"manager {new.name!r} of {new.flow_id!r}", reserve)
+        return self._db.inserting(f"manager {new.name!r} of {new.flow_id!r}", reserve)
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c

@@ -13,7 +13,8 @@ from crawler_lifecycle.domain.managers.manager import JobState, Live, Waiting, m
 from crawler_lifecycle.ports.managers import JobRow, LiveManagers, ManagerFence, ManagerRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.unit import check_owner, read_row
-from crawler_lifecycle.store.runs.lists import LIVE_RUNS, live_runs, runs_by_id
+from crawler_lifecycle.store.runs.lists import live_runs, runs_by_id
+from crawler_lifecycle.store.runs.tables import LIVE_RUNS
 
 from .queries import HOLDING, in_states, jobs_that_live, known
 from .rows import listed_job, live_row, manager_row, waiting_row

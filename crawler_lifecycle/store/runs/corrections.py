@@ -19,17 +19,15 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import storable
 
-from .rows import compact, correction_row
-from .tables import correction, status_transition, task_history
+from .rows import compact
+from .tables import LIVE_RUNS, correction, status_transition, task_history
 from .unit import RunPart, Unit
 
 WORD_MAX = 20
 """Characters of the columns ``believed`` and ``truth``."""
-
-_LIVE = {status.value for status in RunStatus if not status.terminal}
 
 
 class CorrectionStore(RunPart):
@@ -61,7 +59,7 @@ class CorrectionStore(RunPart):
                 known.add(key)
                 row = {**values, "found_by": found_by}
                 [row["id"]] = unit.conn.execute(insert(correction).values(**row)).inserted_primary_key  # type: ignore[misc]
-                written.append(correction_row(row))
+                written.append(made(CorrectionRow, row))
                 _move_run(unit, one, found_by)
             unit.corrections += written
             unit.changed = unit.changed or bool(written)
@@ -88,7 +86,7 @@ class CorrectionStore(RunPart):
             query = query.where(correction.c.kind == kind)
         with self._db.reading() as conn:
             rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
-            return [correction_row(row) for row in rows]
+            return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
         """The number of corrections of each kind in all runs since then, and how long a status was untrue at most."""
@@ -183,5 +181,5 @@ def _on_record_since(unit: Unit, one: Correction, attempt: int, task: Row | None
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
     """A live run whose recorded status is not the true one gets the true one, as long as neither is an end."""
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)
-    if of_the_run and one.believed == unit.status and one.truth in _LIVE:
+    if of_the_run and one.believed == unit.status and one.truth in LIVE_RUNS:
         unit.move_run(RunStatus(one.truth), found_by, dict(one.evidence), one.truth_since)

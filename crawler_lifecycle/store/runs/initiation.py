@@ -24,7 +24,6 @@ from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
-from crawler_lifecycle.store.engine import KeyTaken
 
 from .additions import check_room, insert_tasks
 from .moves import forget_staged
@@ -111,29 +110,23 @@ class InitiationStore(RunPart):
         then: Callable[[Unit, bool], T],
         owner: Owner | None = None,
     ) -> T:
-        """Find or insert the run of this id and finish in the same transaction.
-
-        Two callers may both find nothing; the unique key lets one of them insert, and the other starts again and
-        finds that row.
-        """
+        """Find or insert the run of this id and finish in the same transaction."""
         _check_new(request, request_id)
         args = _task_args(request, task_args)
         fingerprint = request_hash(request, args)
-        for _ in range(2):
-            try:
-                with self._db.writing() as conn:
-                    run = self._find_locked(conn, request_id)
-                    if run is not None:
-                        if owner is None or _owner_of(run) != owner:
-                            _check_same(run, fingerprint)
-                        return then(Unit(conn, run, self._clock()), False)
-                    unit = self._insert(conn, request, request_id, fingerprint, args)
-                    answer = then(unit, True)
-                    unit.announce()
-                    return answer
-            except KeyTaken:
-                continue
-        raise StoreUnavailable(f"The run of request_id {request_id!r} was inserted and removed at the same time")
+
+        def write(conn: Connection) -> T:
+            run = self._find_locked(conn, request_id)
+            if run is not None:
+                if owner is None or _owner_of(run) != owner:
+                    _check_same(run, fingerprint)
+                return then(Unit(conn, run, self._clock()), False)
+            unit = self._insert(conn, request, request_id, fingerprint, args)
+            answer = then(unit, True)
+            unit.announce()
+            return answer
+
+        return self._db.inserting(f"run of request_id {request_id!r}", write)
 
     @staticmethod
     def _find_locked(conn: Connection, request_id: str) -> dict[Any, Any] | None:

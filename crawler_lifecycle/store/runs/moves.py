@@ -28,14 +28,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import TextClause, bindparam, delete, func, select, text
 
-from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
-from crawler_lifecycle.ports.looks import Corrected, TaskChanged
+from crawler_lifecycle.ports.looks import Corrected, CorrectionRow, TaskChanged
 from crawler_lifecycle.store.base.bulk import chunks, delete_rows, insert_mappings
-from crawler_lifecycle.store.base.rows import Row
+from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
 
-from .rows import correction_row, lag_ms
 from .tables import correction, status_transition, task_change, task_finding, task_history, task_observation
 from .unit import Unit
 
@@ -121,7 +120,7 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
-#: Milliseconds from a time until now, as ``rows.lag_ms`` counts them.
+#: Milliseconds from a time until now, as ``untrue_ms`` counts them.
 _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
@@ -243,7 +242,7 @@ def _remembered(unit: Unit) -> Iterator[None]:
     )
     for row in map(dict, unit.conn.execute(wrong).mappings()):
         cause = row.pop("cause")
-        unit.told_corrections.append(Corrected(correction_row(row), cause))
+        unit.told_corrections.append(Corrected(made(CorrectionRow, row), cause))
         unit.corrections.append(unit.told_corrections[-1].row)
 
 
@@ -311,7 +310,7 @@ def _row(unit: Unit, move: Move) -> dict[str, Any]:
         "cause": move.cause,
         "ended_at": when if move.after.terminal else None,
         "cluster_time": move.cluster_time,
-        "lag_ms": lag_ms(unit.now, move.cluster_time),
+        "lag_ms": untrue_ms(unit.now, move.cluster_time),
         "correction": move.correction,
         "evidence": move.evidence,
         **move.values,

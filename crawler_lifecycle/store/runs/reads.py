@@ -15,7 +15,7 @@ from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.base.unit import stop_of
 
 from .lists import ATTENTION, RunFilters, newest_of_each, newest_runs
-from .rows import load_request, run_row, transition_row, whole_run
+from .rows import load_request, run_row, whole_run
 from .tables import cancellation_log, history_property, run_history, status_transition, task_history
 from .unit import RunPart, current_tasks, missing
 
@@ -130,7 +130,7 @@ class RunReader(RunPart):
     def transitions(self, run_id: int, after_seq: int = 0, limit: int = 500) -> list[TransitionRow]:
         s = status_transition.c
         query = select(status_transition).where(s.run_id == run_id, s.seq > after_seq).order_by(s.seq).limit(limit)
-        return [transition_row(row) for row in self._rows(query)]
+        return [made(TransitionRow, row) for row in self._rows(query)]
 
     def cancellations(self, run_id: int) -> list[Mapping[str, object]]:
         return self._of_run(cancellation_log, run_id)

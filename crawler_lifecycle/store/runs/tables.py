@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.columns import (
     Json,
     Key,
@@ -15,6 +16,9 @@ from crawler_lifecycle.store.columns import (
     same_columns,
     stop_columns,
 )
+
+LIVE_RUNS = [status.value for status in RunStatus if not status.terminal]
+OVER_RUNS = [status.value for status in RunStatus if status.terminal]
 
 
 def _run_id() -> Column[int]:

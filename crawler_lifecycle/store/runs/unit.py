@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, func, insert, select, update
 
+from crawler_lifecycle.domain.audits.corrections import untrue_ms
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.errors import Fenced, RowEdited, RowMissing, RunNotFound
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHANGED, run_subject
@@ -23,7 +24,6 @@ from crawler_lifecycle.store.base.outbox import insert_event
 from crawler_lifecycle.store.base.rows import Fault, Row, unreadable, where
 from crawler_lifecycle.store.base.unit import StorePart, Told, stop_of
 
-from .rows import lag_ms
 from .tables import run_history, status_transition, task_history
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class Unit:
                 to_status=after.value,
                 cluster_time=cluster_time,
                 committed_at=self.now,
-                lag_ms=lag_ms(self.now, cluster_time),
+                lag_ms=untrue_ms(self.now, cluster_time),
                 source=source,
                 evidence=dict(evidence),
             )

@@ -13,9 +13,7 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .rows import run_row
-from .tables import run_history
-
-_LIVE = [status.value for status in RunStatus if not status.terminal]
+from .tables import LIVE_RUNS, run_history
 
 
 class SweepStore(StorePart):
@@ -42,7 +40,7 @@ class SweepStore(StorePart):
         r = run_history.c
         query = (
             select(run_history)
-            .where(r.stop_acted_at.is_(None), r.status.in_(_LIVE), r.stop_requested_at < older_than)
+            .where(r.stop_acted_at.is_(None), r.status.in_(LIVE_RUNS), r.stop_requested_at < older_than)
             .order_by(r.stop_requested_at)
             .limit(limit)
         )

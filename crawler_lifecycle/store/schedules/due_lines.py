@@ -17,9 +17,8 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.schedules.decision import Decision
 from crawler_lifecycle.domain.schedules.definition import ScheduleSpec, TargetKind, due_text, kind_of
 from crawler_lifecycle.ports.schedules import DueRow, Noted, TargetRef
-from crawler_lifecycle.store.base.named_rows import definition_of
 from crawler_lifecycle.store.base.outbox import insert_event
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, definition_of, made
 from crawler_lifecycle.store.graphs.tables import graph
 from crawler_lifecycle.store.managers.tables import manager
 from crawler_lifecycle.store.runs.tables import run_history

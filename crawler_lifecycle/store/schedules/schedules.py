@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, insert, or_, select, update
@@ -20,8 +21,7 @@ from crawler_lifecycle.domain.schedules.decision import (
 )
 from crawler_lifecycle.domain.schedules.definition import Overlap, ScheduleSpec, due_text
 from crawler_lifecycle.ports.schedules import DueRow, Noted, PreviousTarget, ScheduleCounts, ScheduleRow, TargetRef
-from crawler_lifecycle.store.base.named_rows import locked_row, needed_row, put_row
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .due_lines import (
@@ -73,10 +73,11 @@ class ScheduleStore(StorePart):
         What was due until now has its line first, by the definition of until now; the same before a pause ends, and
         before a deletion.
         """
-        return put_row(self._db, schedule, name, lambda conn: self._put(conn, name, definition, requested_by))
+        write = partial(self._put, name, definition, requested_by)
+        return self._db.inserting(f"schedule {name!r}", write)
 
     def _put(
-        self, conn: Connection, name: str, definition: Mapping[str, Any], requested_by: str | None
+        self, name: str, definition: Mapping[str, Any], requested_by: str | None, conn: Connection
     ) -> tuple[ScheduleRow, bool]:
         now, found, tell = self._clock(), locked_row(conn, schedule, name, deleted=True), list[Row]()
         new = {"definition": dict(definition), "requested_by": requested_by, "updated_at": now}
@@ -86,7 +87,7 @@ class ScheduleStore(StorePart):
             empty = {"revision": 1, "failures_after": 0, "checked_until": now, "created_at": now}
             conn.execute(insert(schedule).values(name=name, **empty, **new))
         elif found["definition"] == new["definition"] and found["deleted_at"] is None:
-            return _schedule(found), False
+            return made(ScheduleRow, found), False
         else:
             new |= {"revision": found["revision"] + 1, "ended_at": None, "deleted_at": None, "checked_until": now}
             if found["deleted_at"] is None:
@@ -98,14 +99,14 @@ class ScheduleStore(StorePart):
         row = locked_row(conn, schedule, name, deleted=True)
         assert row is not None, "it was written in this transaction"
         append_events(conn, tell)
-        return _schedule(row), True
+        return made(ScheduleRow, row), True
 
     def pause_schedule(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
         """Pause it for this reason, or (``None``) let it go on. ``at``: since when. Raises ``RunNotFound``."""
         with self._db.writing() as conn:
             row = needed_row(conn, schedule, name)
             if (row["paused_at"] is None) == (reason is None):
-                return _schedule(row)
+                return made(ScheduleRow, row)
             now, tell = self._clock(), list[Row]()
             values: dict[str, Any] = {"pause_reason": reason, "updated_at": now}
             values["paused_at"] = None if reason is None else at or now
@@ -115,7 +116,7 @@ class ScheduleStore(StorePart):
                 values["failures_after"] = conn.execute(newest.limit(1)).scalar_one_or_none() or 0
             conn.execute(update(schedule).where(_s.schedule_id == row["schedule_id"]).values(**values))
             append_events(conn, tell)
-            return _schedule({**row, **values})
+            return made(ScheduleRow, {**row, **values})
 
     def delete_schedule(self, name: str) -> bool:
         """Have it deleted; whether it was there. Its due times stay on record."""
@@ -141,12 +142,14 @@ class ScheduleStore(StorePart):
         """The schedule of this name, deleted ones too."""
         rows = self._rows(select(schedule).where(_s.name == name))
         # MySQL ignores spaces at the end.
-        return _schedule(rows[0]) if rows and rows[0]["name"] == name else None
+        return made(ScheduleRow, rows[0]) if rows and rows[0]["name"] == name else None
 
     def list_schedules(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[ScheduleRow]:
         """Schedules behind ``after_id``, in the order in which they were made."""
         query = select(schedule).where(_s.schedule_id > after_id).order_by(_s.schedule_id).limit(limit)
-        return [_schedule(row) for row in self._rows(query if deleted else query.where(_s.deleted_at.is_(None)))]
+        if not deleted:
+            query = query.where(_s.deleted_at.is_(None))
+        return [made(ScheduleRow, row) for row in self._rows(query)]
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
         """Count the schedules; ``untold`` counts those changed before then of which Temporal was not told."""
@@ -378,7 +381,3 @@ class ScheduleStore(StorePart):
         if decision is not None:
             query = query.where(_d.decision == decision.value)
         return [due_row(row, row["name"]) for row in self._rows(query.order_by(_d.due_at.desc()).limit(limit))]
-
-
-def _schedule(row: Row) -> ScheduleRow:
-    return made(ScheduleRow, row)
