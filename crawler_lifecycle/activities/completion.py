@@ -28,9 +28,8 @@ from .shared import alive, beating, push_event, send_event, telling
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
-    from crawler_lifecycle.store.runs.completion import CompletionStore
+    from crawler_lifecycle.store.runs.completion import CompletionStore, ExportStore
     from crawler_lifecycle.store.runs.deployment import DeploymentStore
-    from crawler_lifecycle.store.runs.exports import ExportStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 

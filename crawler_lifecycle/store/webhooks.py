@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.webhooks.definition import (
 )
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.ports.webhooks import Tried, WaitingEvents, WebhookDelivery, WebhookRow
-from crawler_lifecycle.store.base.outbox import insert_event, outbox_counter, outbox_delivery, outbox_event
+from crawler_lifecycle.store.base.outbox import facts, insert_event, outbox_counter, outbox_delivery, outbox_event
 from crawler_lifecycle.store.base.rows import Row, definition_of, locked_row, made, needed_row
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, Words, new_table
@@ -139,7 +139,7 @@ class WebhookStore(StorePart):
                 new["follower"] = None
             conn.execute(update(webhook).where(_w.webhook_id == row["webhook_id"]).values(**new))
             if reason is not None:
-                told = {"reason": reason[:_TOLD_MAX], "failing_since": _text(row["failing_since"])}
+                told = {"reason": reason[:_TOLD_MAX], **facts(row, "failing_since")}
                 _tell(conn, row, EVENT_WEBHOOK_PAUSED, now, told)
             return made(WebhookRow, {**row, **new})
 
@@ -356,7 +356,3 @@ def _note(conn: Connection, sink: str, tried: Sequence[Tried], now: datetime) ->
             new.append({"seq": seq, "sink": sink, "tries": 1, **values})
     if new:
         conn.execute(insert(outbox_delivery), new)
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

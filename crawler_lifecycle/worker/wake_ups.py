@@ -21,7 +21,7 @@ from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.wake_ups import Wake, Wakes
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.looks import ObserverHealth
-from crawler_lifecycle.store.runs.wake_ups import WakeUpStore
+from crawler_lifecycle.store.runs.reads import WakeUpStore
 
 #: Seconds that an observer leaves to each one that was there before it. A look is on record by then, as a rule.
 STAGGER_S = 0.5

@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from crawler_lifecycle.domain.errors import NotInThisState, StoreUnavailable
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.ports.runs import Owner
-from crawler_lifecycle.store import current_version, head_version, open_store, read_schema, upgrade
+from crawler_lifecycle.store import head_version, open_store, read_schema, upgrade
 from crawler_lifecycle.store.engine import open_engine, parse_url
 from crawler_lifecycle.store.migrations import schema_version as schema
 from crawler_lifecycle.store.tables import metadata
@@ -53,7 +53,7 @@ def test_a_released_schema_moves_no_more_with_the_tables() -> None:
 def test_upgrade_twice(empty_url: str) -> None:
     upgrade(empty_url)
     upgrade(empty_url)
-    assert current_version(empty_url) == head_version() == "0001"
+    assert read_schema(empty_url).version == head_version() == "0001"
 
 
 def test_an_upgrade_that_was_cut_off_goes_on(empty_url: str) -> None:
@@ -136,7 +136,7 @@ upgrade(sys.argv[1])
     for process in processes:
         _, errors = process.communicate(timeout=150)
         assert (process.returncode, errors.decode()[-2000:]) == (0, "")
-    assert current_version(empty_url) == head_version()
+    assert read_schema(empty_url).version == head_version()
 
 
 def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
@@ -151,7 +151,7 @@ def test_ping_names_versions_and_the_cure(empty_url: str) -> None:
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(empty_url)
-    assert current_version(empty_url) == "0999", "what a newer version made stays as it is"
+    assert read_schema(empty_url).version == "0999", "what a newer version made stays as it is"
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE alembic_version"))
         connection.execute(sa.text("DROP TABLE cancellation_log"))

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, event_key
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.store.events import EventStore
-from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.completion import ExportStore
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.problems import Problem, unavailable

@@ -13,7 +13,7 @@ from crawler_lifecycle.ports.cluster import LiveFiles
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import RunRow, TaskRef
-from crawler_lifecycle.store.runs.exports import ExportStore
+from crawler_lifecycle.store.runs.completion import ExportStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .archived import ArchivedFiles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -22,7 +23,7 @@ from sqlalchemy import (
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.columns import Json, Key, Long, UtcTime, new_table
 
-from .rows import made
+from .rows import Row, made
 
 outbox_counter = new_table(
     "outbox_counter",
@@ -74,3 +75,8 @@ def insert_event(conn: Connection, row: Mapping[str, Any]) -> Event:
     whole = {"seq": conn.execute(select(outbox_counter.c.seq)).scalar_one(), **row}
     conn.execute(insert(outbox_event).values(**whole))
     return made(Event, whole)
+
+
+def facts(row: Row, *names: str) -> dict[str, Any]:
+    """Columns of a row for the body of an event: times as text."""
+    return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}

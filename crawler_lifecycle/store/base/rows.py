@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import RowUnreadable, RunNotFound
@@ -32,6 +32,11 @@ def made(kind: type[T], row: Row, /, **given: Any) -> T:
     """A value whose fields are the columns of the same names, but those that are given."""
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
+
+
+def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
+    """Filters: each column with its value, those without a value left out."""
+    return [column == value for column, value in pairs if value is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class ManagerDecisions(ManagerPart):
     def facts(self, fence: ManagerFence, ends: int) -> Facts:
         """The facts that a cycle begins with; at most ``ends`` ended jobs, by the start of their runs. Jobs whose run a
         person resumed hold a slot again."""
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             _reopen(unit)
             row, i = unit.row, manager_item.c
             found = _ended(unit, ends + 1)
@@ -89,7 +89,7 @@ class ManagerDecisions(ManagerPart):
         since its facts were read. With ``over`` the row's ``error`` becomes that of the decision, ``None`` too: it says
         how the manager ends.
         """
-        with self._manager(fence.manager_id, fence) as unit:
+        with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
             resumed += _hook(unit, decision.hooked)
             hooks_failed(unit, [one.item_id for one in decision.failed])

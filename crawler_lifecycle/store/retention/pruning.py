@@ -49,7 +49,7 @@ from crawler_lifecycle.store.runs.tables import (
     task_observation,
     task_stats,
 )
-from crawler_lifecycle.store.schedules.due_lines import BEGINS, OVER, status_column
+from crawler_lifecycle.store.schedules.firings import BEGINS, OVER, status_column
 from crawler_lifecycle.store.schedules.tables import schedule_due
 
 #: The key of the last row of a chunk; the second number counts only where a key has two.

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.ports.looks import Correction, CorrectionRow, CorrectionSummary, CorrectionTotal
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.bulk import chunks
-from crawler_lifecycle.store.base.rows import Row, made
+from crawler_lifecycle.store.base.rows import Row, made, wanted
 from crawler_lifecycle.store.columns import storable
 
 from .rows import compact
@@ -77,13 +77,10 @@ class CorrectionStore(RunPart):
         """Corrections of one run, or of all, oldest first; of one kind, when it is given. With ``before_id`` those that
         were made before that one, newest first."""
         key = correction.c.id
-        query = select(correction).where(key > after_id)
+        given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
+        query = select(correction).where(key > after_id, *given)
         if before_id is not None:
             query = query.where(key < before_id)
-        if run_id is not None:
-            query = query.where(correction.c.run_id == run_id)
-        if kind is not None:
-            query = query.where(correction.c.kind == kind)
         with self._db.reading() as conn:
             rows = conn.execute(query.order_by(key if before_id is None else key.desc()).limit(limit)).mappings()
             return [made(CorrectionRow, row) for row in rows]
@@ -113,14 +110,14 @@ def _check(one: Correction, found_by: str) -> None:
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
     """The tasks that are named, by id. Raises ``InvalidRequest`` for one that is not the run's."""
     t = task_history.c
-    wanted = sorted({one.task_id for one in corrections if one.task_id is not None})
+    named = sorted({one.task_id for one in corrections if one.task_id is not None})
     found: dict[int, Row] = {}
-    for chunk in chunks(wanted):
+    for chunk in chunks(named):
         query = select(t.task_id, t.attempt, t.status, t.status_since).where(
             t.run_id == unit.run_id, t.task_id.in_(chunk)
         )
         found |= {row["task_id"]: row for row in unit.conn.execute(query).mappings()}
-    missing = [task_id for task_id in wanted if task_id not in found]
+    missing = [task_id for task_id in named if task_id not in found]
     if missing:
         raise InvalidRequest(f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks")
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.bounds import check_request_id
 from crawler_lifecycle.domain.errors import (
@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.names import PROPERTY_FORMER_OWNER
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, Stage
 from crawler_lifecycle.domain.schedules.definition import schedule_of
 from crawler_lifecycle.ports.runs import Owner, RunHandle, RunRow
+from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
@@ -241,14 +242,9 @@ class InitiationStore(RunPart):
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
         """Write one property of an attempt; a second value under the same name replaces the first."""
-        p = history_property.c
         with self._unit(run_id) as unit:
-            key = (p.run_id == run_id, p.attempt == attempt, p.name == name)
-            if unit.conn.execute(select(p.id).where(*key)).one_or_none() is None:
-                new = {"run_id": run_id, "attempt": attempt, "name": name, "value": value}
-                unit.conn.execute(insert(history_property).values(**new))
-            else:
-                unit.conn.execute(update(history_property).where(*key).values(value=value))
+            key = {"run_id": run_id, "attempt": attempt, "name": name}
+            put_row(unit.conn, history_property, key, {"value": value})
 
 
 def _check_rerun(unit: Unit, request: RunRequest) -> None:

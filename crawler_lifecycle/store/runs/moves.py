@@ -58,11 +58,6 @@ class Move:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _stage(unit: Unit, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows, all of the same columns, into the worktable."""
-    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
-
-
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
 _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
 
@@ -189,7 +184,7 @@ def update_tasks(
     """
     if not rows:
         return 0
-    _stage(unit, rows)
+    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     return _apply(unit, replace, fill, nulls)
 
 
@@ -205,7 +200,11 @@ def move_tasks(
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
         return 0
-    _stage(unit, [_row(unit, move) for move in wanted.values()])
+    rows = []
+    for move in wanted.values():
+        when, lag = move.cluster_time or unit.now, untrue_ms(unit.now, move.cluster_time)
+        rows.append(_row(move, status_since=when, ended_at=when if move.after.terminal else None, lag_ms=lag))
+    insert_mappings(unit.conn, task_change, rows, run_id=unit.run_id)
     with _remembered(unit):
         moved = _tell_all(unit, "task_change", source)
         columns = ("status", "status_since", *replace)
@@ -258,7 +257,12 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
     for chunk in chunks(sorted(kept)):
         unit.conn.execute(delete(task_finding).where(c.run_id == unit.run_id, c.task_id.in_(chunk)))
     found = [_still(move, kept.get(move.task_id)) for move in moves if task_may_become(move.before, move.after)]
-    insert_mappings(unit.conn, task_finding, [_staged(unit, move) for move in found])
+    insert_mappings(
+        unit.conn,
+        task_finding,
+        [_row(move, terminal=move.after.terminal, vouched_at=move.vouched_at) for move in found],
+        run_id=unit.run_id,
+    )
 
 
 def _still(move: Move, earlier: Row | None) -> Move:
@@ -282,36 +286,8 @@ def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Seque
         unit.changed = True
 
 
-def _staged(unit: Unit, move: Move) -> dict[str, Any]:
-    return {
-        "run_id": unit.run_id,
-        "task_id": move.task_id,
-        "believed": move.before.value,
-        "terminal": move.after.terminal,
-        "cluster_time": move.cluster_time,
-        "correction": move.correction,
-        "vouched_at": move.vouched_at,
-        "evidence": move.evidence,
-        "status": move.after.value,
-        "outcome": move.outcome,
-        "cause": move.cause,
-        **move.values,
-    }
-
-
-def _row(unit: Unit, move: Move) -> dict[str, Any]:
-    when = move.cluster_time or unit.now
-    return {
-        "task_id": move.task_id,
-        "believed": move.before.value,
-        "status": move.after.value,
-        "status_since": when,
-        "outcome": move.outcome,
-        "cause": move.cause,
-        "ended_at": when if move.after.terminal else None,
-        "cluster_time": move.cluster_time,
-        "lag_ms": untrue_ms(unit.now, move.cluster_time),
-        "correction": move.correction,
-        "evidence": move.evidence,
-        **move.values,
-    }
+def _row(move: Move, **more: Any) -> dict[str, Any]:
+    """The row of a worktable."""
+    told = {name: getattr(move, name) for name in ("task_id", "cluster_time", "outcome", "cause", "correction")}
+    states = {"believed": move.before.value, "status": move.after.value, "evidence": move.evidence}
+    return {**told, **states, **move.values, **more}

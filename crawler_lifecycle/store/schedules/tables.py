@@ -1,4 +1,4 @@
-"""Tables of schedules, their due times, and webhooks."""
+"""Tables of schedules and their firings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ schedule = new_table(
     Column("requested_by", Words(255)),
     Column("paused_at", UtcTime),
     Column("pause_reason", Long),
-    # Failures of lines up to this one no longer pause it.
+    # Failures of firings up to this one no longer pause it.
     Column("failures_after", BigInteger, nullable=False),
-    # Each due time before has its line.
+    # Each due time before has its firing.
     Column("checked_until", UtcTime, nullable=False),
     Column("trouble", Long),
     Column("created_at", UtcTime, nullable=False),
