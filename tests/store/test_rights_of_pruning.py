@@ -60,8 +60,7 @@ def address(server: SqlServer) -> Iterator[str]:
 def _leave(store: Store, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
     world = World(store, clock)
-    fence = world.deployed(name, tasks=2)
-    world.execute(fence)
+    fence = world.executing(name, tasks=2)
     store.looks.save_details(
         fence,
         [

@@ -74,13 +74,6 @@ def test_what_waits_comes_to_nothing_with_its_schedule_also_where_it_is_made_ane
     assert (line.decision, line.reason, again.revision) == ("started", None, 2)
 
 
-def test_two_that_make_the_same_name_at_once_make_one(store: Store) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda n: made(store, every_s=60 + n % 2), range(16)))
-    assert len({row.schedule_id for row in rows}) == 1
-    assert len(store.schedules.list_schedules(deleted=True)) == 1
-
-
 def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) -> None:
     made(store)
     with ThreadPoolExecutor(8) as pool:
@@ -104,8 +97,7 @@ def test_what_overlaps_is_judged_by_the_verdict(
     s = store.schedules
     made(store, overlap=overlap)
     first = due(store, clock.now)
-    fence = world.deployed()
-    world.execute(fence)
+    fence = world.executing()
     s.due_begun(first.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     clock.forward(60)
     second = due(store, clock.now)
@@ -222,10 +214,8 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     changed = made(store, every_s=3600, overlap="allow")
     times = [start + timedelta(seconds=60 * n) for n in range(1, 4)]
     lines = s.list_due(row.schedule_id)
-    assert [(one.due_at, one.decision, one.revision) for one in lines] == [
-        (times[1], Decision.MISSED, 1),
-        (times[0], Decision.MISSED, 1),
-    ]
+    expected = [(times[1], Decision.MISSED, 1), (times[0], Decision.MISSED, 1)]
+    assert [(one.due_at, one.decision, one.revision) for one in lines] == expected
     clock.forward(60)
     late = s.decide_due("nightly", times[0], row.revision)
     assert late is not None

@@ -23,8 +23,7 @@ def events(world: World, type: str) -> list[Event]:
 
 
 def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
-    fence = world.deployed(tasks=30)
-    world.execute(fence)
+    fence = world.executing(tasks=30)
     world.clock.forward(3600)
     tasks = world.store.looks.found_state(fence).tasks
     killed = End(exit_code=137, signal=9, finished_at=START)
@@ -36,10 +35,8 @@ def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
     assert (event.run_id, event.body["crawler"], event.body["count"]) == (fence.run_id, "services", len(written))
     assert len(written) == 30
     assert [one["id"] for one in shown] == [one.id for one in written[:20]]
-    assert (shown[0]["kind"], shown[0]["truth_since"]) == (
-        written[0].kind,
-        written[0].truth_since.isoformat() if written[0].truth_since else None,
-    )
+    expected = (written[0].kind, written[0].truth_since.isoformat() if written[0].truth_since else None)
+    assert (shown[0]["kind"], shown[0]["truth_since"]) == expected
 
 
 def test_what_an_audit_found_untrue_is_told_once(world: World) -> None:
