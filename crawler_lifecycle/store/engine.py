@@ -51,7 +51,7 @@ _SQL_MODE = "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION
 _READ_ONLY = (1290, 1792, 1836)
 #: A table or column that this build expects is not there.
 _NO_SUCH_THING = (1054, 1146)
-#: What MySQL and MariaDB say of themselves: rights, connections, locks, room, states. All their other texts may quote
+#: What MySQL and MariaDB say of themselves: rights, connections, locks, disks, states. All their other texts may quote
 #: values of rows ("Duplicate entry 'x' for key", "Incorrect datetime value: 'x'"). The client's own begin at 2000.
 _OF_ITSELF = frozenset(
     {

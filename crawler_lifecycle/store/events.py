@@ -1,4 +1,4 @@
-"""The outbox: events, and their deliveries."""
+"""The outbox: events, their deliveries, and incidents of runs that no status tells."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class WebhookStore(StorePart):
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
         """Be the one who delivers; ``None``: it was deleted, or never was. Again: nothing more.
 
-        Raises ``RowUnreadable`` for a definition that another hand spoilt.
+        Raises ``RowUnreadable`` for a definition that a manual edit spoilt.
         """
         with self._db.writing() as conn:
             row = locked_row(conn, webhook, name)

@@ -187,7 +187,7 @@ class RowUnit(ABC):
         name, row = self.table.name, self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # There it is when this attempt went on after its end: by a command, or another hand set its state back.
+        # It is there when this attempt went on after its end: by a command, or by a manual edit of its state.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 

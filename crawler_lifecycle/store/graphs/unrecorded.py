@@ -67,7 +67,7 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
         try:
             check_job("step", StepKind.MANAGER, job)
         except InvalidRequest:
-            continue  # another hand wrote it: no manager was begun of that
+            continue  # a manual edit: no manager was begun of that
         asked[step_manager(graph["graph_uid"], row["number"], job)] = row["number"]
     for chunk in chunks(sorted(asked), _NAMES):
         named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))

@@ -240,12 +240,12 @@ def _allowed(unit: ManagerUnit, picked: Sequence[Picked], resumed: int) -> tuple
     ``resumed``: jobs that hold slots again, which the class could not count under its caps; it decides anew.
     """
     row = unit.row
-    room = len(picked)
+    free = len(picked)
     if resumed or row["stop_requested_at"] is not None or row["paused"] or unit.status.terminal:
-        room = 0
+        free = 0
     elif row["cap"] is not None:
-        room = max(min(room, row["cap"] - unit.live), 0)
-    return picked[:room], len(picked) - room
+        free = max(min(free, row["cap"] - unit.live), 0)
+    return picked[:free], len(picked) - free
 
 
 def _add(unit: ManagerUnit, added: Sequence[Added], picks: Mapping[int, Picked]) -> int:

@@ -26,7 +26,7 @@ from crawler_lifecycle.store.base.bulk import put_row
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.base.unit import NO_STOP, stop_of
 
-from .additions import check_room, insert_tasks
+from .additions import check_capacity, insert_tasks
 from .moves import forget_staged
 from .rows import distinct_tags, request_hash, run_handle, run_row, stored_request, work_hash
 from .tables import history_property, run_history, run_tag
@@ -66,7 +66,7 @@ def _task_args(
     if task_args is not None:
         if not task_args:
             raise InvalidRequest("tasks: [] is not allowed; give at least one task, or leave it out")
-        check_room(0, len(task_args))
+        check_capacity(0, len(task_args))
         return task_args
     return None if request.tasks is None else [task.args for task in request.tasks]
 

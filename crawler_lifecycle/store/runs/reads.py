@@ -1,4 +1,4 @@
-"""Queries of runs, their timelines and deliveries."""
+"""Queries of runs, of their timelines, and of runs that wait for a start, a signal or a look."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class RunReader(RunPart):
         """Rows among these, at most ``ROWS_MAX``, that have changed since they were read, as they are now.
 
         One statement, which reads nothing of a row that cannot change: for lists that stay on a screen. A run that is
-        no longer there is left out; what another hand changes of a request is not seen.
+        no longer there is left out; a manual edit of a request is not seen.
         """
         before = {row.run_id: row for row in known}
         if len(before) > ROWS_MAX:

@@ -71,7 +71,7 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # Whoever takes a run over changes both. Another hand changed one: the writer goes on once that is mended.
+        # A takeover changes both. A manual edit changed one: the writer goes on once that is mended.
         column, value = ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
         fault = Fault(column, run[column], f"no takeover wrote it: set it back to {value!r}")
         raise RowEdited(f"{text}. {where(run_history, run)}: {fault}")
