@@ -74,13 +74,11 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
 
     def told() -> tuple[bool, bool, bool]:
         run = store.audits.ended_run(fence.run_id)
-        assert run is not None
         assert run == store.audits.ended_runs(run.ended_at)[0]
         return run.event_delivered, run.pushes_delivered, run.exported
 
     assert told() == (False, False, False)
     event = store.events.find_event(event_key(fence.run, 1, EVENT_RUN_ENDED))
-    assert event is not None
     store.events.record_delivery(event.seq, "bus", "away")
     store.exports.record_export(fence, "failed", None, "full")
     assert told() == (False, False, False)

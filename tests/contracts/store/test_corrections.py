@@ -74,10 +74,10 @@ def test_sweeps_at_once_write_it_once(world: World) -> None:
 def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
     fence, _ = ended(world)
     seq = world.store.events.last_event_seq()
-    world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE])
+    world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, believed="LOST")])
     made, event = world.store.events.events_after(seq)
     assert (event.type, event.body["status"]) == ("run.changed", "FAILED")
-    assert (made.type, made.body["count"]) == ("correction.made", 1)
+    assert (made.type, made.body["count"]) == ("correction.made", 2)
 
 
 @pytest.mark.parametrize(

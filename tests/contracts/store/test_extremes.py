@@ -57,7 +57,6 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
         word = read_summary(json.dumps(said(n)))
         line = json.dumps({"crawl_progress": {**said(n), "updated_at": TIMES[n % len(TIMES)]}}).encode()
         progress = last_progress(line)
-        assert progress is not None
         end = End(word.exit, word.signal, "Error", word.message, word.progress.at, word.finish_reason)
         ends.append(
             seen(

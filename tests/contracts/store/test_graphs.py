@@ -111,7 +111,6 @@ def test_graphs_are_found_and_listed(world: World) -> None:
     assert len(set(ids)) == 4
     for key, graph_id in zip(("a", "A", "ä", "ü/…"), ids, strict=True):
         row = graphs.find_graph(key)
-        assert row is not None
         assert (row.graph_id, row) == (graph_id, graphs.get_graph(graph_id))
     assert [row.graph_id for row in graphs.list_graphs(ids[3], 2)] == [ids[2], ids[1]]
     assert [row.counts for row in graphs.list_graphs(states=[GraphState.EXECUTING])] == [{S.AVAILABLE: 1}] * 4

@@ -63,7 +63,6 @@ def _end_manager(world: World) -> None:
 
 def _end_graph(world: World) -> None:
     row = world.store.graphs.find_graph("g0")
-    assert row is not None
     graph = Graphed.claimed(world, row.graph_id, Owner("graph/g0", "chain-again"))
     graph.execute()
     world.store.graphs.end_graph(graph.fence, None)

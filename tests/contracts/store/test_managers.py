@@ -371,7 +371,6 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
     managed.pick(4, JobState.QUEUED)
     [one, *_] = managers.starting_jobs(managed.fence)
     before = managers.job_metadata(managed.id, one.key)
-    assert before is not None
     assert (before["state"], before["key"], before["spider_args"]) == ("pending", one.key, {"n": "1"})
     runs = managed.begin()
     for fence in runs[:3]:
@@ -379,7 +378,6 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
         world.finish(fence)
     told = managers.job_metadata(managed.id, one.key)
     assert told == managers.job_metadata(managed.id, str(runs[0].run_id))
-    assert told is not None
     assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == ("finished", "finished", 2, "7")
     assert (told["key"], told["items"], told["scrapystats"]["item_scraped_count"]) == (str(runs[0].run_id), 5, 5)
     stranger = world.run("stranger")

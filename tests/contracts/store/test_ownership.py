@@ -88,7 +88,6 @@ def test_create_twice_by_the_same_owner(world: World) -> None:
     assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (1, False, False, None, False)
     assert first.request == replace(request(requested_by="ann"), request_id="r1")
     row = world.store.runs.find_run("r1")
-    assert row is not None
     assert (row.owner_workflow_id, row.owner_run_id) == (OWNER.workflow_id, OWNER.first_run_id)
 
 

@@ -104,7 +104,6 @@ def test_what_overlaps_is_judged_by_the_verdict(
     assert second.decision is decision
     previous = s.previous_target(second.due_id)
     if decision is Decision.QUEUED:
-        assert previous is not None
         assert previous.live
         assert previous.target == TargetRef(TargetKind.RUN, fence.run_id)
         [left] = s.due_to_begin(clock.now + timedelta(seconds=1))
@@ -142,7 +141,6 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(store: Stor
     assert not s.give_way(later[0].due_id)
     assert s.get_due(second.due_id).decision is Decision.SKIPPED_OVERLAP
     waits_for = s.previous_target(later[0].due_id)
-    assert waits_for is not None
     assert (waits_for.live, waits_for.target) == (True, TargetRef(TargetKind.RUN, fence.run_id)), "still for its proof"
     asked = s.ask_due("nightly", [times[2]], "ann", "backfilled by ann")[0]
     clock.now = times[4]
@@ -198,7 +196,6 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
     assert lines == dict(zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True))
     now = s.get_schedule("nightly")
-    assert now is not None
     assert now.checked_until == clock.now, "a pause ends when all it held back is on record"
     assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
     assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, "Temporal fired after all, behind the first"
@@ -218,7 +215,6 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     assert [(one.due_at, one.decision, one.revision) for one in lines] == expected
     clock.forward(60)
     late = s.decide_due("nightly", times[0], row.revision)
-    assert late is not None
     assert (late.due_id, late.decision, late.revision) == (lines[1].due_id, Decision.STARTED, 2)
     assert s.decide_due("nightly", times[2], row.revision) is None, "not due any more"
     assert s.decide_due("nightly", times[2]) is None, "whoever starts the workflow by hand"
@@ -241,7 +237,6 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert line.decision is Decision.PAUSED
     assert "the last 2 failed" in str(line.reason)
     row = s.get_schedule("nightly")
-    assert row is not None
     assert row.paused_at == clock.now
     assert row.pause_reason == line.reason
     assert s.pause_schedule("nightly", None).paused_at is None
@@ -249,7 +244,6 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(store: Store, wo
     assert due(store, clock.now).decision is Decision.STARTED
     s.told_schedule(row.schedule_id, row.revision, trouble="it was deleted there", ended_at=clock.now)
     row = s.get_schedule("nightly")
-    assert row is not None
     assert row.told == row.revision
     assert row.ended_at == clock.now
 

@@ -268,13 +268,6 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
     assert world.row(fence).pages == 40
 
 
-def test_rerun_runs_everything_again(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.finish(fence)
-    world.resume(fence, rerun=True)
-    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 2}
-
-
 def test_what_still_executes_is_adopted_and_not_run_again_when_it_ends(world: World) -> None:
     fence = world.executing(tasks=2)
     second = world.resume(fence)
@@ -399,7 +392,6 @@ def test_the_verdict_and_its_event_are_one(world: World) -> None:
     assert world.store.events.find_event(key) is None
     row = world.finish(fence)
     event = world.store.events.find_event(key)
-    assert event is not None
     assert (event.body["status"], event.body["outcome"]) == (row.status, row.outcome)
     assert event.body["supporting_files"] == f"{fence.run}/1/supporting-files.zip"
     assert event.body["ended_at"] == row.ended_at.isoformat()

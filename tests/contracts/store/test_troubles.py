@@ -7,11 +7,9 @@ from datetime import timedelta
 
 from sqlalchemy import update
 
-from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_BLOCKED, EVENT_RUN_STALE, workflow_id
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports.looks import Correction
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.contracts.store.test_overdue import executing
@@ -37,14 +35,6 @@ def test_what_a_look_found_untrue_is_one_event(world: World) -> None:
     assert [one["id"] for one in shown] == [one.id for one in written[:20]]
     expected = (written[0].kind, written[0].truth_since.isoformat() if written[0].truth_since else None)
     assert (shown[0]["kind"], shown[0]["truth_since"]) == expected
-
-
-def test_what_an_audit_found_untrue_is_told_once(world: World) -> None:
-    fence = executing(world, "r1")
-    wrong = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING")
-    world.store.corrections.record_corrections(fence.run_id, [wrong, replace(wrong, believed="LOST")])
-    world.store.corrections.record_corrections(fence.run_id, [wrong])
-    assert [one.body["count"] for one in events(world, EVENT_CORRECTION_MADE)] == [2]
 
 
 def test_an_overdue_look_is_told_once_and_the_next_one_again(world: World) -> None:

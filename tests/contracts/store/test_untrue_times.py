@@ -66,30 +66,24 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     assert (row.believed, row.truth_since, row.lag_ms) == ("STOPPING", early, 10_000)
 
 
-def test_what_vanished_was_untrue_since_a_look_last_saw_it(world: World) -> None:
+@pytest.mark.parametrize(
+    ("looks", "lag_ms"),
+    [
+        ([(60, Phase.EXECUTING), (90, Phase.GONE)], 90_000),
+        # Where the proof of an absence takes two looks, the first of them is no sight of the task.
+        ([(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)], 135_000),
+        # One that is seen again was never gone.
+        ([(60, Phase.ABSENT), (60, Phase.EXECUTING), (30, Phase.GONE)], 30_000),
+    ],
+)
+def test_what_vanished_was_untrue_since_a_look_last_saw_it(
+    world: World, looks: list[tuple[float, Phase]], lag_ms: int
+) -> None:
     fence = world.executing(tasks=1)
-    looked(world, fence, 60, Phase.EXECUTING, uid="uid-1-0")
-    looked(world, fence, 90, Phase.GONE, uid="uid-1-0")
+    for after, phase in looks:
+        looked(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
     row = only(world, fence)
-    assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, 90_000)
-
-
-def test_a_look_that_did_not_see_it_vouches_for_nothing(world: World) -> None:
-    """Where the proof of an absence takes two looks, the first of them is no sight of the task."""
-    fence = world.executing(tasks=1)
-    looked(world, fence, 60, Phase.EXECUTING, uid="uid-1-0")
-    for _ in range(2):
-        looked(world, fence, 45, Phase.ABSENT)
-    looked(world, fence, 45, Phase.GONE, uid="uid-1-0")
-    assert only(world, fence).lag_ms == 135_000
-
-
-def test_one_that_is_seen_again_was_never_gone(world: World) -> None:
-    fence = world.executing(tasks=1)
-    looked(world, fence, 60, Phase.ABSENT)
-    looked(world, fence, 60, Phase.EXECUTING, uid="uid-1-0")
-    looked(world, fence, 30, Phase.GONE, uid="uid-1-0")
-    assert only(world, fence).lag_ms == 30_000
+    assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, lag_ms)
 
 
 @pytest.mark.parametrize("missed", [0, 1])
