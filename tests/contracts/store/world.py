@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopI
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, TaskStatus, reconcile
 from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
 from crawler_lifecycle.ports.runs import Deployed, Fence, Owner, RunRow
-from crawler_lifecycle.store import Store, open_store
+from crawler_lifecycle.store import Store, open_store, sqlite_file
 from tests.support.databases import make_tables
 
 START = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -25,6 +25,8 @@ OTHER = Owner("crawl/services/other", "chain-2")
 @contextmanager
 def opened(url: str, **options: Any) -> Iterator[Store]:
     """A store on this database, which gets its tables."""
+    if file := sqlite_file(url):
+        file.parent.mkdir(exist_ok=True)
     make_tables(url)
     with closing(open_store(url, **options)) as store:
         yield store
