@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-from .manifest import identity_of, job_for, name_of, secret_for, spec_hash
+from .manifest import identity_of, job_for, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,6 @@ class _Answered(Exception):
         self.state = state
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class KubernetesDeployer:
     """Puts tasks onto a cluster as Jobs of one namespace. Implements ``Deployer``; thread-safe.
 
@@ -78,7 +74,7 @@ class KubernetesDeployer:
         settings: ClusterSettings,
         *,
         task_environment: TaskEnvironment | None = None,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._settings = settings
@@ -128,15 +124,7 @@ class KubernetesDeployer:
         given = {} if self._task_environment is None else dict(self._task_environment(deployment, task))
         secret = {key: value for key, value in given.items() if key not in PUBLIC}
         public = {key: value for key, value in given.items() if key in PUBLIC}
-        try:
-            ours = _Ours(
-                deployment.run,
-                name_of(deployment, task),
-                identity_of(deployment, crawler, task),
-                spec_hash(deployment, crawler, task),
-            )
-        except InvalidRequest as why:  # no Job of any try can have this name or these labels
-            return Deployed(task.index, "refused", name, reason=str(why))
+        ours = _Ours(deployment.run, name, identity_of(deployment, crawler, task), spec_hash(deployment, crawler, task))
 
         def wanted() -> Mapping[str, Any]:
             return job_for(deployment, crawler, task, self._settings, public=public, secret_names=sorted(secret))
@@ -177,14 +165,14 @@ class KubernetesDeployer:
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
-                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
-                return self._found(ours, expired), "existing"
+                why = f"the deployment call expired at {expires_at.isoformat()}"
+                return self._found(ours, DeploymentExpired(why)), "existing"
             except Refused as error:
                 # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
                 # created, and that may even be what uses the quota up. While that try has no answer, the Job may
                 # come later than this look.
-                told = self._refused(error)
-                return self._found(ours, unanswered or told), "existing"
+                answered = self._refused(error)
+                return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
                 if error.reason != "AlreadyExists":
                     raise
@@ -250,9 +238,7 @@ class KubernetesDeployer:
             if "exceeded quota" in words:
                 return _Answered("deferred", f"the namespace's quota is used up: {words}")
             if "NamespaceTerminating" in error.causes or "is being terminated" in words:
-                namespace = self._api.namespace
-                text = f"the namespace {namespace} is being deleted: {words}"
-                return _Answered("deferred", text)
+                return _Answered("deferred", f"the namespace {self._api.namespace} is being deleted: {words}")
         if error.status in (413, 422) or (error.status in (400, 403) and _DENIED.search(words)):
             return _Answered("refused", f"the cluster does not take this Job: {words}")
         if error.status == 400 and error.reason == "BadRequest":
@@ -285,10 +271,10 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
     Asked of the server, without making it. ``None`` for a Job without a queue, and where the server would not make it
     at all. Raises ``ApiError``.
     """
-    queue = job["metadata"]["labels"].get(labels.QUEUE)
+    if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
+        return None
     try:
-        answer = api.post(api.jobs_path(), job, dry_run=True) if queue is not None else None
-        other = decode(Job, answer).other_controller if answer is not None else None
+        other = decode(Job, api.post(api.jobs_path(), job, dry_run=True)).other_controller
     except Refused:
         return None
     if other is None:
