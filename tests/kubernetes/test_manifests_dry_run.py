@@ -51,7 +51,7 @@ class Place:
         return f"/api/v1/namespaces/{self.namespace}"
 
     def api(self, kubeconfig: Path | None = None) -> Api:
-        api = Api.connect(kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
+        api = Api(kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
         self.opened.append(api)
         return api
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
@@ -28,7 +29,7 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deletion import Deletion
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.looks import Look
-from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
+from crawler_lifecycle.ports.runs import TaskRef
 
 from .looks.details import DetailReader, LogTails
 from .looks.explanations import Events, read_events, with_namespace
@@ -72,6 +73,7 @@ class KubernetesCluster:
         self.details = DetailReader(api, self._tails).read
         self.stop, self.kill = deletion.stop, deletion.kill
         self.inventory = Inventory(api, clock).page
+        self.task_records = partial(task_records, api)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """One observation of each task, in their order. Raises ``ApiError``.
@@ -124,10 +126,6 @@ class KubernetesCluster:
         if others := set(beside) - {place}:
             CurrentNamespace(self._api).gone_for_good(others)
         return place
-
-    def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Return what the run's Jobs know of its tasks. Raises ``ApiError``."""
-        return task_records(self._api, run)
 
 
 def _read_one(run: RunRef, one: TaskObjects, events: Events, now: datetime, read_at: datetime) -> Observation:
@@ -205,12 +203,9 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
 
 def _second_look_s(found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime) -> float | None:
     """Seconds after which a second look can prove that a task is gone; ``None`` when there is nothing to prove."""
-    waits = [_again_s(its.task, one, now) for its, one in zip(found, seen, strict=True)]
-    return min((wait for wait in waits if wait is not None), default=None)
-
-
-def _again_s(task: TaskRef, seen: Observation, now: datetime) -> float | None:
-    if seen.phase is not Phase.ABSENT or task.uid is None:
-        return None
-    passed = (now - task.missed_at).total_seconds() if task.missed_at is not None else 0.0
-    return max(1.0, PROOF_S - passed + 0.1)
+    missed = [
+        its.task.missed_at or now
+        for its, one in zip(found, seen, strict=True)
+        if one.phase is Phase.ABSENT and its.task.uid is not None
+    ]
+    return max(1.0, PROOF_S - (now - min(missed)).total_seconds() + 0.1) if missed else None

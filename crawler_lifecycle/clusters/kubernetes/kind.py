@@ -87,4 +87,4 @@ def api_of(c: ClusterSettings) -> Api:
 def _api(kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float) -> Api:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
-    return Api.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)
+    return Api(kubeconfig=kubeconfig, context=context, namespace=namespace, connect_s=connect_s, read_s=read_s)

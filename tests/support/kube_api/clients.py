@@ -23,7 +23,7 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
     options = {"kubeconfig": server.kubeconfig, "namespace": server.namespace, **more}
     if callable(options["kubeconfig"]):
         options["kubeconfig"] = options["kubeconfig"]()
-    return Api.connect(**{"connect_s": PATIENT_S, "read_s": PATIENT_S, **options})
+    return Api(**{"connect_s": PATIENT_S, "read_s": PATIENT_S, **options})
 
 
 @contextmanager
@@ -50,6 +50,6 @@ def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
 
 def kept_are_dead(api: Api) -> bool:
     """Whether the end of every connection that the client keeps has arrived here."""
-    pools = api._access.current()[0].pools.pools
+    pools = api._wire._access.current()[0].pools.pools
     kept = [conn for key in pools.keys() for conn in list(pools[key].pool.queue) if conn is not None]  # noqa: SIM118
     return not any(conn.is_connected for conn in kept)

@@ -21,9 +21,15 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, Refused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details import began, is_no_log
+from crawler_lifecycle.clusters.kubernetes.looks.details import is_no_log
 from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, deciding_pod, ended, owner_of
+from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+    began,
+    crawler_container,
+    deciding_pod,
+    ended,
+    owner_of,
+)
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
@@ -71,8 +77,8 @@ class PodLogs:
         pod = self._pod(run, task)
         if pod is None:
             return None
-        over, main = ended(pod), crawler_container(pod)
-        if main is None or not began(main):
+        over = ended(pod)
+        if not began(crawler_container(pod)):
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)

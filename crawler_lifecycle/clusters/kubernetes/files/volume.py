@@ -37,11 +37,8 @@ class VolumePlace:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-
-    @property
-    def where(self) -> str:
+        self.where = str(root)
         """The folder where it is mounted."""
-        return str(self._root)
 
     def runs(self) -> set[str]:
         """The names of folders where those of runs should be, whatever they are."""

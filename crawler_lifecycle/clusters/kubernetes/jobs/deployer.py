@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -98,9 +97,24 @@ class KubernetesDeployer:
         if len(deployment.tasks) == 1:
             # Not behind the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0])]
-        known = self._known(deployment)
-        page = _Page(lambda task: self._deploy(deployment, crawler, task, known.get(str(task.index))))
-        return page.answers([self._pool.submit(page.work, task) for task in deployment.tasks])
+        known, errors = self._known(deployment), list[LifecycleError]()
+
+        def work(task: QueuedTask) -> Deployed | None:
+            """Deploy one task; ``None`` when it failed, or was not begun because going on is pointless."""
+            if len(errors) >= PATIENCE or not all(map(_of_one_task, errors)):
+                return None
+            try:
+                return self._deploy(deployment, crawler, task, known.get(str(task.index)))
+            except (ClusterUnavailable, DeploymentExpired) as error:
+                errors.append(error)
+                return None
+
+        found = [future.result() for future in [self._pool.submit(work, task) for task in deployment.tasks]]
+        answers = [answer for answer in found if answer is not None]
+        if errors:  # an outage before an expiry
+            logger.warning("of %d tasks %d were answered for: %s", len(found), len(answers), errors[0])
+            raise next((error for error in errors if isinstance(error, ClusterUnavailable)), errors[0])
+        return answers
 
     def _known(self, deployment: Deployment) -> dict[str, Job]:
         """The Jobs of these tasks that exist, by index: to find a page by name would take two calls for each.
@@ -165,8 +179,8 @@ class KubernetesDeployer:
                 answer = self._api.post(self._api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
             except TooLate:
-                why = f"the deployment call expired at {expires_at.isoformat()}"
-                return self._found(ours, DeploymentExpired(why)), "existing"
+                expired = DeploymentExpired(f"the deployment call expired at {expires_at.isoformat()}")
+                return self._found(ours, expired), "existing"
             except Refused as error:
                 # The server refuses before it looks whether the name is taken: by a Job of ours that an earlier try
                 # created, and that may even be what uses the quota up. While that try has no answer, the Job may
@@ -283,37 +297,6 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
         f"Jobs of the queue {queue} are carried out by {other}, perhaps on another cluster, where nobody here can "
         "follow them; give the crawler a queue without MultiKueue (kubernetes.queue)"
     )
-
-
-class _Page:
-    """Many tasks at once, and an end of it as soon as going on is pointless."""
-
-    def __init__(self, deploy: Callable[[QueuedTask], Deployed]) -> None:
-        self._deploy = deploy
-        self._lock = threading.Lock()
-        self._errors: list[LifecycleError] = []
-        self._over = False
-
-    def work(self, task: QueuedTask) -> Deployed | None:
-        """Deploy one task; ``None`` when it failed, or was not begun because others did."""
-        if self._over:
-            return None
-        try:
-            return self._deploy(task)
-        except (ClusterUnavailable, DeploymentExpired) as error:
-            with self._lock:
-                self._errors.append(error)
-                self._over = self._over or not _of_one_task(error) or len(self._errors) >= PATIENCE
-            return None
-
-    def answers(self, futures: list[Future[Deployed | None]]) -> list[Deployed]:
-        """Every task's answer. Raises what went wrong, an outage before an expiry."""
-        found = [future.result() for future in futures]
-        if self._errors:
-            done = sum(answer is not None for answer in found)
-            logger.warning("of %d tasks %d were answered for: %s", len(found), done, self._errors[0])
-            raise next((e for e in self._errors if isinstance(e, ClusterUnavailable)), self._errors[0])
-        return [answer for answer in found if answer is not None]
 
 
 def _started(job: Job) -> bool:

@@ -107,12 +107,9 @@ class KubernetesRuns:
     def highest_run(self, above: int = 0) -> int:
         """The highest number of a run on any of them, settled ones too. Raises ``ApiError``."""
         for path in (self._api.jobs_path(), self._api.pods_path()):
-            above = max([above, *self._api.listing(path, Named, labels=labels.ours(settled=None), keep=_run).items])
+            for one in self._api.listing(path, Named, labels=labels.ours(settled=None)).items:
+                above = max(above, run_number(one.metadata.labels.get(labels.RUN, "")))
         return above
-
-
-def _run(one: Named) -> int:
-    return run_number(one.metadata.labels.get(labels.RUN, ""))
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Asked, Unreadable, from_answer, retry_after
+from crawler_lifecycle.clusters.kubernetes.client.errors import (
+    ApiError,
+    Asked,
+    Unreadable,
+    decode_status,
+    from_status,
+    retry_after,
+)
 from crawler_lifecycle.clusters.kubernetes.client.objects import (
     Event,
     Job,
@@ -219,7 +226,7 @@ def test_no_part_of_an_object_is_one(cut: int) -> None:
 @given(status=st.integers(300, 599), body=st.binary(max_size=300) | _ANY.map(_json), header=st.text(max_size=30))
 def test_any_refusal_is_an_error_in_words(status: int, body: bytes, header: str) -> None:
     asked = Asked("POST", "/apis/batch/v1/namespaces/crawls/jobs")
-    error = from_answer(asked, status, {"Retry-After": header}, body)
+    error = from_status(asked, status, decode_status(body), retry_after(header))
     assert isinstance(error, ApiError)
     assert error.status == status
     assert "create jobs in namespace crawls" in str(error)

@@ -63,7 +63,7 @@ def test_what_is_too_late_is_not_sent_and_has_no_effect(api: Api, server: FakeAp
 
 
 def test_each_sending_has_its_own_time(api: Api, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api._access, "renew", lambda *_: True)
+    monkeypatch.setattr(api._wire._access, "renew", lambda *_: True)
     left = iter([2.0, 1.25])
     server.faults.add("POST", "/jobs", Answer(401))
     api.post(api.jobs_path(), job("a"), left_s=lambda: next(left))
@@ -124,22 +124,6 @@ def test_options_of_a_deletion_arrive(api: Api, server: FakeApiServer) -> None:
         "preconditions": {"uid": "another"},
     }
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.deletion_timestamp is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "content_type"),
-    [
-        ("merge", {"metadata": {"finalizers": None}}, "application/merge-patch+json"),
-        ("json", [{"op": "remove", "path": "/metadata/finalizers/0"}], "application/json-patch+json"),
-    ],
-)
-def test_both_kinds_of_patch(api: Api, server: FakeApiServer, kind: str, body: object, content_type: str) -> None:
-    server.controllers.counts_ends = False  # so that nobody else touches the finalizers
-    api.post(api.jobs_path(), job("a", finalizers=["crawler-lifecycle/end-not-recorded"]))
-    name = server.pod("a")["metadata"]["name"]
-    patched = decode(Pod, api.patch(api.pods_path(name), body, kind=kind))  # type: ignore[arg-type]
-    assert "crawler-lifecycle/end-not-recorded" not in patched.metadata.finalizers
-    assert server.requests[-1].headers["content-type"] == content_type
 
 
 def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server: FakeApiServer) -> None:
