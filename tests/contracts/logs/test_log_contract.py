@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ def test_reading_creates_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[PodHarness]:
-    harness = PodHarness(tmp_path, step_s=0.1)
+    harness = PodHarness(tmp_path)
     yield harness
     harness.close()
 
@@ -194,6 +195,7 @@ def test_a_process_that_remembers_nothing_goes_on_at_the_place(harness: PodHarne
 
 def test_a_log_that_was_rotated_while_it_was_followed(harness: PodHarness) -> None:
     """Lines of the remembered second are gone: reading goes on where the new file begins."""
+    harness._step = timedelta(seconds=0.1)
     for number in range(30):
         harness.write(b"%04d\n" % number)
     assert harness.read(100, 10) == LogPart(b"0020\n0021\n", 110, False)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes.client import transport
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def hurried(api: Api, whole_s: float = 0.5) -> Iterator[None]:
 def _limits(api: Api, silence_s: float, whole_s: float) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api._wire, "_read_s", silence_s)
-        patch.setattr(transport, "WHOLE", whole_s / silence_s)
+        patch.setattr(api._wire, "whole_s", whole_s)
         yield
 
 

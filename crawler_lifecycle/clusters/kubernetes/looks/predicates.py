@@ -114,8 +114,7 @@ def executing(pod: Pod) -> bool:
 
 def began(container: ContainerStatus) -> bool:
     """Tell whether the container ever ran, so that there may be a log."""
-    state = container.state
-    return any((state.running, state.terminated, container.last_state.terminated))
+    return any(one.running or one.terminated for one in (container.state, container.last_state))
 
 
 def deletion_asked(pod: Pod) -> datetime | None:
