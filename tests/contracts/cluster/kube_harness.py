@@ -117,7 +117,7 @@ class KubernetesHarness(Harness):
         body = {"status": {"phase": "Succeeded", "containerStatuses": [state]}}
         api = self.cluster.api
         for pod in json.loads(api.get(api.pods_path(), labelSelector=f"{labels.TASK}={index}"))["items"]:
-            api.patch(api.pods_path(pod["metadata"]["name"], "status"), body, kind="strategic")
+            api.patch(api.pods_path(pod["metadata"]["name"], "status"), body)
 
     def missed(self, uid: str) -> TaskRef:
         return replace(self.ref(), uid=uid, missed_at=self.now() - timedelta(seconds=31))

@@ -134,8 +134,8 @@ class Wire:
     def _renewed(self, error: ApiError, who: credentials.Identity, authorization: str | None, asked_at: float) -> bool:
         try:
             return self._access.renew(who, authorization, asked_at)
-        except InvalidRequest as trouble:
-            raise Unauthorised(f"{error}; reading the credentials again: {trouble}", status=401) from error
+        except InvalidRequest as again:
+            raise Unauthorised(f"{error}; reading the credentials again: {again}", status=401) from error
 
     def _send(
         self, sent: _Request, who: credentials.Identity, authorization: str | None
@@ -154,7 +154,7 @@ class Wire:
             )
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
             self._calls.end(call)
-            raise errors.no_answer(sent.asked, self._trouble(call, error), effect_unknown=call.sent) from error
+            raise errors.no_answer(sent.asked, self._cause(call, error), effect_unknown=call.sent) from error
         except BaseException:
             self._calls.end(call)
             raise
@@ -171,9 +171,9 @@ class Wire:
                 if size > most:
                     raise errors.unreadable(asked, f"it has more than {most} bytes", errors.TooLarge)
             if call.overdue:  # cut at the seam of an answer that has no length: it looks like an end
-                raise errors.no_answer(asked, self._trouble(call, None), effect_unknown=True)
+                raise errors.no_answer(asked, self._cause(call, None), effect_unknown=True)
         except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
-            raise errors.no_answer(asked, self._trouble(call, error), effect_unknown=True) from error
+            raise errors.no_answer(asked, self._cause(call, error), effect_unknown=True) from error
         finally:
             self._calls.end(call)
             if response.closed:  # read to its end
@@ -182,7 +182,7 @@ class Wire:
                 response.close()
         return b"".join(parts)
 
-    def _trouble(self, call: Call, error: Exception | None) -> str:
+    def _cause(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
         if call.overdue or time.monotonic() >= call.until:  # by the clock: the cutting thread may be late
             return f"no whole answer of {where} within the time allowed, though some of it came"

@@ -96,7 +96,7 @@ class PodLogs:
         if after is None:
             piece = self._piece(pod, _Line(), ASK_MAX)
             place = max(0, len(piece.data) - limit)
-            return self._told(pod, _Line(), piece, place, limit, over)
+            return self._answer(pod, _Line(), piece, place, limit, over)
         begin = self._remembered(pod, after)
         piece = self._piece(pod, begin, after - begin.place + limit)
         if begin.stamp and (not piece.lines or piece.lines[0] != begin):
@@ -105,9 +105,9 @@ class PodLogs:
         if after > begin.place + len(piece.data):
             begin, after = _Line(), 0
             piece = self._piece(pod, begin, limit)
-        return self._told(pod, begin, piece, after, limit, over)
+        return self._answer(pod, begin, piece, after, limit, over)
 
-    def _told(self, pod: Pod, begin: _Line, piece: _Piece, place: int, limit: int, over: bool) -> LogPart:
+    def _answer(self, pod: Pod, begin: _Line, piece: _Piece, place: int, limit: int, over: bool) -> LogPart:
         data = piece.data[place - begin.place : place - begin.place + limit]
         end = place + len(data)
         last = next((line for line in reversed(piece.lines) if line.place <= end), None)

@@ -107,7 +107,7 @@ CPU_REQUEST, MEMORY_REQUEST = "50m", "128Mi"
 CPU_SHARE, CPU_LEAST = 0.25, 10
 #: Below this no container starts.
 MEMORY_LEAST = 4 * 2**20
-#: Room for the container's log beside the pod's own folders.
+#: Capacity for the container's log beside the pod's own folders.
 LOGS = 256 * 2**20
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 

@@ -26,7 +26,7 @@ from .container import Given, escaped, resources_of, scratch_of, variables
 MANIFEST_MAX = 112 * 1024
 #: The cluster's own limits stand so far behind ours that they count only when nobody of us is alive.
 BACKSTOP_S = 3600
-#: The Job's limit also counts the time that it waits for room, which ours does not.
+#: The Job's limit also counts the time that it waits for capacity, which ours does not.
 WAIT_S = 7 * 86_400
 
 #: Annotation: when a scheduled run was due.

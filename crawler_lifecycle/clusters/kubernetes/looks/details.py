@@ -87,7 +87,7 @@ class LogTails:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="pod-logs")
         self._lock = threading.Lock()
         self._next: OrderedDict[int, int] = OrderedDict()
-        self._trouble: str | None = None
+        self._incident: str | None = None
 
     def progress(self, run_id: int, pods: Mapping[int, Pod]) -> dict[int, Progress]:
         """Return what crawlers have counted, by task index, of those whose turn it is and whose log tells it.
@@ -157,11 +157,11 @@ class LogTails:
             tail = self._api.read(self._api.pods_path(name, "log"), **query, previous=previous or None)
         except ApiError as error:
             kind = f"{type(error).__name__} {error.status}"
-            if kind != self._trouble:  # once, not for every pod: whole nodes go away at a time
-                self._trouble = kind
+            if kind != self._incident:  # once, not for every pod: whole nodes go away at a time
+                self._incident = kind
                 logger.info("the log of pod %s is not read: %s", name, error)
             return None
-        self._trouble = None
+        self._incident = None
         return None if is_no_log(tail) else tail
 
     def all(self, read: Callable[[A], B | None], wanted: Sequence[A], seconds: float) -> list[B | None]:

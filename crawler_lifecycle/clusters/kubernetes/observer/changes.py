@@ -93,7 +93,7 @@ class Changes:
             self._owners.setdefault(owner, set()).add(uid)
             if pod.stage in (ENDING, OVER):
                 self._ended.add(owner)
-        return self._told(uid, before, pod, now)
+        return self._reported(uid, before, pod, now)
 
     def _pod_gone(self, uid: str) -> set[int]:
         pod = self._pods.pop(uid)
@@ -112,7 +112,7 @@ class Changes:
             return set()
         if job is not None:
             self._jobs[uid] = job
-            return set() if ended else self._told(uid, before, job, now)
+            return set() if ended else self._reported(uid, before, job, now)
         del self._jobs[uid]
         if uid not in self._owners:
             self._ended.discard(uid)
@@ -128,7 +128,7 @@ class Changes:
                 runs.add(found.run_id)
         return runs
 
-    def _told(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[int]:
+    def _reported(self, uid: str, before: Seen | None, after: Seen, now: float) -> set[int]:
         if before is not None and before.stage == OVER == after.stage:
             return set()
         if after.stage != PENDING or after.marks:
@@ -200,7 +200,7 @@ def pod_seen(pod: Pod) -> Seen | None:
         stage = RUNNING
     elif marks := sorted(set(_reasons(pod))):
         stage = WAITING
-    return seen(run_id, stage, " ".join([*marks, *_troubles(pod, stage)]), job)
+    return seen(run_id, stage, " ".join([*marks, *_incidents(pod, stage)]), job)
 
 
 def job_seen(job: Job) -> Seen | None:
@@ -233,7 +233,7 @@ def _reasons(pod: Pod) -> Iterator[str]:
             yield "init"
 
 
-def _troubles(pod: Pod, stage: str) -> Iterator[str]:
+def _incidents(pod: Pod, stage: str) -> Iterator[str]:
     """Yield what happens to a pod from outside."""
     if pod.metadata.deletion_timestamp is not None:
         yield "deleted"

@@ -116,7 +116,7 @@ class _Session:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _check(self) -> None:
-        self.tell(lambda changes, now: changes.slow(now))
+        self.report(lambda changes, now: changes.slow(now))
         with self._lock:
             self._watched = self._changes.watched
 
@@ -137,7 +137,7 @@ class _Session:
             old, self._first = _steady(kept) if self._first else None, False
             with self._lock:
                 self._running = {one.uid: one.running for one in kept if one.running is not None}
-        self.tell(lambda changes, now: changes.listed(kind, listed, now), old)
+        self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: Kept) -> None:
         """One object that was added or changed, or is gone."""
@@ -146,9 +146,9 @@ class _Session:
                 self._running[one.uid] = one.running
             else:
                 self._running.pop(one.uid, None)
-        self.tell(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
+        self.report(lambda changes, now: changes.one(kind, one.uid, one.seen, now))
 
-    def tell(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
+    def report(self, apply: Callable[[Changes, float], set[int]], old: Mapping[int, datetime] | None = None) -> None:
         """Take in what came, and tell the runs concerned: as of now, or as of when it surely had happened."""
         with self._lock:
             runs = apply(self._changes, time.monotonic())

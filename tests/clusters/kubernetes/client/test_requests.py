@@ -6,7 +6,7 @@ import pytest
 from urllib3.connection import HTTPConnection
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound, Refused, TooLate
+from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound, TooLate
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_objects import job
@@ -134,15 +134,6 @@ def test_a_patch_of_another_object_under_the_name_is_a_conflict(api: Api, server
         api.patch(api.jobs_path("a"), {"metadata": {"uid": made.metadata.uid, "labels": {"x": "2"}}})
     assert refused.value.status == 422  # what a real server answers
     assert decode(Job, api.get(api.jobs_path("a"))).metadata.labels["x"] == "1"
-
-
-def test_a_log_that_cannot_be_read_yet_is_told_in_the_servers_words(api: Api, server: FakeApiServer) -> None:
-    api.post(api.jobs_path(), job("a"))
-    name = server.pod_scheduled("a")["metadata"]["name"]
-    with pytest.raises(Refused) as refused:
-        api.read(api.pods_path(name, "log"))
-    assert refused.value.status == 400
-    assert refused.value.words == f'container "crawler" in pod "{name}" is waiting to start: ContainerCreating'
 
 
 def test_a_log_comes_as_it_is(api: Api, server: FakeApiServer) -> None:
