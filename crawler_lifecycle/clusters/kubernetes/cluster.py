@@ -33,7 +33,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 from .looks.details import DetailReader, LogTails
 from .looks.explanations import Events, read_events, with_namespace
-from .looks.inventory import Inventory, task_records
+from .looks.inventory import Inventory, highest_run, task_records
 from .looks.listing import (
     Objects,
     TaskObjects,
@@ -59,7 +59,7 @@ THREADS, PAGE = 16, 64
 
 
 class KubernetesCluster:
-    """The Jobs and pods of one namespace. Implements ``Cluster``; thread-safe."""
+    """The Jobs and pods of one namespace. Implements ``Cluster`` and ``KnowsRuns``; thread-safe."""
 
     kind = "kubernetes"
     #: A node removes the container of a deleted pod as soon as it has ended, whatever our finalizer keeps of the pod.
@@ -73,7 +73,7 @@ class KubernetesCluster:
         self.details = DetailReader(api, self._tails).read
         self.stop, self.kill = deletion.stop, deletion.kill
         self.inventory = Inventory(api, clock).page
-        self.task_records = partial(task_records, api)
+        self.task_records, self.highest_run = partial(task_records, api), partial(highest_run, api)
 
     def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
         """One observation of each task, in their order. Raises ``ApiError``.
@@ -166,7 +166,11 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
     """
 
     def by_name(one: TaskObjects) -> Job | None:
-        return one.job or _by_name(api, run_id, one.task)
+        job = one.job or find_job(api, name_of(run_id, one.task))
+        if job is not None and job.metadata.uid == one.task.uid and listed_by_us(job.metadata, run_id):
+            # It was there before the list was asked for: the API server is behind, and may leave out more.
+            raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
+        return job
 
     missing = {one.task.uid: one for one in listed if one.task.uid is not None and not one.has_job}
     if not missing:
@@ -180,14 +184,6 @@ def _ask(api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
         for (uid, one), job in zip(missing.items(), jobs, strict=True)
     }
     return [asked.get(one.task.uid or "", one) for one in listed]
-
-
-def _by_name(api: Api, run_id: int, task: TaskRef) -> Job | None:
-    job = find_job(api, name_of(run_id, task))
-    if job is not None and job.metadata.uid == task.uid and listed_by_us(job.metadata, run_id):
-        # It was there before the list was asked for: an API server that is behind, and whatever else it left out.
-        raise ApiError(f"the list of Jobs is stale: {job.metadata.name} is not in it, and it is there")
-    return job
 
 
 def _judge(missing: TaskObjects, now: datetime) -> Observation:

@@ -106,7 +106,7 @@ class Finalizers:
         job = find_job(self._api, name) if name else None
         if job is None or job.metadata.uid != owner_of(pod) or not suspended_before_scheduling(job, pod):
             return False
-        self._patch(self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
+        _patched(self._api, self._api.pods_path(pod.metadata.name), removal_patch(pod.metadata.uid))
         return True
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
@@ -130,27 +130,19 @@ class Finalizers:
             self._settle(self._api.jobs_path(name), uid, mark)
         for pod in pods:
             patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), labels=mark)
-            self._patch(self._api.pods_path(pod.metadata.name), patch)
+            _patched(self._api, self._api.pods_path(pod.metadata.name), patch)
 
     def _settle(self, path: str, uid: str, mark: dict[str, str]) -> None:
         """Mark the Job, and have a suspended one end by itself without a pod."""
-        answer = self._patch(path, {"metadata": {"uid": uid, "labels": mark}})
+        answer = _patched(self._api, path, {"metadata": {"uid": uid, "labels": mark}})
         job = decode(Job, answer) if answer is not None else None
         if job is not None and job.spec.suspend and not job_is_over(job):
             # Out of its queue first: that is fixed once it goes on.
             alone = {"metadata": {"uid": uid, "labels": {labels.QUEUE: None}}, "spec": {"parallelism": 0}}
-            self._patch(path, alone)
-            self._patch(path, {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}})
-
-    def _patch(self, path: str, body: dict[str, object]) -> bytes | None:
-        """The object as it is now; ``None`` when it is gone or another one."""
-        try:
-            return self._api.patch(path, body)
-        except NotFound:
-            return None
-        except Conflict as error:  # by the uid: another object is there, which is none of ours
-            logger.info("left alone: %s", error)
-            return None
+            _patched(self._api, path, alone)
+            _patched(
+                self._api, path, {"metadata": {"uid": uid}, "spec": {"suspend": False, "activeDeadlineSeconds": 1}}
+            )
 
 
 def _ours_or_none(pod: Pod) -> Pod | None:
@@ -217,12 +209,19 @@ def remove_finalizer(api: Api, pod: Pod) -> bool:
 
     Another pod under the name is left alone. Raises ``ApiError``.
     """
+    patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
+    return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
+
+
+def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
+    """The object as it is now; ``None`` when it is gone or another one."""
     try:
-        patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod))
-        api.patch(api.pods_path(pod.metadata.name), patch)
-    except (NotFound, Conflict):
-        return False
-    return True
+        return api.patch(path, body)
+    except NotFound:
+        return None
+    except Conflict as error:  # by the uid: another object is there, which is none of ours
+        logger.info("left alone: %s", error)
+        return None
 
 
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:

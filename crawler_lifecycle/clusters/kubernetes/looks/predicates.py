@@ -169,12 +169,8 @@ def verdict(job: Job | None, *, final: bool = True) -> Condition | None:
 
 def deadline_of(job: Job | None) -> Condition | None:
     """The condition that says that the Job's own deadline passed: the earlier one, which comes before its pods end."""
-    if job is None:
-        return None
-    for kind in ("FailureTarget", "Failed"):
-        if (found := job.condition(kind)) is not None and found.reason == "DeadlineExceeded":
-            return found
-    return None
+    found = [job.condition(kind) for kind in ("FailureTarget", "Failed")] if job is not None else []
+    return next((one for one in found if one is not None and one.reason == "DeadlineExceeded"), None)
 
 
 def counted_at(job: Job | None) -> datetime | None:
