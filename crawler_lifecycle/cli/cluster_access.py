@@ -54,7 +54,7 @@ def connect(settings: ClusterSettings) -> Api:
     from crawler_lifecycle.domain.errors import LifecycleError
 
     try:
-        return Api.connect(
+        return Api(
             kubeconfig=settings.kubeconfig,
             context=settings.context,
             namespace=settings.namespace,

@@ -104,7 +104,7 @@ async def serve(place: Place, kind: str) -> None:
     client = await Client.connect(place.temporal, plugins=[plugin()])
     store = open_store(place.database, clock=utc_now, told=meters.committed)
     kubeconfig = Path(place.kubeconfig)
-    api = Api.connect(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
+    api = Api(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:
