@@ -34,23 +34,20 @@ _BAD_CREDENTIALS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSI
 _BUSY = "nothing is wrong with the event; if this goes on, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
 CURES = {
-    "AccessDenied": _NO_RIGHT,
-    "AccessDeniedException": _NO_RIGHT,
-    "NotAuthorizedForSourceException": f"let the policy of the bus allow the source {SOURCE}",
-    "NotAuthorizedForDetailTypeException": "let the policy of the bus allow this detail type",
-    "UnrecognizedClientException": _BAD_CREDENTIALS,
-    "InvalidClientTokenId": _BAD_CREDENTIALS,
-    "InvalidSignatureException": f"{_BAD_CREDENTIALS}; and the clock of this machine",
-    "SignatureDoesNotMatch": f"{_BAD_CREDENTIALS}; and the clock of this machine",
-    "RequestExpired": "set the clock of this machine",
-    "ExpiredToken": "renew the credentials",
-    "ExpiredTokenException": "renew the credentials",
-    "ResourceNotFoundException": f"create the bus, or set {SETTING}",
-    "ThrottlingException": _BUSY,
-    "Throttling": _BUSY,
-    "TooManyRequestsException": _BUSY,
-    "InternalFailure": "EventBridge has a trouble of its own",
-    "InternalException": "EventBridge has a trouble of its own",
+    code: cure
+    for codes, cure in (
+        ("AccessDenied AccessDeniedException", _NO_RIGHT),
+        ("NotAuthorizedForSourceException", f"let the policy of the bus allow the source {SOURCE}"),
+        ("NotAuthorizedForDetailTypeException", "let the policy of the bus allow this detail type"),
+        ("UnrecognizedClientException InvalidClientTokenId", _BAD_CREDENTIALS),
+        ("InvalidSignatureException SignatureDoesNotMatch", f"{_BAD_CREDENTIALS}; and the clock of this machine"),
+        ("RequestExpired", "set the clock of this machine"),
+        ("ExpiredToken ExpiredTokenException", "renew the credentials"),
+        ("ResourceNotFoundException", f"create the bus, or set {SETTING}"),
+        ("ThrottlingException Throttling TooManyRequestsException", _BUSY),
+        ("InternalFailure InternalException", "EventBridge has a trouble of its own"),
+    )
+    for code in codes.split()
 }
 
 log = logging.getLogger(__name__)

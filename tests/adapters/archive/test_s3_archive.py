@@ -125,10 +125,10 @@ from crawler_lifecycle.ports.files import FileSource
 
 part = int(sys.argv[4])
 upload.part_bytes = lambda _: part
-send, put, sent, arrived = upload.Upload._send_full, upload.Upload._put_part, [], []
+send, put, sent, arrived = upload.Upload._send, upload.Upload._put_part, [], []
 
-def sending(self):
-    send(self)
+def sending(self, part):
+    send(self, part)
     sent.append(1)
 
 def putting(self, *args):
@@ -136,7 +136,7 @@ def putting(self, *args):
     arrived.append(1)
     return answer
 
-upload.Upload._send_full, upload.Upload._put_part = sending, putting
+upload.Upload._send, upload.Upload._put_part = sending, putting
 packing.BEAT_S = 0
 
 def progress(files, size):
