@@ -124,7 +124,13 @@ class EventBridgeSink:
             self._believed_until = time.monotonic() + BUS_SEEN_FOR_S
 
     def _call(self, operation: str, *, denied_is_none: bool = False, **arguments: Any) -> dict[str, Any] | None:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            CredentialRetrievalError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
 
         # `from None`: the whole text of an AWS error may hold session tokens, and causes travel with the failure.
         try:
@@ -136,7 +142,9 @@ class EventBridgeSink:
                 return None
             raise NotDelivered(self._refused(code, told.get("Message"))) from None
         except BotoCoreError as error:
-            raise NotDelivered(f"{self._where()}: {_first_line(error)}; {_network_cure(error)}") from None
+            here = isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError)
+            cure = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
+            raise NotDelivered(f"{self._where()}: {_first_line(error)}; {cure}") from None
         except Exception as error:  # the client's reader of answers raises anything over one that AWS did not write
             raise NotDelivered(
                 f"{self._where()} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
@@ -184,14 +192,6 @@ def _client(url: str, region: str | None, connect_s: float, read_s: float) -> An
         raise InvalidRequest(
             f"{SETTING}: {url!r} cannot be served: {_first_line(error)}; check the AWS_* variables"
         ) from None
-
-
-def _network_cure(error: Exception) -> str:
-    from botocore.exceptions import CredentialRetrievalError, NoCredentialsError, PartialCredentialsError
-
-    if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
-        return _BAD_CREDENTIALS
-    return "check the network, the region and AWS_ENDPOINT_URL"
 
 
 def _first_line(text: object) -> str:

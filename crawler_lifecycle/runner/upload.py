@@ -83,7 +83,7 @@ class Upload:
 
     def _run(self) -> None:
         try:
-            end = self._bundle.send(lambda number, part: self._put(number, part))
+            end = self._bundle.send(self._put)
             self._put(None, json.dumps(end).encode())
             result: dict[str, Any] = {"uploaded": True, "files": self._bundle.files, "bytes": self._bundle.bytes}
             if self._bundle.left_out:
@@ -105,10 +105,9 @@ class Upload:
                 if status in (200, 201, 204):
                     return
                 why = f"object storage answered {status}{_s3_words(answer)}"
-                if not passing(status):
-                    refusals += 1
-                    if refusals >= _REFUSALS_MAX:
-                        raise _Never(why)
+                refusals += not passing(status)
+                if refusals >= _REFUSALS_MAX:
+                    raise _Never(why)
                 raise _Later(why, wait_s)
             except _Later as error:
                 self._trouble = _cut(str(error))
@@ -120,7 +119,7 @@ class Upload:
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
         """Address and headers for these bytes. Raises ``_Later`` and ``_Never``."""
-        digest = hashlib.md5(data, **_NOT_FOR_SECURITY).digest()  # noqa: S324 - what S3 wants to compare with
+        digest = hashlib.md5(data, usedforsecurity=False).digest()  # what S3 compares with
         md5 = base64.b64encode(digest).decode()
         body = json.dumps({"part": number, "bytes": len(data), "md5": md5}).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -162,10 +161,6 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
-
-
-#: Some builds refuse MD5 unless it is said that nothing depends on it.
-_NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False}
 
 
 def passing(status: int) -> bool:

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 import crawler_lifecycle.generic
 import crawler_lifecycle.runner
-from crawler_lifecycle.generic.site_crawler.redirects import Redirects
 from crawler_lifecycle.generic.site_crawler.retry_after import PAUSE_MAX_S, seconds_of
-from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Scope
+from crawler_lifecycle.generic.site_crawler.scope import MAX_PAGES, Redirects, Scope
 from tests.support.generic_site import LOOPS, Most, nasty_server, write_pages
 
 PROJECT = Path(crawler_lifecycle.generic.__file__).parent

@@ -202,7 +202,7 @@ def test_progress_is_printed_every_now_and_then(
     terms = contract.Contract.read(bench.environment({}, {}))
     monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
     runner = Runner(terms, scrapy=False)
-    contract.write(f"{bench.stats_file}.crawler", {"pages": 1})
+    contract.write(f"{bench.stats_file}.crawler", '{"pages": 1}')
     runner._tick()
     line = json.loads(capfd.readouterr().out)
     assert line["crawl_progress"]["pages"] == 1

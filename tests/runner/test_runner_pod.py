@@ -145,7 +145,7 @@ def test_a_termination_log_is_written_into_and_cut(tmp_path: Path, monkeypatch: 
     log.write_text("x" * 3000)
     before = log.stat().st_ino
     monkeypatch.setattr(os, "replace", mounted)  # it is a file that the kubelet mounted
-    contract.write(str(log), {"exit": 0})
+    contract.write(str(log), '{"exit": 0}')
     assert log.read_text() == '{"exit": 0}'
     assert log.stat().st_ino == before
 

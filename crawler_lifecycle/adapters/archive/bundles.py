@@ -81,7 +81,7 @@ class S3Bundles:
         ``NotDelivered`` when the storage cannot be read now.
         """
         end = self._end(run, index, attempt)
-        first = None if end is not None and not end.parts else self._part(run, index, attempt, 0)
+        first = None if end is not None and not end.parts else self._get(run, index, attempt, 0)
         if end is None and first is None:
             raise FilesMissing(NOTHING)
         return self._parts(run, index, attempt, end, first)
@@ -92,7 +92,7 @@ class S3Bundles:
         if end is not None and not end.parts:
             yield _EMPTY
         for number in range(PARTS_MAX if end is None else len(end.parts)):
-            chunks = first if number == 0 else self._part(run, index, attempt, number)
+            chunks = first if number == 0 else self._get(run, index, attempt, number)
             if chunks is None:
                 raise FilesMissing(UNFINISHED if end is None else DAMAGED)
             size, digest = 0, hashlib.sha256()
@@ -109,7 +109,7 @@ class S3Bundles:
             raise FilesMissing(f"its runner left out {files}: too large, too many, or unreadable")
 
     def _end(self, run: RunRef, index: int, attempt: int) -> _End | None:
-        body = self._get(self._key(run, index, attempt, None))
+        body = self._get(run, index, attempt, None)
         if body is None:
             return None
         raw = b""
@@ -119,15 +119,13 @@ class S3Bundles:
                 break
         return _End.of(raw)
 
-    def _part(self, run: RunRef, index: int, attempt: int, number: int) -> Iterator[bytes] | None:
-        return self._get(self._key(run, index, attempt, number))
-
-    def _get(self, key: str) -> Iterator[bytes] | None:
+    def _get(self, run: RunRef, index: int, attempt: int, part: int | None) -> Iterator[bytes] | None:
         """The object's bytes, ``None`` when there is no such object. Raises ``NotDelivered``."""
         from botocore.exceptions import ClientError
 
         from crawler_lifecycle.adapters.archive.s3.errors import code_of
 
+        key = self._key(run, index, attempt, part)
         with self.bucket.telling(_READING, self.bucket.url(key)):
             try:
                 body = self.bucket.client.get_object(Bucket=self.bucket.name, Key=key)["Body"]
@@ -195,7 +193,9 @@ class BundlesPlace:
 
     def runs(self) -> set[str]:
         """The names directly below the prefix, whatever they are: of runs, if only we write here."""
-        return set(self.bucket.runs("listing runs"))
+        pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
+        below = (one["Prefix"] for page in pages for one in page.get("CommonPrefixes", ()))
+        return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
         """Nothing: a later attempt uploads below a name of its own, which ``remove`` leaves alone."""

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,6 @@ from crawler_lifecycle.clusters.local.processes.crawl_user import RunAs, let_pas
 from crawler_lifecycle.clusters.local.processes.identity import (
     Identity,
     Stat,
-    boot_id,
     kill_all,
     still_alive,
     wake_supervisors,
@@ -39,11 +39,10 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase, log_tail
 from crawler_lifecycle.ports.looks import Details, Look
 from crawler_lifecycle.ports.runs import Deployed, Deployment, QueuedTask, TaskRecord, TaskRef
-from crawler_lifecycle.runner.held import NotOurs
 
 from .folders import folder as files
-from .launch import Launcher, default_python
-from .observation import observe
+from .launch import Launcher
+from .observation import Reading
 from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class LocalCluster:
             state=self._state,
             slots=slots,
             base_dir=Path(base_dir or Path.cwd()).absolute(),
-            python=python or default_python(),
+            python=python or sys.executable,
             max_waiting=max_waiting,
             clock=clock,
             environment=dict(os.environ if environment is None else environment),
@@ -300,7 +299,7 @@ class LocalCluster:
         while (waited := time.monotonic() - began) < KILL_SECONDS:
             leader = folder.identity(files.PROCESS)
             victims = folder.processes(leader)
-            killed += kill_all(_in_order(victims, leader, folder), boot_id())
+            killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
                 supervisors, _ = folder.named(uid)  # also when its end is on file: who hangs after it holds a slot
                 if not supervisors:
@@ -320,7 +319,7 @@ class LocalCluster:
             if not supervisors and not crawlers:
                 return
             # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
-            kill_all(crawlers, boot_id())
+            kill_all(crawlers)
             for one in supervisors:  # it need not start anything more, and gets the time to write the end
                 one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
             time.sleep(0.02)
@@ -365,7 +364,7 @@ class LocalCluster:
     def _observe(self, run: RunRef, task: TaskRef, now: datetime, *, doubted: bool = False) -> Observation:
         folder = self._folder(run, task, doubted=doubted)
         folder.settle_group()
-        seen = observe(folder, now, self._node)
+        seen = Reading(folder, now, self._node).observe()
         # The other phases held at some time since the look began; an end was read only now, after it happened.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
@@ -392,10 +391,10 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 def _terminate(processes: Sequence[Stat]) -> None:
     """The stop signal to what is left of a task: to the runner if it is there, who passes on the first one."""
-    boot, known = boot_id(), {stat.pid for stat in processes}
+    known = {stat.pid for stat in processes}
     for stat in processes:
         if stat.parent not in known:
-            Identity(stat.pid, stat.start, boot).send(signal.SIGTERM)
+            stat.send(signal.SIGTERM)
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
@@ -423,16 +422,13 @@ def _log_tail(folder: TaskFolder) -> str | None:
     tail = b""
     for name in (files.LOG, f"{files.LOG}.1"):
         missing = LOG_TAIL_BYTES - len(tail)
-        try:
-            handle = folder.held.open(name) if folder.held is not None else None
-            if handle is None:
-                continue
-            with open(handle, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - missing))
-                tail = file.read(missing) + tail
-        except NotOurs:
+        handle = folder.open(name)
+        if handle is None:
             continue
+        with open(handle, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - missing))
+            tail = file.read(missing) + tail
         if len(tail) >= LOG_TAIL_BYTES:
             break
     return log_tail(tail) if tail else None

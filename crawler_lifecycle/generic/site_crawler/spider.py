@@ -16,8 +16,7 @@ from scrapy.http import HtmlResponse, Response
 from scrapy.utils.response import get_base_url, get_meta_refresh
 
 from .page import lines_of, too_much, words_of
-from .redirects import CHAIN_MAX, Redirects
-from .scope import URL_MAX, Scope
+from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Cut, because a page may name anything as its title.

@@ -125,9 +125,9 @@ def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.Monk
     task, supervisor = known(bench), bench.supervisor()
     put(place(bench, "attempt"), "file")
 
-    def slowly(victims: list[identity.Stat], boot: str) -> int:
+    def slowly(victims: list[identity.Stat]) -> int:
         time.sleep(0.3)
-        return identity.kill_all(victims, boot)
+        return identity.kill_all(victims)
 
     monkeypatch.setattr(cluster, "kill_all", slowly)
     bench.cluster.kill(run_ref(RUN), task)
@@ -151,7 +151,7 @@ def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, h
         path.mkdir()
     elif how == "lie":
         # Somebody else's processes, in the place of our own.
-        told = bench.supervisor(1).to_json() if name == "supervisor.json" else lie
+        told = bench.supervisor(1)._asdict() if name == "supervisor.json" else lie
         path.write_text(json.dumps(told))
     assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING or name == "spec.json"
     bench.cluster.stop(run_ref(RUN), task)

@@ -88,7 +88,7 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
         return None if then == "gone" and len(asked) > 1 else stat
 
     try:
-        (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid).to_json()))
+        (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid)._asdict()))
         monkeypatch.setattr(identity, "read_stat", read_at_its_end)
         folder = TaskFolder(bench.state, run_ref(RUN), bench.ref())
         assert folder.exists()
@@ -112,7 +112,7 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
     (bench.folder() / "summary.json").unlink()
     with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(bench.folder())]) as fork:
         assert os.getpgid(fork.pid) == os.getpgid(0)
-        files.replace(files.held(str(bench.folder())), "process.json", Identity.of(fork.pid).to_json())
+        files.replace(files.held(str(bench.folder())), "process.json", Identity.of(fork.pid)._asdict())
         assert bench.look().phase is Phase.EXECUTING
         bench.cluster.kill(run_ref(RUN), bench.ref())
         killed = fork.poll() == -9
@@ -140,7 +140,7 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
     assert own is not None
     monkeypatch.setattr(supervisors, "ROUND", 0.0)
     monkeypatch.setattr(supervisors, "members", goes_slowly)
-    monkeypatch.setattr(supervisors, "kill_all", lambda victims, boot: len(victims))
+    monkeypatch.setattr(supervisors, "kill_all", lambda victims: len(list(victims)))
     child = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
     assert supervisors.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
     assert rounds == 1000

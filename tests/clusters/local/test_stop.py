@@ -116,7 +116,7 @@ def test_a_forged_supervisor_leads_to_nobody_elses_processes(bench: Bench) -> No
     bench.until_on_file()
     stranger = subprocess.Popen(["/bin/sh", "-c", "sleep 300 & wait"], start_new_session=True)
     try:
-        forged = json.dumps(Identity.of(stranger.pid).to_json())
+        forged = json.dumps(Identity.of(stranger.pid)._asdict())
         (bench.folder() / "supervisor.json").write_text(forged)
         wait_until(lambda: below(stranger.pid))
         child = below(stranger.pid)[0]

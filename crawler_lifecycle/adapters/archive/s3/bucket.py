@@ -79,12 +79,6 @@ class Bucket:
         with self.telling(what):
             yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, **options)
 
-    def runs(self, what: str) -> Iterator[str]:
-        """The names directly below the prefix, whatever they are: of runs, if only we write here."""
-        for page in self.pages(what, Prefix=self.prefix, Delimiter="/"):
-            for one in page.get("CommonPrefixes", ()):
-                yield one["Prefix"].removeprefix(self.prefix).rstrip("/")
-
     def _connect(self) -> BaseClient:
         import boto3.session
         from botocore.config import Config

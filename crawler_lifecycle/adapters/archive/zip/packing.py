@@ -12,10 +12,10 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from isal import isal_zlib
 
@@ -77,17 +77,12 @@ class ManifestFile:
 
     def __init__(self, skipped_named_max: int) -> None:
         self._skipped_named_max = skipped_named_max
-        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by __exit__
+        self._file = tempfile.TemporaryFile(prefix="manifest-")  # noqa: SIM115 closed by close()
         self._entries = 0
         self._skipped: list[dict[str, str]] = []
         self._reasons: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._file.close()
 
     @property
@@ -151,7 +146,7 @@ def pack(
     Whatever is wrong with a source is left out and named in the manifest. Errors of the target are raised as they are.
     """
     stream = Digesting(target)
-    with ManifestFile(limits.skipped_named_max) as notes:
+    with closing(ManifestFile(limits.skipped_named_max)) as notes:
         names = Names(MANIFEST)
 
         def skip(path: str, reason: str) -> None:

@@ -14,7 +14,6 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import NotOurs
 
 from . import folder as files
 from .reader import TaskFolder
@@ -38,7 +37,7 @@ class LocalLogs:
             # Asked first: what is written between the two questions is then still read. It is dear, and of no use
             # where more follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
-            handle = self._log(folder)
+            handle = folder.open(files.LOG)
             if handle is None:
                 return LogPart(b"", 0, True) if ended else None
             with open(handle, "rb", buffering=0) as file:
@@ -56,14 +55,6 @@ class LocalLogs:
             return folder.exists()
         except FileNotFoundError:  # nothing was ever deployed here, or its disk is away
             return False
-
-    @staticmethod
-    def _log(folder: TaskFolder) -> int | None:
-        """The log, opened; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
-        try:
-            return folder.held.open(files.LOG) if folder.held is not None else None
-        except NotOurs:
-            return None
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:

@@ -84,14 +84,12 @@ class TaskFolder:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
         root = Held(tasks)  # without the folder of all tasks nothing is known
         try:
-            for name in names:
-                root = root.below(name)
+            return root.below(*names)
         except FileNotFoundError:
             return None
         except NotOurs as trouble:
             self._note(f"its folder was replaced: {trouble}")
             return None
-        return root
 
     @property
     def held(self) -> Held | None:
@@ -112,6 +110,13 @@ class TaskFolder:
 
     def has(self, name: str) -> bool:
         return self.held is not None and self.held.has(name)
+
+    def open(self, name: str) -> int | None:
+        """A descriptor of the file; ``None`` for none, and for what a crawler put in its place. Raises ``OSError``."""
+        try:
+            return self.held.open(name) if self.held is not None else None
+        except NotOurs:
+            return None
 
     def has_ended(self) -> bool:
         """Tell whether its end is on file, and nothing of it runs that had to end before. Raises ``OSError``.
@@ -270,10 +275,7 @@ class TaskFolder:
         return self.has(files.SUPERVISOR) and self._locked()
 
     def _locked(self) -> bool:
-        try:
-            handle = self._here().open(files.LOCK)
-        except NotOurs:
-            return False
+        handle = self.open(files.LOCK)
         if handle is None:
             return False
         try:
