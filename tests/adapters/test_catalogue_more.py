@@ -33,12 +33,10 @@ def test_the_first_wins_as_soon_as_it_declares_a_name(files: tuple[Path, Path]) 
     catalogue = YamlCatalogue(own, more)
     own.write_text(OWN + "- {name: site, kind: command, command: [my-own]}\n")
     found = catalogue.get("site")
-    assert found is not None
     assert found.command == ["my-own"]
     assert [crawler.name for crawler in catalogue.all()] == ["mine", "site", "other"]
     own.write_text(OWN)
     found = catalogue.get("site")
-    assert found is not None
     assert found.command == ["generic"]
 
 

@@ -156,7 +156,6 @@ def test_the_patterns_match_what_is_said(real: list[Document]) -> None:
 
 def fence_of(store: Store, run_id: int) -> Fence:
     row = store.runs.get_run(run_id)
-    assert row is not None
     return Fence(run_id, 1, "chain-1", row.run_uid)
 
 

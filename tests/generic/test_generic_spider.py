@@ -96,7 +96,6 @@ def folder_site(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     titles = write_pages(pages)
     command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(pages)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         yield server.stdout.readline().strip(), titles
         server.terminate()
 
@@ -284,7 +283,6 @@ def test_stopped_it_goes_on_where_it_was_and_keeps_to_its_limit(crawl: Crawl) ->
             assert time.monotonic() < until, "not within 150 s"
             time.sleep(0.02)
         first.send_signal(signal.SIGTERM)
-        assert first.stdout is not None
         while (
             "Received SIGTERM" not in first.stdout.readline()
         ):  # at its end it says nothing more, and a line is missed

@@ -44,7 +44,6 @@ def folder(tmp_path: Path) -> Path:
 def get(folder: Path) -> Iterator[Get]:
     command = [sys.executable, "-m", "crawler_lifecycle.cli.stack.site", "--port", "0", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip()).netloc
 
         def ask(path: str, method: str = "GET", **headers: str) -> Answer:

@@ -161,7 +161,6 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_try(
         text=True,
     )
     with child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "at rest\n", "nothing of it is on its way any more"
         child.send_signal(signal.SIGKILL)
     assert (bucket.keys(), bucket.unfinished()) == ([], [OBJECT])

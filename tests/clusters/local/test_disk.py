@@ -35,7 +35,6 @@ def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
         try:
             bench.deploy(FILLS)
             seen = bench.until_on_file()
-            assert seen.end is not None
             assert (seen.end.exit_code, seen.end.reason) == (3, "Error")
             ending = read_end(seen.end)
             assert (ending.status, ending.outcome) == (TaskStatus.FAILED, "diskusage_exceeded")
