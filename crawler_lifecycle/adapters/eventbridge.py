@@ -75,6 +75,7 @@ class EventBridgeSink:
                 "eventbridge://arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
             )
         self._client = _client(url, arn["region"] if arn else None, connect_s, read_s)
+        self._where = f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
         self._lock = threading.Lock()
         self._believed_until = 0.0
 
@@ -87,7 +88,7 @@ class EventBridgeSink:
         try:
             detail = bus_text(event)
         except (TypeError, ValueError) as error:
-            raise NotDelivered(f"{self._where()}: the event cannot be written: {error}") from error
+            raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
         self._make_sure_of_the_bus()
         entry = {
             "EventBusName": self.bus,
@@ -107,10 +108,10 @@ class EventBridgeSink:
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
             raise NotDelivered(
-                f"{self._where()}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
+                f"{self._where}: {_NO_SIGHT}; sending may work all the same, but a missing bus would not be noticed"
             )
         if not answer.get("Arn"):
-            raise NotDelivered(f"{self._where()} answered without describing a bus; check AWS_ENDPOINT_URL")
+            raise NotDelivered(f"{self._where} answered without describing a bus; check AWS_ENDPOINT_URL")
         return f"EventBridge bus {answer['Arn']}"
 
     def _make_sure_of_the_bus(self) -> None:
@@ -119,7 +120,7 @@ class EventBridgeSink:
             if time.monotonic() < self._believed_until:
                 return
         if self._call("describe_event_bus", denied_is_none=True, Name=self.bus) is None:
-            log.warning("%s: a missing bus would not be noticed: %s", self._where(), _NO_SIGHT)
+            log.warning("%s: a missing bus would not be noticed: %s", self._where, _NO_SIGHT)
         with self._lock:
             self._believed_until = time.monotonic() + BUS_SEEN_FOR_S
 
@@ -144,10 +145,10 @@ class EventBridgeSink:
         except BotoCoreError as error:
             here = isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError)
             cure = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
-            raise NotDelivered(f"{self._where()}: {_first_line(error)}; {cure}") from None
+            raise NotDelivered(f"{self._where}: {_first_line(error)}; {cure}") from None
         except Exception as error:  # the client's reader of answers raises anything over one that AWS did not write
             raise NotDelivered(
-                f"{self._where()} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
+                f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check AWS_ENDPOINT_URL"
             ) from None
         return answer
 
@@ -159,14 +160,11 @@ class EventBridgeSink:
         if entry.get("ErrorCode"):
             raise NotDelivered(self._refused(str(entry["ErrorCode"]), entry.get("ErrorMessage")))
         if answer.get("FailedEntryCount") or not entry.get("EventId"):
-            raise NotDelivered(f"{self._where()} answered without accepting the event; check AWS_ENDPOINT_URL")
+            raise NotDelivered(f"{self._where} answered without accepting the event; check AWS_ENDPOINT_URL")
 
     def _refused(self, code: str, message: object) -> str:
         cure = CURES.get(code)
-        return f"{self._where()}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
-
-    def _where(self) -> str:
-        return f"EventBridge bus {self.bus} at {_LOGIN.sub('//…@', self._client.meta.endpoint_url)}"
+        return f"{self._where}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
 
 
 def _client(url: str, region: str | None, connect_s: float, read_s: float) -> Any:

@@ -67,10 +67,6 @@ def _group_parent(setting: str) -> cgroup.Parent | None:
     return parent
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 def _check_place(place: str | None) -> None:
     """Raise for a task that was put, or is to be looked for, on a cluster that has places."""
     if place is not None:
@@ -100,7 +96,7 @@ class LocalCluster:
         base_dir: Path | None = None,
         python: str | None = None,
         max_waiting: int = 32,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         environment: Mapping[str, str] | None = None,
         task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None = None,
         cgroup_setting: str = "auto",

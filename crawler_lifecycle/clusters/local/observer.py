@@ -89,13 +89,12 @@ class LocalObserver:
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
             with contextlib.suppress(OSError):  # the look that is due says what is wrong with it
-                if (key := task_of(name)) is not None and (one := self._counted(*key)) is not None:
-                    found.append(one)
+                if (key := task_of(name)) is not None:
+                    run, index, attempt = key
+                    counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
+                    if counters != Counters():
+                        found.append(Counted(run, attempt, index, counters, at))
         return found
-
-    def _counted(self, run: RunRef, index: int, attempt: int) -> Counted | None:
-        counters, at = TaskFolder(self._state, run, TaskRef(0, index, attempt)).counters()
-        return Counted(run, attempt, index, counters, at) if counters != Counters() else None
 
 
 @dataclass(slots=True, eq=False)

@@ -60,7 +60,8 @@ class SiteSpider(Spider):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.scope = Scope.read(start, max_pages, max_depth, allow, deny, delay, save)
+        limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
+        self.scope = Scope.read(start, **limits, delay=delay, save=save)
         # Scrapy replaces this with the stored state when a job folder is in use, so that a resumed crawl knows which
         # addresses were asked for, and keeps to its limit.
         self.state: dict[str, Any] = {}

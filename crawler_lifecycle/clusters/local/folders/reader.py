@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.runner.held import Held, NotOurs
 
 from . import folder as files
-from .limits import settle
 
 _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII)
 
@@ -258,10 +257,13 @@ class TaskFolder:
 
     def settle_group(self) -> None:
         """Keep what the control group knows and remove it, if no supervisor is there to do so. Raises ``OSError``."""
-        if self.has(files.CGROUP) and not self.supervisor_alive():
-            group = self.group()
-            if group is not None:
-                settle(self._here(), group)
+        if self.has(files.CGROUP) and not self.supervisor_alive() and (group := self.group()) is not None:
+            with suppress(FileNotFoundError):  # removed by another look
+                kills = group.oom_kills()
+                if kills:
+                    self.create(files.OOM, {"kills": kills, "peak_memory": group.peak()})
+            if group.remove(0):
+                self._here().unlink(files.CGROUP)
 
     def uid(self) -> str | None:
         """The identity of the object under this name; ``None`` when there is none, or garbage hides it."""
