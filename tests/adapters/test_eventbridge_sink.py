@@ -303,7 +303,8 @@ def test_a_region_is_needed_and_an_arn_has_one(monkeypatch: pytest.MonkeyPatch) 
 
 def test_boto3_is_loaded_only_by_those_who_use_it() -> None:
     code = (
-        "import sys, crawler_lifecycle.compose; print([m for m in ('boto3', 'botocore', 'pusher') if m in sys.modules])"
+        "import sys; from crawler_lifecycle.compose import open_archive; open_archive('s3://bucket/prefix')\n"
+        "print([m for m in ('boto3', 'botocore', 'pusher') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -242,7 +242,7 @@ def test_the_runner_and_the_service_take_the_same_statistics(told: dict[str, Any
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(args=st.dictionaries(_texts, _texts | st.sampled_from(["-x", "--", "a=b", "-s A=B", "\n"]), max_size=6))
 def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
     code = (

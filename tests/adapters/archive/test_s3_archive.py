@@ -263,17 +263,6 @@ def test_an_answer_that_breaks_off_is_no_archive(archive: S3Archive, proxy: Faul
         b"".join(archive.open(result.url))
 
 
-def test_opening_loads_no_boto_and_connects_to_nothing() -> None:
-    code = """
-import sys
-from crawler_lifecycle.adapters.archive import open_archive
-open_archive("s3://bucket/prefix")
-print(sorted(m for m in ("boto3", "botocore") if m in sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_the_manifest_in_the_bucket_says_what_was_left_out(archive: S3Archive, folder: Path) -> None:
     (folder / "link").symlink_to("/etc/passwd")
     os.mkfifo(folder / "fifo")
