@@ -317,12 +317,9 @@ class Runner:
         return True
 
     def _disk_full(self) -> bool:
-        for folder in (self._terms.files_dir, self._terms.state_dir):
-            if folder:
-                try:
-                    disk = os.statvfs(folder)
-                except OSError:
-                    continue
+        for folder in filter(None, (self._terms.files_dir, self._terms.state_dir)):
+            with contextlib.suppress(OSError):
+                disk = os.statvfs(folder)
                 if disk.f_bavail * disk.f_frsize < DISK_RESERVE:
                     return True
         return False

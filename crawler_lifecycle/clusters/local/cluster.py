@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,49 +200,40 @@ class LocalCluster:
         try:
             check_readable(self._state)  # a stop that found no disk must come again
             self._wake_supervisors()
-            if self._stop_by_file(folder, task) or task.uid is None:
+            if self._by_file(folder, task, self._stop) or task.uid is None:
                 return
-            supervisors, crawlers = folder.named(self._known_uid(folder, task))
+            supervisors, crawlers = folder.named(_known_uid(folder, task))
             heard = [one.send(STOP_SIGNAL) for one in supervisors]
             if not any(heard):
                 _terminate(crawlers)
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be stopped: {error}") from error
 
-    def _stop_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
-        """Stop it by what its folder says; whether that said all that is needed."""
+    def _by_file(self, folder: TaskFolder, task: TaskRef, act: Callable[[TaskFolder, TaskRef], bool]) -> bool:
+        """Act by what the folder says; whether that was all that is needed."""
         try:
-            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
+            if not folder.has(files.SPEC):
                 return False
-            if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
-                return True
-            folder.create(files.STOP, {"at": files.utc(time.time())})
-            supervisor = folder.identity(files.SUPERVISOR)
-            if supervisor is not None and supervisor.send(STOP_SIGNAL):
-                return True
-            if folder.has(files.PROCESS) and not folder.supervisor_alive():
-                self._signal_orphan(folder)
-            return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
+            if _is_foreign(folder, task):
+                logger.warning("left alone: %s is of another object, the call was for %s", folder.path, task.uid)
+                return False
+            return act(folder, task)
         except OSError as error:
-            logger.warning("the folder of a task to be stopped cannot be used, it is stopped by its name: %s", error)
+            if task.uid is None:
+                raise
+            logger.warning("the folder of a task cannot be used, its processes are found by its name: %s", error)
             return False
 
-    @staticmethod
-    def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
-        """The uid by which a process has to be known: where another object's spec is under the task's name."""
-        with contextlib.suppress(OSError):
-            there = folder.uid()
-            return task.uid if there is not None and there != task.uid else None
-        return None
-
-    @staticmethod
-    def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
-        """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
-        there = folder.uid()
-        if task.uid is None or there is None or there == task.uid:
-            return False
-        logger.warning("left alone: %s is of object %s, the call was for %s", folder.path, there, task.uid)
-        return True
+    def _stop(self, folder: TaskFolder, task: TaskRef) -> bool:
+        if folder.has(files.END) and not folder.processes(folder.identity(files.PROCESS)):
+            return True
+        folder.create(files.STOP, {"at": files.utc(time.time())})
+        supervisor = folder.identity(files.SUPERVISOR)
+        if supervisor is not None and supervisor.send(STOP_SIGNAL):
+            return True
+        if folder.has(files.PROCESS) and not folder.supervisor_alive():
+            self._signal_orphan(folder)
+        return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
         """The supervisor is dead: send the stop signal ourselves, to the runner or else to what is left of its group.
@@ -267,59 +258,41 @@ class LocalCluster:
         folder = self._folder(run, task)
         try:
             self._wake_supervisors()
-            if self._kill_by_file(folder, task) or task.uid is None:
-                return
-            self._kill_by_name(folder, self._known_uid(folder, task))
+            if not self._by_file(folder, task, self._kill) and task.uid is not None:
+                self._kill_by_name(folder, _known_uid(folder, task))
         except OSError as error:
             raise ClusterUnavailable(f"the task cannot be killed: {error}") from error
 
-    def _kill_by_file(self, folder: TaskFolder, task: TaskRef) -> bool:
-        """Kill it by what its folder says; whether that was the task."""
-        try:
-            if not folder.has(files.SPEC) or self._is_foreign(folder, task):
-                return False
-            self._kill(folder, task.uid)
-            return True
-        except OSError as error:
-            if task.uid is None:
-                raise
-            logger.warning("the folder of a task to be killed cannot be used, it is killed by its name: %s", error)
-            return False
-
-    def _kill(self, folder: TaskFolder, uid: str | None) -> None:
+    def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
             # First the mark that no stop signal is due any more: a polite end must not overtake the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": files.utc(time.time())})
             folder.create(files.STOP, {"at": files.utc(time.time()), "force": True})
-        began, killed = time.monotonic(), 0
-        while (waited := time.monotonic() - began) < KILL_SECONDS:
+        killed = 0
+        for late in _rounds(folder):
             leader = folder.identity(files.PROCESS)
             victims = folder.processes(leader)
             killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
-                supervisors, _ = folder.named(uid)  # also when its end is on file: who hangs after it holds a slot
+                supervisors, _ = folder.named(task.uid)  # also when its end is on file: who hangs after it holds a slot
                 if not supervisors:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
-                    return
+                    break
                 for one in supervisors:  # SIGTERM wakes one that waits for a slot
-                    one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else signal.SIGTERM)
-            time.sleep(0.02)
-        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+                    one.send(signal.SIGKILL if late else signal.SIGTERM)
+        return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
         """Its folder does not help: its processes are known by what they were started with."""
-        began = time.monotonic()
-        while (waited := time.monotonic() - began) < KILL_SECONDS:
+        for late in _rounds(folder):
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
             # The crawlers first: a supervisor that is told to stop passes the signal on to one that lives.
             kill_all(crawlers)
             for one in supervisors:  # it need not start anything more, and gets the time to write the end
-                one.send(signal.SIGKILL if waited > SUPERVISOR_SECONDS else STOP_SIGNAL)
-            time.sleep(0.02)
-        raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
+                one.send(signal.SIGKILL if late else STOP_SIGNAL)
 
     def inventory(
         self, *, run_id: int | None = None, after: tuple[int, int, int] | None = None, limit: int = 500
@@ -374,6 +347,28 @@ class LocalCluster:
             for one in self._folder(run, task).named()[0]:
                 one.send(signal.SIGKILL)
         return seen
+
+
+def _is_foreign(folder: TaskFolder, task: TaskRef) -> bool:
+    """Tell whether another object has the task's name: the call was meant for one that is gone, or is elsewhere."""
+    there = folder.uid()
+    return task.uid is not None and there is not None and there != task.uid
+
+
+def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
+    """The uid by which a process has to be known: where another object's spec is under the task's name."""
+    with contextlib.suppress(OSError):
+        return task.uid if _is_foreign(folder, task) else None
+    return None
+
+
+def _rounds(folder: TaskFolder) -> Iterator[bool]:
+    """Rounds of a kill: whether it is time to kill the supervisor too. Raises ``ClusterUnavailable`` after the last."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < KILL_SECONDS:
+        yield waited > SUPERVISOR_SECONDS
+        time.sleep(0.02)
+    raise ClusterUnavailable(f"something of the task still runs after {KILL_SECONDS:g} s of SIGKILL: {folder.path}")
 
 
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
