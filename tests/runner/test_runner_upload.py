@@ -206,12 +206,11 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(bench: RunnerBench
 # --- nothing of it changes how the crawl went -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [0, 1, 18])
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "told", "code"),
     [
-        (Answer(403, b'{"detail": "no such leave"}'), "the gateway answered 403: no such leave"),
-        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is none of HTTP"),
+        *((Answer(403, b'{"detail": "no leave"}'), "the gateway answered 403: no leave", code) for code in (0, 1, 18)),
+        (Answer(200, b'{"url": "ftp://x/y", "headers": {}}'), "'ftp://x/y' is none of HTTP", 0),
     ],
 )
 def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
@@ -225,7 +224,7 @@ def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
     _nothing_was_uploaded(bench, way, told)
 
 
-@pytest.mark.parametrize("code", [0, 1, 18])
+@pytest.mark.parametrize("code", [0, 1])
 def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(bench: RunnerBench, way: Way, code: int) -> None:
     way.door.faults.extend([Answer(200, b"[]")] * 1000)
     grace = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}

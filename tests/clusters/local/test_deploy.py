@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,6 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.run import Resources
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.runs import Deployed
 from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -56,24 +54,6 @@ def seen_by_crawler(bench: Bench) -> dict[str, object]:
     bench.until(Phase.ENDED)
     data: dict[str, object] = json.loads((bench.folder() / "files/seen").read_text())
     return data
-
-
-def test_eight_threads_start_one_crawler(bench: Bench) -> None:
-    answers: list[Deployed] = []
-    barrier = threading.Barrier(8)
-
-    def deploy() -> None:
-        barrier.wait()
-        answers.extend(bench.deploy(ONCE))
-
-    threads = [threading.Thread(target=deploy) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answer.state for answer in answers) == ["created"] + ["existing"] * 7
-    assert len({answer.uid for answer in answers}) == 1
-    assert starts(bench) == 1
 
 
 def _meet(barrier: Barrier) -> None:

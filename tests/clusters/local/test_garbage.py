@@ -140,13 +140,6 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
         files.read(folder, "end.json")
 
 
-def test_a_missing_state_folder_is_an_outage(bench: Bench) -> None:
-    bench.state.rename(bench.state.with_name("elsewhere"))
-    with pytest.raises(ClusterUnavailable):
-        bench.look()
-    bench.state.with_name("elsewhere").rename(bench.state)
-
-
 def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
     """As when its disk is not mounted: nothing is concluded from it, and nothing takes its place."""
     bench.start(POLITE)

@@ -293,10 +293,10 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
 
 # --- the log ----------------------------------------------------------------------------------------------------------
 
-#: 400 MB as fast as it goes.
+#: 200 MB as fast as it goes.
 FLOOD = """
 import os
-for _ in range(6400):
+for _ in range(3200):
     os.write(1, b"y" * 65536)
 """
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crawler_lifecycle.clusters.local.processes.identity import all_processes
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
-from tests.clusters.local.local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
 COUNTING = """
@@ -193,25 +191,3 @@ def test_the_evidence_survives_a_frozen_supervisor(bench: Bench) -> None:
     supervisor.send(signal.SIGCONT)
     wait_until((bench.folder() / "end.json").exists)
     assert how(bench.look()) == (0, None, "Completed", "finished")
-
-
-def test_a_folder_taken_away_is_no_reason_to_hang(bench: Bench) -> None:
-    """A task that the database knows as deployed either executes without its folder or is gone; it is never ABSENT."""
-    (deployed,) = bench.deploy(STUBBORN)
-    wait_until((bench.folder() / "files/ready").exists)
-    known = replace(bench.ref(), uid=deployed.uid)
-    supervisor = bench.supervisor()
-    shutil.rmtree(bench.folder())
-
-    def look() -> Observation:
-        return bench.cluster.look(run_ref(RUN), [known]).observations[0]
-
-    seen = look()
-    assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its folder was removed")
-    bench.cluster.stop(run_ref(RUN), known)
-    bench.cluster.kill(run_ref(RUN), known)
-    seen = look()
-    assert how(seen) == (137, 9, "Error", None)
-    assert seen.started_at is not None
-    assert bench.look().phase is Phase.ABSENT, "without a uid nobody can say that it was ever deployed"
-    supervisor.send(signal.SIGKILL)

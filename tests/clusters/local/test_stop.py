@@ -68,22 +68,6 @@ def test_after_the_grace_it_is_forced_with_everything_it_started(bench: Bench) -
     assert not hidden.alive()
 
 
-def test_a_kill_ends_everything_it_started(bench: Bench) -> None:
-    bench.start(DOUBLE_FORK + "\ntime.sleep(300)")
-    hidden = daemon(bench)
-    bench.cluster.kill(run_ref(RUN), bench.ref())
-    assert not hidden.alive()
-    assert how(bench.look()) == (137, 9, None)
-
-
-def test_ended_means_that_nothing_of_it_runs(bench: Bench) -> None:
-    bench.start(DOUBLE_FORK + UNTIL_TOLD)
-    hidden = daemon(bench)
-    (bench.folder() / "files/go").touch()
-    assert how(bench.until(Phase.ENDED)) == (0, None, "finished")
-    assert not hidden.alive()
-
-
 @pytest.mark.parametrize("way", ["its own end", "stop", "kill", "the runner is killed", "kill without supervisor"])
 def test_nothing_leaves_the_tree_whatever_it_hides(make_bench: Callable[..., Bench], way: str) -> None:
     """A double fork with a session of its own and an empty environment, where no cgroup holds it."""
@@ -101,6 +85,7 @@ def test_nothing_leaves_the_tree_whatever_it_hides(make_bench: Callable[..., Ben
             bench.slay(bench.supervisor())
         bench.cluster.kill(run_ref(RUN), bench.ref())
         assert not hidden.alive()
+        assert how(bench.look()) == (137, 9, None)
     bench.until_on_file()
     if way != "kill without supervisor":
         assert hidden.stat() is None, "it is not only dead: whoever adopted it has reaped it"
@@ -145,15 +130,6 @@ def test_without_supervisor_and_runner_the_crawler_gets_the_one_signal(bench: Be
     bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.until_over()
     assert bench.signals() == 1
-
-
-def test_a_kill_without_the_supervisor_writes_the_end_itself(bench: Bench) -> None:
-    bench.start(DOUBLE_FORK + "\ntime.sleep(300)")
-    hidden = daemon(bench)
-    bench.slay(bench.supervisor())
-    bench.cluster.kill(run_ref(RUN), bench.ref())
-    assert not hidden.alive()
-    assert how(bench.look()) == (137, 9, None)
 
 
 def test_a_kill_gets_past_a_frozen_supervisor(bench: Bench) -> None:
